@@ -20,7 +20,7 @@ from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..errors import CaptureError, ExecutionError
-from .autocast import State, autocast_state, cast_devices, check_autocast
+from .capture.autocast import check_autocast, is_other
 from .capture.captured_program import CapturedProgram
 from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
@@ -50,15 +50,7 @@ class CompiledFunction:
         self.compilation = target
         self._wanted, self._cuda_graphs = executor, cuda_graphs
         self._executor: Executor | None = None
-        self._cast_on: Sequence[str] = ()
-        self._autocast: State = ()
         self._forget_calls()
-
-    def as_traced(self) -> CompiledFunction:
-        """This program, to be refused where autocast is not as it is now."""
-        self._cast_on = cast_devices(self.captured)
-        self._autocast = autocast_state(self._cast_on)
-        return self
 
     @property
     def executor(self) -> Executor:
@@ -71,8 +63,8 @@ class CompiledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises ShapeError for arguments unlike the example ones, ExecutionError for those of a transform of
         torch.func or of forward-mode AD, and where autocast is not as when it was compiled."""
-        if self._cast_on:
-            check_autocast(self._cast_on, self._autocast)
+        if (autocast := self.captured.autocast) and is_other(autocast):
+            check_autocast(autocast, (args, kwargs, [b.tensor for b in self.captured.bindings]))
         result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
         return self._call(args, kwargs) if result is NotImplemented else result
 
@@ -219,7 +211,7 @@ def compile(
         how["cuda_graphs"] = cuda_graphs
         compiled = CompiledFunction(captured, target, executor, f32_matmul_precision=f32_matmul_precision, **how)
         compiled.check()  # what is refused is refused here, not at the first call
-    return compiled.as_traced()
+    return compiled
 
 
 OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n != "dynamic_shapes"]

@@ -20,7 +20,7 @@ from typing import Any, cast
 from ...errors import CompileError
 
 FORMAT = "deplodock-artifact"
-VERSION = 5
+VERSION = 6
 """Raised whenever an older deplodock could misread what a newer one writes."""
 
 MANIFEST = "manifest.json"

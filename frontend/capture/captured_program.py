@@ -10,15 +10,16 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute
 
 from ...backend.interpreter.running import main_function
-from ...dialects.payload import element_type, is_float, is_float8
+from ...dialects.payload import element_type, is_float8
 from ...dialects.shapes.binding import bind_sizes, symbols_of
 from ...dialects.support.calls import UPDATES, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
 from .arrays import capturing
+from .autocast import State
 from .dtypes import dtype_of
 from .eager_fallback import EagerCall
 from .importer import is_dense
@@ -64,8 +65,9 @@ class CapturedProgram:
     numbers as pairs of real ones in a last dimension. `dense` says that
     an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
     of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to multiply f32
-    so. `needs` has, for every result of `@main`, the arguments with respect to which eager PyTorch could differentiate
-    it; nothing where that does not matter.
+    so. `needs` has, for calls with gradients disabled and enabled, for every one of `outputs` and then of `updates` the
+    arguments that it depends on as autograd sees it (`gradients.py`); nothing where that does not matter. `autocast` is
+    what autocast did where it was traced, for the devices on which it could cast what one of the operators reads.
     """
 
     module: ModuleOp
@@ -80,7 +82,8 @@ class CapturedProgram:
     dense: bool = False
     checks: tuple[tuple[int, str], ...] = ()
     f32_matmul_precision: str | None = None
-    needs: tuple[frozenset[int], ...] = ()
+    needs: tuple[tuple[frozenset[int], ...], ...] = ()
+    autocast: State = field(default_factory=dict[str, torch.dtype | None])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -146,9 +149,10 @@ class CapturedProgram:
                 raise ShapeError("not contiguous, or not at the start of its memory", argument=binding.name)
 
     def _check_leaves(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse to change a leaf of autograd's graph in place, as PyTorch does."""
-        for _, argument in self.updates if torch.is_grad_enabled() else ():
-            if tensors[argument].requires_grad and tensors[argument].is_leaf:
+        """Refuse to change a leaf of autograd's graph in place, as PyTorch does where gradients are enabled."""
+        recorded = self._needed()[len(self.outputs) :]
+        for (_, argument), needed in zip(self.updates, recorded, strict=False):
+            if argument in needed and tensors[argument].requires_grad and tensors[argument].is_leaf:
                 name = self.bindings[argument].name
                 raise ExecutionError("a leaf that requires a gradient would be changed in place", argument=name)
 
@@ -218,15 +222,20 @@ class CapturedProgram:
         typed = _viewed(given, self.viewed[0]), _viewed(results, self.viewed[1])
         sizes = self._sizes(given) if any([o.steps for o in self.outputs]) else {}
         leaves: list[Any] = []
-        for o, same in self._same:
+        needed = self._needed()
+        for i, (o, same) in enumerate(self._same):
             if o.kind == "constant":
                 leaves.append(o.value)
             elif same < len(leaves):
                 leaves.append(leaves[same])
-            else:
+            elif not o.steps or not needed:
                 leaves.append(o.of(typed[o.kind == "result"][o.index], sizes))
-        if self.needs and torch.is_grad_enabled() and any([a.requires_grad for a in given]):
-            self._note_missing_gradients(leaves, given)
+            else:
+                with torch.set_grad_enabled(bool(needed[i])):
+                    leaves.append(o.of(typed[False][o.index], sizes))
+        if any(needed) and any([a.requires_grad for a in given]):
+            with torch.enable_grad():
+                self._note_missing_gradients(leaves, given, needed)
         return leaves[0] if self.out_spec.is_leaf() else pytree.tree_unflatten(leaves, self.out_spec)
 
     @cached_property
@@ -241,19 +250,21 @@ class CapturedProgram:
         shapes, names = [t.shape for t in arguments], [b.name for b in self.bindings]
         return bind_sizes(main_function(self.module), shapes, names).values
 
-    def _note_missing_gradients(self, leaves: list[Any], arguments: Sequence[torch.Tensor]) -> None:
+    def _needed(self) -> tuple[frozenset[int], ...]:
+        """The entry of `needs` for a call now; empty if there is none."""
+        return self.needs[torch.is_grad_enabled()] if self.needs else ()
+
+    def _note_missing_gradients(
+        self, leaves: list[Any], arguments: Sequence[torch.Tensor], needed: Sequence[frozenset[int]]
+    ) -> None:
         """Let results that were computed require gradients where eager PyTorch's would."""
-
-        def needed(result: int) -> list[torch.Tensor]:
-            return [arguments[n] for n in sorted(self.needs[result]) if arguments[n].requires_grad]
-
+        known = [[arguments[n] for n in sorted(entry) if arguments[n].requires_grad] for entry in needed]
         for i, (o, same) in enumerate(self._same):
             if o.kind == "result":
-                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], needed(o.index))
-        for result, argument in self.updates:
-            others = [t for t in needed(result) if t is not arguments[argument]]
-            if others:
-                _Missing.apply(arguments[argument], *others)
+                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], known[i])
+        for (_, argument), tensors in zip(self.updates, known[len(leaves) :], strict=True):
+            if tensors:
+                _Missing.apply(arguments[argument], *(t for t in tensors if t is not arguments[argument]))
 
     def flatten(self, value: Any) -> list[torch.Tensor]:
         """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
@@ -358,23 +369,6 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
             f"{str(example.dtype)[6:]}{list(example.shape)}"
         )
     return None
-
-
-_NOT_DIFFERENTIATED = {"torch.detach"} | {f"torch.{name}_like" for name in ("zeros", "ones", "full", "empty", "rand")}
-
-
-def differentiable(module: ModuleOp) -> tuple[frozenset[int], ...]:
-    """For every result of `@main`, at the torch level, the arguments with respect to which it has a derivative."""
-    block = main_function(module).body.block
-    needs: dict[SSAValue, frozenset[int]] = {
-        a: frozenset({i} if is_float(a.type) else ()) for i, a in enumerate(block.args)
-    }
-    for op in block.ops:
-        known = () if op.name in _NOT_DIFFERENTIATED else op.operands
-        given = frozenset(n for v in known for n in needs[v])
-        needs |= {r: given if is_float(r.type) else frozenset[int]() for r in op.results}
-    assert block.last_op is not None
-    return tuple(needs[v] for v in block.last_op.operands)
 
 
 def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:

@@ -27,13 +27,15 @@ from torch.utils import _pytree as pytree
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from .aliasing import Lies, memory_of
+from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
 from .complex.pairs import is_complex
 from .computed_indices import index_by_tensors
 from .decompositions.table import decomposed, is_ours
 from .eager_fallback import Fallback
-from .grad_mode import detached_without_grad
+from .grad_mode import marked_grad_mode
+from .gradients import Needs, needs_of
 from .graph_capture import Argument, import_graph
 from .host_checks import trace
 from .known_sizes import known_sizes
@@ -68,7 +70,7 @@ def capture(
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
     given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
-    exported, lies = _export(module, *given)
+    exported, lies, autocast, needs = _export(module, *given)
     if dynamic_shapes is not None:
         sizes = named_dims(module, *given, exported)
         check_at_one(exported, sizes, *given, lambda *other: _export(module, *other)[0])
@@ -81,8 +83,13 @@ def capture(
     arguments = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
-    given = _with_closed_over(arguments, function), *_returned(exported), lies, leaves, specs
-    return import_graph(exported.graph, *given, place, fallback, sizes, in_memory)
+    arguments = _with_closed_over(arguments, function)
+    given = arguments, *_returned(exported), lies, leaves, specs
+    captured = import_graph(exported.graph, *given, place, fallback, sizes)
+    names = [node.name for _, node in arguments]
+    changed = [names[argument] for _, argument in captured.updates]
+    numbered = tuple(n.numbered(names, changed) for n in needs) if in_memory else ()
+    return replace(captured, autocast=autocast, needs=numbered)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -121,9 +128,9 @@ class _Function(torch.nn.Module):
 
 def _export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, tuple[Lies | None, ...]]:
-    """The program as PyTorch exports it, and where its results lie in memory; with `shapes` it holds where its
-    assertions do. Raises CaptureError."""
+) -> tuple[ExportedProgram, tuple[Lies | None, ...], State, tuple[Needs, Needs]]:
+    """The program as PyTorch exports it, where its results lie in memory, what autocast does in it, and what requires
+    gradients; with `shapes` it holds where its assertions do. Raises CaptureError."""
     differentiating = torch.is_grad_enabled()
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
@@ -140,15 +147,15 @@ def _export(
                 differentiating,
                 lambda traced, above: trace(lambda: _exported(traced, args, kwargs, shapes, above)),
             )
-            lies = memory_of(exported)
+            known = memory_of(exported), autocast_of(exported), needs_of(exported)
             unruled = without_rule(exported.graph)
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
-                return exported, lies
+                return exported, *known
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             exported = decomposed(exported, unruled)
             index_by_tensors(exported.graph)
-            return exported, lies
+            return exported, *known
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
@@ -159,12 +166,13 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, abov
     """The program, traced `above` autograd or below it, where its own gradients are part of what it computes."""
     export = torch.export.export if above else _trace._export
     how = {"dynamic_shapes": shapes, "strict": False, "prefer_deferred_runtime_asserts_over_guards": shapes is not None}
-    if above:
-        with detached_without_grad(module) as switch:
-            found = export(module, args, kwargs, **how)
-        if not switch.asked:
-            return found
-    return export(module, args, kwargs, **how)
+    if not above:
+        return export(module, args, kwargs, **how)
+    with marked_grad_mode(module) as switch:
+        found = export(module, args, kwargs, **how)
+    if switch.asked:
+        export(module, args, kwargs, **how)  # which does not return where it comes to gradients that are computed
+    return found
 
 
 def _needs_nothing(node: torch.fx.Node) -> bool:

@@ -1,98 +1,138 @@
-"""Gradients that a program switches off while it is traced: `torch.no_grad()` around a part of it.
+"""Gradients that a program switches on or off while it is traced: `torch.no_grad()` around a part of it.
 
-The exporter traces with gradients switched off, and records of such a part only what it computes. Its results are
-detached here, which is recorded, so that they do not require gradients where eager PyTorch's would not.
+The exporter traces with gradients switched off, and knows nothing of such parts. Nodes of them are marked here, so that
+results require gradients where eager PyTorch's would (`gradients.py`).
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import get_ident
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.autograd import functional
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from .aliasing import share
+from .source_locations import is_users
+
+_GRAD = "grad_enabled"
+"""The mark, in what PyTorch keeps of a node for others."""
+
+
+class _AsCalled(int):
+    """Whether gradients are enabled where the program has not switched them: a matter of each call. It is true, and is
+    what the program switches back to."""
+
+
+_AS_CALLED = _AsCalled(True)
+
+
+def grad_enabled(node: Node, as_called: bool) -> bool:
+    """Whether gradients are enabled at a node, in a call where they are `as_called`."""
+    return node.meta.get("custom", {}).get(_GRAD, as_called)
 
 
 @contextmanager
-def detached_without_grad(module: torch.nn.Module) -> Generator[_Switch]:
-    """While active, `module` is traced so. Gradients are taken for enabled where it begins: whether they are is a
-    matter of each call. What it gives tells whether the program `asked` for gradients: one that computes gradients
-    itself does, and the trace is none of it then."""
+def marked_grad_mode(module: torch.nn.Module) -> Generator[_Switch]:
+    """While active, `module` is traced so. What it gives tells whether the program `asked` for gradients to be enabled:
+    one that computes gradients itself does, and the trace is none of it then."""
     forward, switch = module.forward, _Switch()
 
     @functools.wraps(forward)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        switch.enabled, switch.thread = True, get_ident()
-        with patch("torch.autograd.grad_mode.torch", _Torch(switch)), switch:
+        switch.enabled, switch.thread = _AS_CALLED, get_ident()
+        asked = patch("torch.is_grad_enabled", switch.is_grad_enabled)
+        with asked, patch("torch.autograd.grad_mode.torch", _torch(switch)), switch:
             return forward(*args, **kwargs)
 
-    enable, grad = torch.enable_grad.__enter__, functional._autograd_grad
+    enable = torch.enable_grad.__enter__
 
     def enabling(context: Any) -> None:
-        switch.asked = switch.asked or switch.enabled
+        switch.asked = True
         enable(context)
 
-    def differentiating(*args: Any, **kwargs: Any) -> Any:
-        switch.asked = True
-        return grad(*args, **kwargs)
-
-    with (
-        patch.object(module, "forward", traced),
-        patch.object(torch.enable_grad, "__enter__", enabling),
-        patch.object(functional, "_autograd_grad", differentiating),
-    ):
+    with patch.object(module, "forward", traced), patch.object(torch.enable_grad, "__enter__", enabling):
         yield switch
 
 
 class _Switch(TorchFunctionMode):
-    """Whether gradients are enabled, as far as the program knows; what it computes while they are not is detached."""
+    """Whether gradients are enabled, as far as the program knows; what it does while it has switched them is marked."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.enabled, self.thread, self.asked = True, get_ident(), False
+        self.enabled: int = _AS_CALLED
+        self.thread, self.asked = get_ident(), False
+        self._last: dict[Graph, Node] = {}
+        self._is_grad_enabled = torch.is_grad_enabled
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, unless it is the switch."""
         if func is torch._C._set_grad_enabled:
-            self.asked = self.asked or self.enabled and args[0]
-            (self.enabled,) = args
-            return None
+            return self.set_grad_enabled(*args)
         result = func(*args, **(kwargs or {}))
-        return result if self.enabled else _detached(result, pytree.tree_leaves((args, kwargs)))
+        if not torch.compiler.is_dynamo_compiling():  # which traces this mode with a branch of a `torch.cond`
+            self._mark()
+        return result
+
+    def _mark(self) -> None:
+        """Mark the nodes that are new."""
+        if (mode := get_proxy_mode()) is None:
+            return
+        graph: Graph = mode.tracer.graph
+        end, node = self._last.get(graph), graph._root.prev
+        self._last[graph] = node
+        while node is not end and node is not graph._root and self.enabled is not _AS_CALLED:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _GRAD: bool(self.enabled)}
+            node = node.prev
+
+    def set_grad_enabled(self, enabled: int) -> None:
+        """Take note that the program switches; another thread does it."""
+        if get_ident() != self.thread:
+            return torch._C._set_grad_enabled(bool(enabled))
+        self.enabled = enabled
+        self.asked = self.asked or enabled is True
+        return None
+
+    def inference_mode(self, enabled: bool) -> AbstractContextManager[Any]:
+        """What stands in for the mode, of which tensors that are traced know nothing: it switches gradients, too."""
+        return self._switched(not enabled) if get_ident() == self.thread else torch._C._InferenceMode(enabled)
+
+    @contextmanager
+    def _switched(self, enabled: bool) -> Generator[None]:
+        before = self.enabled
+        self.set_grad_enabled(enabled)
+        try:
+            yield
+        finally:
+            self.set_grad_enabled(before)
+
+    def known(self) -> int:
+        """What the program that is traced knows; another thread has its own answer."""
+        return self.enabled if get_ident() == self.thread else self._is_grad_enabled()
+
+    def is_grad_enabled(self) -> int:
+        """The same for who asks in the user's code; the exporter itself has switched gradients off."""
+        return self.known() if is_users(sys._getframe(1).f_code.co_filename) else self._is_grad_enabled()
 
 
-class _Torch:
-    """torch, for the context managers that ask it whether gradients are enabled before they switch them."""
+class _Instead:
+    """An object with others in place of some of its attributes."""
 
-    def __init__(self, switch: _Switch) -> None:
-        self._switch = switch
+    def __init__(self, of: Any, **others: Any) -> None:
+        self._of = of
+        self.__dict__.update(others)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def is_grad_enabled(self) -> bool:
-        """What the program that is traced knows; another thread has its own answer."""
-        return self._switch.enabled if get_ident() == self._switch.thread else torch.is_grad_enabled()
+        return getattr(self._of, name)
 
 
-def _detached(result: Any, given: list[Any]) -> Any:
-    """The tensors of a result, detached, but those that were given, which were changed in place, and views of them:
-    both require gradients as before."""
-    tensors = [t for t in given if isinstance(t, torch.Tensor)]
-
-    def one(t: torch.Tensor) -> torch.Tensor:
-        return t if any(share(t, other) for other in tensors) or not _has_gradient(t) else t.detach()
-
-    return pytree.tree_map_only(torch.Tensor, one, result)
-
-
-def _has_gradient(t: torch.Tensor) -> bool:
-    return t.dtype.is_floating_point or t.dtype.is_complex
+def _torch(switch: _Switch) -> _Instead:
+    """torch, for the context managers that switch gradients, and ask before whether they are enabled."""
+    inner = _Instead(torch._C, _set_grad_enabled=switch.set_grad_enabled, _InferenceMode=switch.inference_mode)
+    return _Instead(torch, _C=inner, is_grad_enabled=switch.known)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from ...backend.interpreter.running import main_function
 from ...errors import UnsupportedError
 from .aliasing import A_COPY, Lies, place_of
-from .captured_program import Binding, CapturedProgram, Output, announce, differentiable, float8_in
+from .captured_program import Binding, CapturedProgram, Output, announce, float8_in
 from .complex import Rewritten, without_complex, without_rule
 from .eager_fallback import Fallback, touches_complex, warn
 from .importer import GraphImporter
@@ -83,7 +83,6 @@ def import_graph(
     place: tuple[str, int] | None = None,
     fallback: Fallback = None,
     sizes: Sequence[NamedDim] = (),
-    in_memory: bool = False,
 ) -> CapturedProgram:
     """The program of a graph, which is rewritten on the way.
 
@@ -129,7 +128,7 @@ def import_graph(
         replaced.append((importer.result_index(leaves[number].name), argument))
     outputs = tuple(output(*result) for result in found)
     bindings = [b for b, _ in arguments]
-    return _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten, in_memory)
+    return _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten)
 
 
 def _finish(
@@ -140,7 +139,6 @@ def _finish(
     examples: Sequence[Any],
     specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
     rewritten: Rewritten | None,
-    in_memory: bool,
 ) -> CapturedProgram:
     """What the importer made, with what lies between it and the caller."""
     warn(list(importer.eager.values()))
@@ -167,7 +165,6 @@ def _finish(
         importer.dense,
         checks,
         "tf32" if allows_tf32() else None,
-        differentiable(module) if in_memory else (),
     )
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
+from torch.utils import _pytree as pytree
 
 import deplodock
 from deplodock.errors import ExecutionError
+
+F = nn.functional
 
 HOW: dict[str, Any] = {"executor": "reference", "target": "sm_90a"}
 X = torch.randn(4, 4)
@@ -77,17 +82,151 @@ class _Angles(nn.Module):
         return a, b, a * x + b, self.scale * 2
 
 
-@pytest.mark.parametrize("function", [_part, _whole, _switched, _nested, _in_place, _raised, _Angles()])
-def test_results_without_gradients(function: Callable[..., Any]) -> None:
-    """Results require gradients where eager PyTorch's do."""
+def _enabled(x: torch.Tensor) -> Any:
+    a = x * 2
+    with torch.enable_grad():
+        b, c, v = a * 3, x * 3, x.view(2, 8)
+        with torch.no_grad():
+            d = c * 4
+            with torch.set_grad_enabled(True):
+                e = c + d
+    with torch.inference_mode():
+        f = x * 5
+    return a, b, c, d, e, f, v, x.t(), x
+
+
+@torch.enable_grad()
+def _always(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+def _put_back(x: torch.Tensor) -> Any:
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(not before)
+    torch.set_grad_enabled(True)
+    a = x.exp()
+    torch.set_grad_enabled(before)
+    return a, x.cos(), x.cos().detach()
+
+
+def _changed(x: torch.Tensor) -> Any:
+    """A tensor that is changed while gradients are enabled depends on what it is changed by; so do its views."""
+    y, z = torch.zeros(4, 4), torch.zeros(4, 4)
+    with torch.enable_grad():
+        v, w = y[0], z[0]
+        y.mul_(x)
+    with torch.no_grad():
+        z.mul_(x)
+    return y, z, v, w, y + 1, z + 1
+
+
+def _like(x: torch.Tensor) -> Any:
+    y = torch.zeros(1, 4)
+    with torch.enable_grad():
+        z = (
+            y.expand_as(x) * 1,
+            torch.zeros_like(x),
+            x.new_ones(4),
+            (x > 0) * y,
+            torch.ops.aten.to.other(y.double(), x) + 1,
+        )
+        return *z, torch.max(x, 0), x.bool()
+
+
+def _cast_inside(x: torch.Tensor) -> Any:
+    with torch.enable_grad(), torch.autocast("cpu"):
+        y, z = x @ x, x @ torch.ones(4, 4)
+        with torch.no_grad():
+            return y, z, x @ x
+
+
+SWITCHING = [_part, _whole, _switched, _nested, _in_place, _raised, _Angles(), _enabled, _always, _put_back, _changed]
+SWITCHING += [_like, _cast_inside]
+
+
+@pytest.mark.parametrize("function", SWITCHING)
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_results_without_gradients(function: Callable[..., Any], target: str) -> None:
+    """Results require gradients where eager PyTorch's do, whether they are enabled around the call or not."""
+    x = X.clone().requires_grad_()
+    compiled = deplodock.compile(function, (x,), **(HOW if target == "reference" else {"target": target}))
+    for given, enabled in product((x, x.detach()), (True, False) * 3):
+        with torch.set_grad_enabled(enabled):
+            found, expected = compiled(given), function(given)
+            assert torch.is_grad_enabled() == enabled
+        torch.testing.assert_close(found, expected)
+        pairs = zip(*map(pytree.tree_leaves, (found, expected)), strict=True)
+        assert [f.requires_grad for f, _ in pairs] == [e.requires_grad for e in pytree.tree_leaves(expected)]
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("function", [f for f in SWITCHING if f not in (_raised, _switched)])
+def test_torch_compile_of_results_without_gradients(function: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    x = X.clone().requires_grad_()
+    compiled = torch.compile(function, backend="deplodock", options=HOW)
+    for given, enabled in product((x, x.detach()), (True, False)):
+        with torch.set_grad_enabled(enabled):
+            found, expected = compiled(given), function(given)
+        pairs = zip(*map(pytree.tree_leaves, (found, expected)), strict=True)
+        assert all(f.requires_grad == e.requires_grad for f, e in pairs)
+
+
+def test_views_of_arguments_while_gradients_are_switched() -> None:
+    """A view is part of autograd's graph where it is made with gradients enabled."""
+
+    def function(x: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            a = x.t()[1]
+        with torch.no_grad():
+            return a, x.t()[2]
+
     x = X.clone().requires_grad_()
     compiled = deplodock.compile(function, (x,), **HOW)
-    for _ in range(2):
-        found, expected = compiled(x), function(x)
-        torch.testing.assert_close(found, expected)
-        pairs = zip(*((r if isinstance(r, tuple) else (r,)) for r in (found, expected)), strict=True)
-        assert all(f.requires_grad == e.requires_grad for f, e in pairs)
-    assert torch.is_grad_enabled()
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            a, b = compiled(x)
+        assert (a.is_leaf, b.is_leaf) == (False, True)
+        (g,) = torch.autograd.grad(a.sum(), x)
+        torch.testing.assert_close(g, torch.eye(4)[1].expand(4, 4))
+
+
+class _Averaged(nn.Module):
+    """Parameters that are changed in place without gradients, as an average of others is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return x + 1
+
+
+def test_parameters_changed_without_gradients() -> None:
+    module = _Averaged()
+    compiled = deplodock.compile(module, (X,), **HOW)
+    compiled(X)
+    torch.testing.assert_close(module.weight.detach(), torch.full((4,), 0.5))
+
+
+def test_arguments_changed_with_gradients() -> None:
+    """Eager PyTorch would differentiate the change; a leaf it does not change at all."""
+
+    def function(x: torch.Tensor) -> None:
+        with torch.enable_grad():
+            x.mul_(3)
+
+    x = X.clone().requires_grad_()
+    compiled = deplodock.compile(function, (x.detach(),), **HOW)
+    with torch.no_grad(), pytest.raises(ExecutionError, match="a leaf that requires a gradient"):
+        compiled(x)
+    y = x * 2
+    compiled(y)
+    torch.testing.assert_close(y, x * 6)
+    with pytest.raises(ExecutionError, match="has no gradients"):
+        y.sum().backward()
 
 
 def test_another_thread_switches_for_itself() -> None:
@@ -140,10 +279,54 @@ def test_autocast_around_a_call() -> None:
         cast(X)
 
 
-def test_autocast_that_casts_nothing() -> None:
-    relu = deplodock.compile(torch.relu, (X,), **HOW)
+@pytest.mark.parametrize("function", [torch.relu, lambda x: F.layer_norm(x, (4,)).reshape(2, 8)])
+def test_autocast_that_casts_nothing(function: Callable[..., Any]) -> None:
+    compiled = deplodock.compile(function, (X,), **HOW)
     with _autocast():
-        assert relu(X).dtype == torch.relu(X).dtype == torch.float32
+        assert compiled(X).dtype == function(X).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.conv2d(x[None, None], x[None, None]),
+        lambda x: F.cross_entropy(x.bfloat16(), torch.zeros(4, dtype=torch.int64)),
+        lambda x: torch.einsum("ij,jk->ik", x, x),
+        lambda x: torch.einsum("ij,jk->ik", x.bfloat16(), x.bfloat16()),
+        lambda x: F.mse_loss(x.bfloat16(), x.bfloat16()),
+        lambda x: torch.func.grad(lambda y: F.l1_loss(y.bfloat16(), y.bfloat16().sin()))(x),
+    ],
+)
+def test_autocast_of_operators_that_are_decomposed(function: Callable[..., Any]) -> None:
+    """Autocast casts what they read, or what the operators read that they are made of, and not what is left of them."""
+    compiled = deplodock.compile(function, (X,), **HOW)
+    torch.testing.assert_close(compiled(X), function(X))
+    with _autocast(dtype=torch.half), pytest.raises(ExecutionError, match="float16.* and compiled without autocast"):
+        compiled(X)
+
+
+def test_autocast_of_sizes_that_vary() -> None:
+    """What an operator of these sizes is made of does not fix them."""
+    shapes: Any = ({0: Dim("n", min=2, max=8)}, None)
+    compiled = deplodock.compile(lambda x, y: torch.einsum("ij,jk->ki", x, y), (X, X), **HOW, dynamic_shapes=shapes)
+    torch.testing.assert_close(compiled(X[:3], X), (X[:3] @ X).T)
+    with _autocast(), pytest.raises(ExecutionError, match="compiled without autocast"):
+        compiled(X, X)
+    norm = deplodock.compile(lambda x, y: F.layer_norm(x, x.shape) + y[0], (X, X), **HOW, dynamic_shapes=shapes)
+    with _autocast():
+        torch.testing.assert_close(norm(X[:3], X), F.layer_norm(X[:3], (3, 4)) + X[0])
+
+
+def test_autocast_of_another_device() -> None:
+    """A program of products is not that of a GPU where all of its tensors are on the CPU."""
+    compiled = deplodock.compile(torch.matmul, (X, X), **HOW)
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        torch.testing.assert_close(compiled(X, X), X @ X)
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+    assert set(compiled.captured.autocast) == {"cpu", "cuda"}
 
 
 def test_autocast_inside() -> None:

@@ -16,7 +16,7 @@ from tiny_models import PROMPT, greedy, tiny_config, tiny_model
 from torch import nn
 
 import deplodock
-from deplodock.errors import CompileError, ShapeError, TargetError
+from deplodock.errors import CompileError, ExecutionError, ShapeError, TargetError
 from deplodock.frontend import executors
 from deplodock.frontend.artifact import load
 from deplodock.frontend.artifact.manifest import MANIFEST, ArtifactError, canonical, digest
@@ -157,8 +157,8 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
 def test_another_version_or_target_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="was compiled for sm_90a, not for sm_80"):
         load(saved, target="sm_80")
-    path = edited(copied(saved, tmp_path), lambda m: m.update(version=6))
-    with pytest.raises(ArtifactError, match="is of version 6 of the format"):
+    path = edited(copied(saved, tmp_path), lambda m: m.update(version=7))
+    with pytest.raises(ArtifactError, match="is of version 7 of the format"):
         load(path)
 
 
@@ -199,6 +199,27 @@ def test_links_are_not_followed(saved: Path, tmp_path: Path) -> None:
         load(path)
 
 
+def test_autocast_around_a_loaded_program(tmp_path: Path) -> None:
+    """It is refused where eager PyTorch would compute with other types than when it was compiled."""
+    layer, x = nn.Linear(4, 4).requires_grad_(False), torch.randn(4, 4)
+    deplodock.compile(layer, (x,), executor="reference").save(tmp_path / "plain")
+    with torch.autocast("cpu"):
+        deplodock.compile(layer, (x,), executor="reference").save(tmp_path / "cast")
+    plain, cast = (load(tmp_path / name, executor="reference") for name in ("plain", "cast"))
+    assert plain(x).dtype == torch.float32
+    with pytest.raises(ExecutionError, match="called without autocast and compiled under"):
+        cast(x)
+    with torch.autocast("cpu"):
+        assert cast(x).dtype == layer(x).dtype == torch.bfloat16
+        with pytest.raises(ExecutionError, match=r"under torch.autocast\('cpu', torch.bfloat16\) and compiled without"):
+            plain(x)
+    with torch.autocast("cpu", torch.half), pytest.raises(ExecutionError, match="float16.* and compiled .*bfloat16"):
+        cast(x)
+    path = edited(copied(tmp_path / "plain", tmp_path), lambda m: m["programs"]["main"].pop("autocast"))
+    with pytest.raises(ArtifactError, match="lacks something.*'autocast'"):
+        load(path)
+
+
 def test_what_cannot_be_written_down_is_refused(tmp_path: Path) -> None:
     program = deplodock.compile(lambda x: torch.max(x, 0), (torch.randn(3, 4),), executor="reference")
     with pytest.raises(CompileError, match="cannot be saved"):
@@ -232,6 +253,8 @@ def test_a_model_is_compiled_without_weights_and_run_with_them(tmp_path: Path) -
         load(tmp_path / "saved")
     artifact = load(tmp_path / "saved", weights=folder, executor="reference")
     assert list(Generator.from_artifact(artifact)(PROMPT, 8)) == greedy(model, 8)
+    with torch.autocast("cpu"), pytest.raises(ExecutionError, match="compiled without autocast"):
+        list(Generator.from_artifact(artifact)(PROMPT, 8))
     steps = [{b.name: b.tensor for b in p.captured.bindings} for p in artifact.programs.values()]
     shared = [n for n in steps[0] if steps[0][n] is not None]
     assert all(steps[0][n] is steps[1][n] for n in shared if steps[0][n].is_floating_point() and "weight" in n)
