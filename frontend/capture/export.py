@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
+from ..memory import limit_memory
 from .aliasing import Lies, memory_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
@@ -82,7 +83,10 @@ def capture(
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
     given = _with_closed_over(arguments, function), *_returned(exported), lies, leaves, specs
-    return import_graph(exported.graph, *given, place, fallback, sizes, in_memory)
+    captured = import_graph(exported.graph, *given, place, fallback, sizes, in_memory)
+    if dynamic_shapes is None:
+        limit_memory(captured.module, module, args, kwargs)
+    return captured
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
