@@ -4,8 +4,8 @@
     python benchmarks/memory.py classes --target cpu --only softmax
 
 Nothing is computed and no GPU is needed. A line each for the programs that take more than eager PyTorch's tensors, with
-the largest buffer between arguments and results, and whether that is more than its libraries take for products, too
-(`Target.workspace`); the exit status says whether there is one of these.
+the largest buffer between arguments and results, and whether that is more than PyTorch takes with what it needs for
+sums (`Target.workspace`); the exit status says whether there is one of these.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def main(suites: Sequence[str], target: str, dtypes: Sequence[str], only: str) -
             too_much = most is not None and plan.peak_bytes > most
             beyond += too_much
             shown = f"{case.key}: {si(plan.peak_bytes)}B, of eager PyTorch {si(eager)}B; {between}"
-            print(shown + ("; more than with libraries" if too_much else ""), flush=True)
-    print(f"{more} of {count} programs take more than eager PyTorch's tensors, {beyond} more than with its libraries")
+            print(shown + ("; more than it may" if too_much else ""), flush=True)
+    print(f"{more} of {count} programs take more than eager PyTorch's tensors, {beyond} more than they may")
     sys.exit(beyond > 0)
 
 

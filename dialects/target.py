@@ -106,10 +106,10 @@ class Target:
                       tensor cores
     bandwidth         bytes a second from memory, by the data sheet
     l2                bytes of the level-2 cache
-    workspace         bytes that PyTorch's libraries take for products, beside tensors: on a card those that it reserves
-                      for cuBLAS, which `torch.cuda.max_memory_allocated` counts (32 MiB on Hopper, on others
-                      2 x 4096 + 8 x 16 KiB); on cores about what a call was seen to take (1 to 7 MB for products, 9 to
-                      17 for convolutions)
+    workspace         bytes that PyTorch takes for sums beside its tensors: on a card what it reserves for cuBLAS, which
+                      `torch.cuda.max_memory_allocated` counts (32 MiB on Hopper, on others 2 x 4096 + 8 x 16 KiB; sums
+                      that blocks share and attention take theirs besides); on cores about what a call was seen to take
+                      (1 to 7 MB for products, 9 to 17 for convolutions)
     rates             what of this can be had
     features          what code may use beyond the common base
     lanes             threads of a warp, in step; 1 where a block is a single thread, and a multiprocessor a core

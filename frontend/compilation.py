@@ -27,9 +27,9 @@ from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module, stamp_comment
 from ..dialects.target import get_target
 from ..errors import CompileError, TargetError, raised_at
+from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import parse_passes, pipeline_text
-from ..passes.planning.scratch import most_bytes
 from ..passes.record_file import consulted
 from ..passes.records import read_record
 from ..passes.remarks import Remark, collect_remarks
@@ -137,7 +137,7 @@ class Compilation:
     @property
     def most_bytes(self) -> int | None:
         """How many bytes a call may take beside its arguments; None if nothing says so."""
-        return most_bytes(self.at("loop"), get_target(self.target, self.multiprocessors))
+        return HostMemory(self.at("loop"), get_target(self.target, self.multiprocessors)).limit
 
     def _tell_of_memory(self, module: ModuleOp) -> None:
         """Say where the kernel level takes more than it may."""

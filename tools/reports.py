@@ -224,7 +224,7 @@ def _beside(memory: dict[str, Any]) -> str:
         return ""
     text = f"; eager PyTorch takes {si(eager)}B of results and in between"
     if memory["limit"] > eager:
-        text += f", and its libraries up to {si(memory['limit'] - eager)}B for products"
+        text += f", and up to {si(memory['limit'] - eager)}B besides for sums"
     if ours > eager:
         largest = memory["largest"]
         text += f", {si(ours - eager)}B less" + (

@@ -1,6 +1,7 @@
 """How many bytes the values between kernels take, step by step, and how many are left for what a kernel needs besides.
 
-`memory_limit` of `@main` is how many bytes a call may take beside its arguments. `scratch_limit` of a nest is how many
+`memory_limit` of `@main` is how many bytes a call may take beside its arguments; where there are sums, what PyTorch
+takes for these besides its tensors comes on top (`Target.workspace`). `scratch_limit` of a nest is how many
 bytes of it the nest may take for what lies between the kernels that become of it.
 """
 
@@ -16,6 +17,7 @@ from ...dialects import loop
 from ...dialects.kernel.host import BUFFER_ALIGNMENT
 from ...dialects.payload import tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
+from ...dialects.target import Target
 from ...dialects.tensor.scan import ScanOp
 from ...errors import CompileError
 
@@ -53,14 +55,17 @@ def result_bytes(function: FuncOp) -> int:
 class HostMemory:
     """The bytes that `@main` of a module at the loop level keeps beside its arguments."""
 
-    def __init__(self, module: ModuleOp) -> None:
+    def __init__(self, module: ModuleOp, target: Target) -> None:
         functions = [f for f in module.ops if isinstance(f, FuncOp) and not f.is_declaration]
         self._of = {f.sym_name.data: _Lifetimes(f) for f in functions}
         self._around: dict[str, int] = {}
         """Function -> the bytes that are kept around a call of it, beside what `@main` returns."""
         self.limit = None
+        """How many bytes a call may take; None if nothing says so."""
         if "main" in self._of:
+            sums = any(isinstance(op, loop.ReduceOp) for op in module.walk())
             self.limit = limit_of(self._of["main"].function, MEMORY_LIMIT)
+            self.limit = None if self.limit is None else self.limit + target.workspace * sums
             self._enter("main", 0)
 
     def _enter(self, name: str, around: int) -> None:
@@ -74,17 +79,16 @@ class HostMemory:
                 if callee in self._of:
                     self._enter(callee, around + lives.before[op] + lives.made[op])
 
-    def room(self, nest: loop.NestOp, more: int = 0) -> int | None:
-        """How many bytes may lie between two kernels that `nest` becomes, if a call may take `more` than the limit.
-        The first kernel reads what the nest does, the second one gives its results, and reads what the nest reads
-        outside of its sums. None where there is no limit."""
+    def room(self, nest: loop.NestOp) -> int | None:
+        """How many bytes may lie between two kernels that `nest` becomes; None where there is no limit. The first one
+        reads what the nest does, the second one gives its results and reads what the nest reads outside of sums."""
         function = nest.parent_op()
         if self.limit is None or not isinstance(function, FuncOp):
             return None
         lives = self._of[function.sym_name.data]
         taken = max(lives.before[nest], lives.after[nest] + lives.made[nest] + lives.read_last(nest))
         around = result_bytes(self._of["main"].function) + self._around[function.sym_name.data]
-        return max(0, self.limit + more - around - taken)
+        return max(0, self.limit - around - taken)
 
 
 class _Lifetimes:

@@ -157,7 +157,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             if self.nest is not None:
                 return
         free = [nest for nest in nests if "schedule" not in nest.attributes]
-        memory = HostMemory(op) if self.limit_memory and not self.again else None
+        memory = HostMemory(op, target) if self.limit_memory and not self.again else None
         chosen = self._recorded(ctx, free, target, memory)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         with steps("scheduling", len(free), "kernels") as step:
@@ -184,7 +184,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     def _rank(self, nest: loop.NestOp, target: Target, memory: HostMemory | None) -> list[Candidate]:
         """The candidates for `nest`; where the fastest takes too much memory, those that don't come first."""
         found = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
-        if memory is not None and limit_scratch(nest, found[0].schedule, memory, target):
+        if memory is not None and limit_scratch(nest, found[0].schedule, memory):
             return rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
         return found
 
@@ -202,7 +202,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
                 schedule = record.schedule_for(ctx, nest, target)
                 if schedule is not None:
                     if memory is not None:
-                        limit_scratch(nest, schedule, memory, target)
+                        limit_scratch(nest, schedule, memory)
                     found[nest] = checked(nest, schedule, target)
             except ScheduleError as error:
                 about = f"{error.argument}: " if error.argument not in (None, "record") else ""

@@ -5,17 +5,12 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.loop import NestOp
-from ...dialects.loop.dependence import Dependence
 from ...dialects.payload import element_bytes, tensor_bytes
-from ...dialects.target import Target
-from ...dialects.tensor import ReductionKind
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, aligned, set_limit
-from ..analysis.nest_schedule import reductions, splittable, stages_of
+from ..analysis.nest_schedule import splittable, stages_of
 from ..analysis.operand_types import PARTS, STORED, wide_factors
 from ..analysis.packed_operands import copies
 from .nest_info import NestInfo
@@ -42,30 +37,10 @@ def presplit_bytes(info: NestInfo) -> int:
     return sum(PARTS * aligned(tensor_bytes(source.type) // 2) for source in sources)
 
 
-def sums_products(nest: NestOp) -> bool:
-    """Whether `nest` sums products of two values that change along the sum: PyTorch's libraries take memory for that as
-    well."""
-    dependence = Dependence()
-    for op in reductions(nest):
-        along = {*op.body.block.args}
-        for m in op.body.block.ops if op.kind.data == ReductionKind.ADD else ():
-            if isinstance(m, arith.MulfOp) and m.lhs is not m.rhs and all(along & dependence.of(v) for v in m.operands):
-                return True
-    return False
-
-
-def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: HostMemory, target: Target) -> bool:
+def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: HostMemory) -> bool:
     """Whether `nest` takes more by `schedule` than there is room for: then it gets a limit."""
-    room = memory.room(nest, target.workspace if sums_products(nest) else 0)
-    (points,) = points_of([plan_of(schedule)])
+    (points,), room = points_of([plan_of(schedule)]), memory.room(nest)
     if room is None or scratch_bytes(NestInfo(nest), points)[0] <= room:
         return False
     set_limit(nest, SCRATCH_LIMIT, room)
     return True
-
-
-def most_bytes(module: ModuleOp, target: Target) -> int | None:
-    """How many bytes a call of a program at the loop level may take beside its arguments; None if that is not said."""
-    limit = HostMemory(module).limit
-    products = any(sums_products(op) for op in module.walk() if isinstance(op, NestOp))
-    return limit if limit is None or not products else limit + target.workspace

@@ -260,8 +260,8 @@ class Search:
         return {self.values[v] for v in self.inlined}
 
     def within(self, limit: int) -> set[SSAValue] | None:
-        """The values to keep if a call may take `limit` bytes beside its arguments, and what PyTorch's libraries take
-        for products if there are any. While what is kept at once takes more, a search begins without the largest of
+        """The values to keep if a call may take `limit` bytes beside its arguments, and what PyTorch takes besides its
+        tensors if there are sums. While what is kept at once takes more, a search begins without the largest of
         that, whatever time that costs; what it is computed from, or for, may be kept instead."""
         kept, without, tried = self.run(), list[int](), set[int]()
         while found := [v for v in self._most_at_once(limit) if v not in tried]:
@@ -277,7 +277,7 @@ class Search:
 
     def _most_at_once(self, limit: int) -> list[int]:
         """What is kept at once where that takes most, of what need not be kept; nothing if it is within `limit`."""
-        if any(self.kernel(root, inlined).contractions for root, inlined in self.inlined.items()):
+        if any(self.kernel(root, inlined).reductions for root, inlined in self.inlined.items()):
             limit += self.target.workspace
         last = {v: max(self.readers[v], default=v) for v in self.inlined}
         between = [v for v in self.inlined if self.values[v] not in self.returned]
