@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop
 from ...dialects.kernel.host import BUFFER_ALIGNMENT
-from ...dialects.payload import tensor_bytes
+from ...dialects.payload import is_tensor, tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
 from ...dialects.target import Target
 from ...dialects.tensor.scan import ScanOp
@@ -99,12 +99,8 @@ class _Lifetimes:
         ops = [*function.body.block.ops]
         last: dict[SSAValue, Operation] = {v: op for op in ops for inner in op.walk() for v in inner.operands}
         returned = {*ops[-1].operands}
-        self._kept = {
-            r: aligned(tensor_bytes(r.type))
-            for op in ops
-            for r in op.results
-            if isinstance(r.type, TensorType) and r in last and r not in returned
-        }
+        between: list[SSAValue] = [r for op in ops for r in op.results if r in last and r not in returned]
+        self._kept = {v: aligned(tensor_bytes(v.type)) for v in between if is_tensor(v.type)}
         self._ends: dict[Operation, list[SSAValue]] = {op: [] for op in ops}
         for value in self._kept:
             self._ends[last[value]].append(value)
