@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256
-"""Bytes to which every buffer is aligned."""
+from ..dialects.kernel.host import BUFFER_ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
 
     The largest are placed first, each at the lowest place that is free while it lives.
     """
-    sizes = [-(-b.bytes // ALIGNMENT) * ALIGNMENT for b in buffers]
+    sizes = [-(-b.bytes // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT for b in buffers]
     beside = _in_use_together(buffers)
     offsets = [-1] * len(buffers)
     for i in sorted(range(len(buffers)), key=lambda i: (-sizes[i], buffers[i].first)):

@@ -106,6 +106,10 @@ class Target:
                       tensor cores
     bandwidth         bytes a second from memory, by the data sheet
     l2                bytes of the level-2 cache
+    workspace         bytes that PyTorch takes for sums beside its tensors: on a card what it reserves for cuBLAS, which
+                      `torch.cuda.max_memory_allocated` counts (32 MiB on Hopper, on others 2 x 4096 + 8 x 16 KiB; sums
+                      that blocks share and attention take theirs besides); on cores about what a call was seen to take
+                      (1 to 7 MB for products, 9 to 17 for convolutions)
     rates             what of this can be had
     features          what code may use beyond the common base
     lanes             threads of a warp, in step; 1 where a block is a single thread, and a multiprocessor a core
@@ -126,6 +130,7 @@ class Target:
     features: frozenset[str]
     lanes: int = LANES
     core: Core | None = None
+    workspace: int = (2 * 4096 + 8 * 16) * KIB
 
     @property
     def label(self) -> str:
@@ -208,7 +213,21 @@ _RTX_5090 = Rates(1.6e12, 6.5e12, 6.5e12, 1.1e12, 39e12, 6.5e12, 104.8e12, 209e1
 _CARDS = (
     Target("sm_80", "A100", 108, 163 * KIB, 164 * KIB, 2048, 19.5e12, 312e12, 2.0e12, 40 << 20, _A100, _AMPERE),
     Target("sm_89", "RTX 4090", 128, 99 * KIB, 100 * KIB, 1536, 82.6e12, 165e12, 1.0e12, 72 << 20, _RTX_4090, _AMPERE),
-    Target("sm_90a", "H200", 132, 227 * KIB, 228 * KIB, 2048, 67e12, 989e12, 4.8e12, 50 << 20, _H200, _HOPPER),
+    Target(
+        "sm_90a",
+        "H200",
+        132,
+        227 * KIB,
+        228 * KIB,
+        2048,
+        67e12,
+        989e12,
+        4.8e12,
+        50 << 20,
+        _H200,
+        _HOPPER,
+        workspace=32 << 20,
+    ),
     Target("sm_120", "RTX 5090", 170, 99 * KIB, 100 * KIB, 1536, 104.8e12, 209e12, 1.79e12, 96 << 20, _RTX_5090, _TMA),
 )
 
@@ -234,7 +253,21 @@ _CORES = Rates(
 )
 
 CPU = Target(
-    "cpu", "4 cores", 4, 256 * KIB, 256 * KIB, 1, 4.0e11, 4.0e11, 2.0e10, 32 << 20, _CORES, frozenset(), 1, Core()
+    "cpu",
+    "4 cores",
+    4,
+    256 * KIB,
+    256 * KIB,
+    1,
+    4.0e11,
+    4.0e11,
+    2.0e10,
+    32 << 20,
+    _CORES,
+    frozenset(),
+    1,
+    Core(),
+    4 << 20,
 )
 """The cores of a machine; what is not known of it is that of a common one."""
 

@@ -20,12 +20,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
+from ..backend.launch_plan import make_plan
 from ..dialects import LEVELS
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module, stamp_comment
 from ..dialects.target import get_target
 from ..errors import CompileError, TargetError, raised_at
+from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.record_file import consulted
@@ -35,6 +37,7 @@ from ..passes.searched import with_options
 from ..passes.verify_level import VerifyLevelPass
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
+from .memory import beyond
 
 PIPELINE_TO = {
     "tensor": "torch-to-tensor",
@@ -127,7 +130,20 @@ class Compilation:
                 self._take_options(module, self.record)
             self._run(module, self._step(level))
             self._levels[level] = module
+            if level == "kernel":
+                self._tell_of_memory(module)
         return self._levels[level]
+
+    @property
+    def most_bytes(self) -> int | None:
+        """How many bytes a call may take beside its arguments; None if nothing says so."""
+        return HostMemory(self.at("loop"), get_target(self.target, self.multiprocessors)).limit
+
+    def _tell_of_memory(self, module: ModuleOp) -> None:
+        """Say where the kernel level takes more than it may."""
+        most = self.most_bytes
+        if most is not None and (why := beyond(make_plan(module), most)):
+            self.remarks.append(Remark("memory", "func.func", f"@main takes {why}", None))
 
     def _take_options(self, module: ModuleOp, record: str) -> None:
         """Give the passes the options that the record has for the nests of `module`, if it has the same for all: a pass

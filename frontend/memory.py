@@ -1,32 +1,60 @@
-"""How much memory eager PyTorch takes for a program, beside which what ours takes is told."""
+"""How much memory eager PyTorch takes for a program, which is the limit of what ours may take."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Interpreter
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .bench import Subject
+from ..backend.launch_plan import LaunchPlan
+
+BLOCK = 512
+"""Bytes of which PyTorch's allocator for GPUs gives multiples."""
 
 
-def eager_peak(subject: Subject) -> int | None:
+def traced_peak(exported: ExportedProgram) -> int | None:
+    """The same as `eager_peak` of a traced program, of which no value outlives its last use: a person's may keep some
+    for longer, but is not called again."""
+    values = [node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")]
+    inputs = [
+        torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") if isinstance(v, torch.Tensor) else v
+        for v in values
+    ]
+    return eager_peak(lambda: Interpreter(exported.graph_module).run(*inputs, enable_io_processing=False))
+
+
+def eager_peak(call: Callable[[], Any]) -> int | None:
     """The most bytes that a call takes at once beside its arguments and parameters, without gradients; None where that
-    depends on data. Nothing is computed. What cuBLAS and cuDNN take for themselves is not counted."""
+    cannot be told without data. Nothing is computed. What cuBLAS and cuDNN take for themselves is not counted."""
     try:
         with torch.no_grad(), LivePeak() as live:
-            subject()
-    except (DataDependentOutputException, DynamicOutputShapeException):
+            call()
+    except Exception:  # whatever is raised where there are no data
         return None
     return live.peak
+
+
+def beyond(plan: LaunchPlan, most: int) -> str:
+    """Where a plan takes more than `most` bytes beside its arguments: the step that has most between arguments and
+    results, and the largest of that; empty if it does not."""
+    if plan.program is not None or plan.peak_bytes <= most:
+        return ""
+    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
+    text = f"{plan.peak_bytes} bytes of results and in between, where {most} are allowed"
+    if not scratch:
+        return text
+    steps = range(len(plan.steps))
+    step = max(steps, key=lambda n: sum(b.bytes for b in scratch if b.first <= n <= b.last))
+    largest = max((b for b in scratch if b.first <= step <= b.last), key=lambda b: b.bytes)
+    shown = f"{largest.name}, {largest.dtype}{list(largest.shape)} of {largest.bytes} bytes"
+    return f"{text}: most of it in step {step}, with {shown}"
 
 
 class LivePeak(TorchDispatchMode):
@@ -48,7 +76,7 @@ class LivePeak(TorchDispatchMode):
         for t in pytree.tree_leaves(result):
             if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in known:
                 storage = t.untyped_storage()
-                self._live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                self._live[storage._cdata] = StorageWeakRef(storage), -(-storage.nbytes() // BLOCK) * BLOCK
         self._live = {n: kept for n, kept in self._live.items() if not kept[0].expired()}
         self.peak = max(self.peak, sum(size for _, size in self._live.values()))
         return result

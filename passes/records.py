@@ -31,6 +31,7 @@ from ..dialects.target import Target, get_target
 from ..dialects.tensor import ROOT
 from ..dialects.tile.schedule import ScheduleAttr
 from ..errors import ScheduleError
+from .analysis.host_memory import MEMORY_LIMIT, SCRATCH_LIMIT
 from .analysis.nest_schedule import reduction_groups
 from .pass_manager import Observer
 
@@ -44,7 +45,7 @@ KEY_DIGITS = 24
 MAX_BYTES = 64 << 20
 """Of the largest file that is read."""
 
-_UNPLANNED = ("schedule", ROOT, "sym_name")
+_UNPLANNED = ("schedule", SCRATCH_LIMIT, MEMORY_LIMIT, ROOT, "sym_name")
 """Attributes that are plans or names, and so are no part of what is planned."""
 
 

@@ -28,8 +28,8 @@ from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
-from ..frontend.memory import eager_peak
 from ..frontend.profile import kernels_of
+from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
@@ -202,7 +202,8 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
 
 def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     """Bytes of the arguments of a call, of its results that are no arguments, and of the arena of all that lies in
-    between, with the `largest` of that; and what eager PyTorch takes at most beside the arguments, if that can be told.
+    between, with the `largest` of that; and what eager PyTorch takes at most beside the arguments, if that can be told,
+    and how much ours may: its `limit`.
     None where sizes are known only at a call."""
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
@@ -212,7 +213,8 @@ def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
     largest = max(scratch, key=lambda b: b.bytes, default=None)
     shown = largest and {"type": f"{largest.dtype}{list(largest.shape)}", "step": largest.first}
-    return {**found, "largest": shown, "eager": eager_peak(loaded.subject)}
+    eager = limit_of(main_function(loaded.captured.module), MEMORY_LIMIT)
+    return {**found, "largest": shown, "eager": eager, "limit": loaded.compilation.most_bytes}
 
 
 def _beside(memory: dict[str, Any]) -> str:
@@ -221,6 +223,8 @@ def _beside(memory: dict[str, Any]) -> str:
     if eager is None:
         return ""
     text = f"; eager PyTorch takes {si(eager)}B of results and in between"
+    if memory["limit"] > eager:
+        text += f", and up to {si(memory['limit'] - eager)}B besides for sums"
     if ours > eager:
         largest = memory["largest"]
         text += f", {si(ours - eager)}B less" + (

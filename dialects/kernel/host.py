@@ -14,6 +14,9 @@ from ..payload import element_bytes, element_type
 from ..shapes.extents import Extent, SymbolAttr, extents_of, fixed, static
 from ..support.assembly import PureOp
 
+BUFFER_ALIGNMENT = 256
+"""Bytes to which a buffer between arguments and results is aligned."""
+
 ALIGNMENT = 16
 """Bytes to which the start of every buffer that a kernel gets is aligned: its widest access."""
 

@@ -24,8 +24,11 @@ from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
 
+from ...backend.interpreter.running import main_function
 from ...errors import CaptureError, CompileError, UnsupportedError
+from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
+from ..memory import traced_peak
 from .aliasing import Lies, memory_of
 from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
@@ -70,7 +73,7 @@ def capture(
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
     given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
-    exported, lies, autocast, needs = _export(module, *given)
+    exported, lies, autocast, needs, peak = _export(module, *given)
     if dynamic_shapes is not None:
         sizes = named_dims(module, *given, exported)
         check_at_one(exported, sizes, *given, lambda *other: _export(module, *other)[0])
@@ -86,6 +89,8 @@ def capture(
     arguments = _with_closed_over(arguments, function)
     given = arguments, *_returned(exported), lies, leaves, specs
     captured = import_graph(exported.graph, *given, place, fallback, sizes)
+    if peak is not None:
+        set_limit(main_function(captured.module), MEMORY_LIMIT, peak)
     names = [node.name for _, node in arguments]
     changed = [names[argument] for _, argument in captured.updates]
     numbered = tuple(n.numbered(names, changed) for n in needs) if in_memory else ()
@@ -128,9 +133,10 @@ class _Function(torch.nn.Module):
 
 def _export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, tuple[Lies | None, ...], State, tuple[Needs, Needs]]:
-    """The program as PyTorch exports it, where its results lie in memory, what autocast does in it, and what requires
-    gradients; with `shapes` it holds where its assertions do. Raises CaptureError."""
+) -> tuple[ExportedProgram, tuple[Lies | None, ...], State, tuple[Needs, Needs], int | None]:
+    """The program as PyTorch exports it, where its results lie in memory, what autocast does in it, what requires
+    gradients, and how much memory eager PyTorch takes for it, if sizes are fixed; with `shapes` it holds where its
+    assertions do. Raises CaptureError."""
     differentiating = torch.is_grad_enabled()
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
@@ -147,7 +153,8 @@ def _export(
                 differentiating,
                 lambda traced, above: trace(lambda: _exported(traced, args, kwargs, shapes, above)),
             )
-            known = memory_of(exported), autocast_of(exported), needs_of(exported)
+            peak = traced_peak(exported) if shapes is None else None
+            known = memory_of(exported), autocast_of(exported), needs_of(exported), peak
             unruled = without_rule(exported.graph)
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported, *known

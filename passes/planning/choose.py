@@ -16,12 +16,14 @@ from ...dialects.support.locations import location_text
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
+from ..analysis.host_memory import SCRATCH_LIMIT, limit_of
 from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
 from .cost_model import Model, Prediction, Predictions
 from .nest_info import NestInfo
 from .points import Floats
 from .roofline import another_kernel
+from .scratch import presplit_bytes
 
 
 @contextmanager
@@ -43,6 +45,9 @@ def split_ahead(nest: NestOp) -> Generator[tuple[NestOp, list[NestOp]]]:
 def presplit_plans(info: NestInfo, target: Target) -> Iterator[Predictions]:
     """The schedules with `f32_matmul_precision = bf16x3_presplit` and what they give: those with
     `f32_matmul_precision = bf16x3` of a nest that loads the parts, where these are copied ahead."""
+    limit = limit_of(info.nest, SCRATCH_LIMIT)
+    if limit is not None and presplit_bytes(info) > limit:
+        return
     with split_ahead(info.nest) as (nest, makers):
         model = Model(NestInfo(nest), target)
         before = sum(_seconds(maker, target) for maker in makers)

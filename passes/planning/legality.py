@@ -15,13 +15,16 @@ from ...dialects.payload import element_bytes, element_type
 from ...dialects.target import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ...errors import ScheduleError
 from ..analysis.cluster_rows import no_shared_rows
+from ..analysis.host_memory import SCRATCH_LIMIT, limit_of
 from ..analysis.nest_schedule import find_split
+from ..analysis.operand_types import STORED
 from ..analysis.packed_operands import packable_loads
 from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
 from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, largest, total
+from .scratch import scratch_bytes
 from .staging import reused_bytes, staged
 from .tiles import Tiles
 
@@ -218,7 +221,7 @@ def check(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) 
     schedules, `products` the distinct ones that are matrix products in these."""
     takes = resources(info, tiles, target, products)
     found = [*_tiles(info, tiles), *_cluster(info, tiles, target, products)]
-    return takes, [*found, *takes.violations, *_split(info, tiles), *_copies(tiles, target)]
+    return takes, [*found, *takes.violations, *_split(info, tiles), *_copies(tiles, target), *_scratch(info, tiles)]
 
 
 def check_on_core(info: NestInfo, tiles: Tiles, target: Target) -> list[Violation]:
@@ -232,7 +235,7 @@ def check_on_core(info: NestInfo, tiles: Tiles, target: Target) -> list[Violatio
     found = [Violation(several, "warps", one, (points.warps, names))]
     found.append(Violation(elements > LARGEST_ON_CORE, "block", large, (elements,)))
     found += [*_tiles(info, tiles), *_cluster(info, tiles, target, [])]
-    return [*found, *_split(info, tiles), *_copies(tiles, target)]
+    return [*found, *_split(info, tiles), *_copies(tiles, target), *_scratch(info, tiles)]
 
 
 def violated(violations: list[Violation], rows: int) -> Bools:
@@ -316,3 +319,13 @@ def _copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
         yield Violation(stages > 1, "stages", reason)
     many = f"{{}} stages; at most {MOST_STAGES} are possible"
     yield Violation(stages > MOST_STAGES, "stages", many, (stages,))
+
+
+def _scratch(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
+    """Schedules of which more lies between the kernels of the nest than may."""
+    limit, points = limit_of(info.nest, SCRATCH_LIMIT), tiles.points
+    if limit is not None:
+        taken = scratch_bytes(info, points)
+        argument = "pack" if points.pack else "f32_matmul_precision" if points.f32_matmul_precision == STORED else ""
+        text = f"{{:.0f}} bytes lie between the kernels of the nest; {SCRATCH_LIMIT} is {limit}"
+        yield Violation(taken > limit, argument or "split_k", text, (taken,))

@@ -16,6 +16,7 @@ from ...dialects.target import Target, get_target
 from ...dialects.tile.schedule import PLAIN, ScheduleAttr
 from ...errors import ScheduleError
 from ...progress import steps
+from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
 from ..records import read_record
 from ..remarks import emit_remark
@@ -23,6 +24,7 @@ from .choose import Candidate, rank
 from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
 from .nest_info import NestInfo
+from .scratch import limit_scratch
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     record: str | None = None
     exact: bool = False
     again: bool = False
+    limit_memory: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target, self.multiprocessors)
@@ -154,12 +157,13 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             if self.nest is not None:
                 return
         free = [nest for nest in nests if "schedule" not in nest.attributes]
-        chosen = self._recorded(ctx, free, target)
+        memory = HostMemory(op, target) if self.limit_memory and not self.again else None
+        chosen = self._recorded(ctx, free, target, memory)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
                 if nest not in chosen:
-                    ranks[nest] = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
+                    ranks[nest] = self._rank(nest, target, memory)
                 step()
         chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
         for pair in fusible_pairs(list(ranks)) if target.core is None and len(ranks) > 1 else ():
@@ -177,7 +181,16 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         if refused and len(refused) == len(chosen):
             raise refused[0]  # what fits nowhere is a mistake
 
-    def _recorded(self, ctx: Context, nests: list[loop.NestOp], target: Target) -> dict[loop.NestOp, ScheduleAttr]:
+    def _rank(self, nest: loop.NestOp, target: Target, memory: HostMemory | None) -> list[Candidate]:
+        """The candidates for `nest`; where the fastest takes too much memory, those that don't come first."""
+        found = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
+        if memory is not None and limit_scratch(nest, found[0].schedule, memory):
+            return rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
+        return found
+
+    def _recorded(
+        self, ctx: Context, nests: list[loop.NestOp], target: Target, memory: HostMemory | None
+    ) -> dict[loop.NestOp, ScheduleAttr]:
         """The schedules of `nests` that are in the record. One that does not fit its nest is left to the planner, and a
         remark says why."""
         found: dict[loop.NestOp, ScheduleAttr] = {}
@@ -188,6 +201,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             try:
                 schedule = record.schedule_for(ctx, nest, target)
                 if schedule is not None:
+                    if memory is not None:
+                        limit_scratch(nest, schedule, memory)
                     found[nest] = checked(nest, schedule, target)
             except ScheduleError as error:
                 about = f"{error.argument}: " if error.argument not in (None, "record") else ""
@@ -224,6 +239,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         """`chosen`, or what the options make of it; where they don't fit, that goes to `refused`."""
         if self.again or self.exact or self.nest not in (None, name) or not self.decisions():
             return chosen
+        nest.attributes.pop(SCRATCH_LIMIT, None)  # who decides may take more
         try:
             return decided(nest, chosen, self, NestInfo(nest), target)
         except ScheduleError as error:

@@ -3,7 +3,7 @@ program, and the search for a good one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf, prod
@@ -17,12 +17,13 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 from xdsl.passes import ModulePass
 
 from ...dialects import loop, payload, tensor
-from ...dialects.payload import element_type, is_payload, is_tensor
+from ...dialects.payload import element_type, is_payload, is_tensor, tensor_bytes
 from ...dialects.shapes.affine import DIM, Form
 from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
 from ...dialects.target import Target
 from ...dialects.tensor import ROOT
+from ..analysis.host_memory import MEMORY_LIMIT, aligned, limit_of, result_bytes
 from ..pipelines import parse_passes
 from ..records import Record, RecordError, operations_at, read_record
 from ..remarks import collect_remarks, emit_remark
@@ -63,6 +64,7 @@ class PlanFusionPass(ModulePass):
     record: str | None = None
     target: str | None = None
     roots: tuple[int, ...] = ()
+    limit_memory: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         record = None if self.record is None else read_record(self.record)
@@ -88,7 +90,9 @@ class PlanFusionPass(ModulePass):
     def _plan(self, ctx: Context, function: func.FuncOp) -> None:
         mark(function, set())
         if self.strategy == "best":
-            mark(function, Search(ctx, function, fused_for(self.target)).run())
+            search = Search(ctx, function, fused_for(self.target))
+            limit = limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
+            mark(function, (search.run() if limit is None else search.within(limit)) or set())
         else:
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
 
@@ -187,21 +191,25 @@ class Search:
     """
 
     def __init__(self, ctx: Context, function: func.FuncOp, target: Target) -> None:
-        self.ctx, self.target = ctx, target
+        self.ctx, self.function, self.target = ctx, function, target
         self.values = candidates(function)
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
         self.number = {value: i for i, value in enumerate(self.values)}
         self.computed_from = self._computed_from(function)
         """Value -> the candidates that it is computed from, itself included."""
+        end = function.body.block.last_op
+        self.returned = set[SSAValue]() if end is None else {*end.operands}
         self.fixed = {self.number[value] for value in kept_values(function) if value in self.number}
         self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
         """Kept candidate -> what its kernel cannot compute besides it, nor anything more."""
-        self.inlined = dict.fromkeys(range(len(self.values)), 0)
+        self.inlined: dict[int, int] = {}
         """Kept candidate -> what its kernel computes besides it."""
-        self.sources = self._inputs(function)
+        self.inputs = self._inputs(function)
+        """Candidate -> those that it is computed from directly."""
+        self.sources: dict[int, set[int]] = {}
         """Kept candidate -> the kept candidates that its kernel reads."""
-        self.readers = {i: {r for r, read in self.sources.items() if i in read} for i in self.inlined}
+        self.readers: dict[int, set[int]] = {}
         """Kept candidate -> those whose kernels read it."""
 
     def _inputs(self, function: func.FuncOp) -> dict[int, set[int]]:
@@ -229,12 +237,20 @@ class Search:
                 found[result] = through | 1 << self.number[result] if result in self.number else through
         return found
 
-    def run(self) -> set[SSAValue]:
-        """The values to keep."""
+    def run(self, without: Sequence[int] = ()) -> set[SSAValue] | None:
+        """The values to keep, of a search that begins with `without` computed where they are read; None if they cannot
+        be."""
+        self.inlined = dict.fromkeys(range(len(self.values)), 0)
+        self.sources = {v: set(read) for v, read in self.inputs.items()}
+        self.readers = {i: {r for r, read in self.sources.items() if i in read} for i in self.inlined}
+        for value in without:
+            if self._gain(value) == inf or not self._legal(value):
+                return None
+            self._stop_keeping(value)
         steps = {v: self._step(v) for v in self.inlined if v not in self.fixed}
         while steps and (best := min(steps.values()))[0] < 0:
             value = best[-1]
-            if not all(self.may_be_one(*key) for key in self._kernels_without(value)):
+            if not self._legal(value):
                 steps[value] = (inf, 0, value)
                 continue
             del steps[value]
@@ -242,6 +258,39 @@ class Search:
             for v in set(readers).union(*(self.sources[r] for r in readers)) & steps.keys():
                 steps[v] = self._step(v)
         return {self.values[v] for v in self.inlined}
+
+    def within(self, limit: int) -> set[SSAValue] | None:
+        """The values to keep if a call may take `limit` bytes beside its arguments, and what PyTorch takes besides its
+        tensors if there are sums. While what is kept at once takes more, a search begins without the largest of
+        that, whatever time that costs; what it is computed from, or for, may be kept instead."""
+        kept, without, tried = self.run(), list[int](), set[int]()
+        while found := [v for v in self._most_at_once(limit) if v not in tried]:
+            tried.add(largest := max(found, key=self._bytes))
+            other = self.run([*without, largest])
+            if other is not None:
+                without.append(largest)
+            kept = other or self.run(without)
+        return kept
+
+    def _bytes(self, value: int) -> int:
+        return aligned(tensor_bytes(self.values[value].type))
+
+    def _most_at_once(self, limit: int) -> list[int]:
+        """What is kept at once where that takes most, of what need not be kept; nothing if it is within `limit`."""
+        if any(self.kernel(root, inlined).reductions for root, inlined in self.inlined.items()):
+            limit += self.target.workspace
+        last = {v: max(self.readers[v], default=v) for v in self.inlined}
+        between = [v for v in self.inlined if self.values[v] not in self.returned]
+        most, found = limit - result_bytes(self.function), list[int]()
+        for kernel in self.inlined:
+            live = [v for v in between if v <= kernel <= last[v]]
+            if (taken := sum(map(self._bytes, live))) > most:
+                most, found = taken, [v for v in live if v not in self.fixed]
+        return found
+
+    def _legal(self, value: int) -> bool:
+        """Whether each kernel that reads `value` may compute it."""
+        return all(self.may_be_one(*key) for key in self._kernels_without(value))
 
     def _step(self, value: int) -> tuple[float, int, int]:
         """No longer keeping `value`, as it is ranked: by what it gains, to the picosecond; of equal ones the one that

@@ -1,0 +1,121 @@
+"""How many bytes the values between kernels take, step by step, and how many are left for what a kernel needs besides.
+
+`memory_limit` of `@main` is how many bytes a call may take beside its arguments; where there are sums, what PyTorch
+takes for these besides its tensors comes on top (`Target.workspace`). `scratch_limit` of a nest is how many
+bytes of it the nest may take for what lies between the kernels that become of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects import loop
+from ...dialects.kernel.host import BUFFER_ALIGNMENT
+from ...dialects.payload import is_tensor, tensor_bytes
+from ...dialects.support.calls import UPDATES, pairs_of
+from ...dialects.target import Target
+from ...dialects.tensor.scan import ScanOp
+from ...errors import CompileError
+
+MEMORY_LIMIT, SCRATCH_LIMIT = "memory_limit", "scratch_limit"
+
+
+def limit_of(op: Operation, name: str) -> int | None:
+    """The limit of that name which `op` has, in bytes. Raises CompileError for what is no number of bytes."""
+    found = op.attributes.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, IntegerAttr) or found.value.data < 0:
+        raise CompileError(f"is {found}, no number of bytes", argument=name)
+    return found.value.data
+
+
+def set_limit(op: Operation, name: str, bytes: int) -> None:
+    """Write a limit."""
+    op.attributes[name] = IntegerAttr(bytes, i64)
+
+
+def aligned(bytes: Any) -> Any:
+    """What a tensor of so many bytes, a number or a column of numbers, takes between arguments and results."""
+    return -(-bytes // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+
+
+def result_bytes(function: FuncOp) -> int:
+    """Bytes of what `function` returns, but for what replaces an argument of `@main`."""
+    end = function.body.block.last_op
+    assert isinstance(end, ReturnOp)
+    replaced = {result for result, _ in pairs_of(function, UPDATES)} if function.sym_name.data == "main" else ()
+    return sum(tensor_bytes(v.type) for i, v in enumerate(end.operands) if i not in replaced)
+
+
+class HostMemory:
+    """The bytes that `@main` of a module at the loop level keeps beside its arguments."""
+
+    def __init__(self, module: ModuleOp, target: Target) -> None:
+        functions = [f for f in module.ops if isinstance(f, FuncOp) and not f.is_declaration]
+        self._of = {f.sym_name.data: _Lifetimes(f) for f in functions}
+        self._around: dict[str, int] = {}
+        """Function -> the bytes that are kept around a call of it, beside what `@main` returns."""
+        self.limit = None
+        """How many bytes a call may take; None if nothing says so."""
+        if "main" in self._of:
+            sums = any(isinstance(op, loop.ReduceOp) for op in module.walk())
+            self.limit = limit_of(self._of["main"].function, MEMORY_LIMIT)
+            self.limit = None if self.limit is None else self.limit + target.workspace * sums
+            self._enter("main", 0)
+
+    def _enter(self, name: str, around: int) -> None:
+        """Note that so much is kept around a call of a function, and what it then keeps around those it calls."""
+        if around <= self._around.get(name, -1):
+            return
+        self._around[name], lives = around, self._of[name]
+        for op in lives.function.body.block.ops:
+            if isinstance(op, CallOp | ScanOp):
+                callee = (op.callee if isinstance(op, CallOp) else op.step).string_value()
+                if callee in self._of:
+                    self._enter(callee, around + lives.before[op] + lives.made[op])
+
+    def room(self, nest: loop.NestOp) -> int | None:
+        """How many bytes may lie between two kernels that `nest` becomes; None where there is no limit. The first one
+        reads what the nest does, the second one gives its results and reads what the nest reads outside of sums."""
+        function = nest.parent_op()
+        if self.limit is None or not isinstance(function, FuncOp):
+            return None
+        lives = self._of[function.sym_name.data]
+        taken = max(lives.before[nest], lives.after[nest] + lives.made[nest] + lives.read_last(nest))
+        around = result_bytes(self._of["main"].function) + self._around[function.sym_name.data]
+        return max(0, self.limit - around - taken)
+
+
+class _Lifetimes:
+    """What lies in memory before and after every operation of a function, of all that it makes and does not return."""
+
+    def __init__(self, function: FuncOp) -> None:
+        self.function = function
+        ops = [*function.body.block.ops]
+        last: dict[SSAValue, Operation] = {v: op for op in ops for inner in op.walk() for v in inner.operands}
+        returned = {*ops[-1].operands}
+        between: list[SSAValue] = [r for op in ops for r in op.results if r in last and r not in returned]
+        self._kept = {v: aligned(tensor_bytes(v.type)) for v in between if is_tensor(v.type)}
+        self._ends: dict[Operation, list[SSAValue]] = {op: [] for op in ops}
+        for value in self._kept:
+            self._ends[last[value]].append(value)
+        self.before: dict[Operation, int] = {}
+        self.made: dict[Operation, int] = {}
+        self.after: dict[Operation, int] = {}
+        """Bytes of what an operation finds, of what it gives, and of what it finds that is still needed after it."""
+        live = 0
+        for op in ops:
+            self.before[op] = live
+            self.made[op] = sum(self._kept.get(r, 0) for r in op.results)
+            self.after[op] = live - sum(self._kept[v] for v in self._ends[op])
+            live = self.after[op] + self.made[op]
+
+    def read_last(self, nest: loop.NestOp) -> int:
+        """Bytes of what nobody needs after `nest`, which reads it outside of its sums."""
+        outside = {op.source for op in nest.body.block.ops if isinstance(op, loop.LoadOp)}
+        return sum(self._kept[v] for v in self._ends[nest] if v in outside)
