@@ -22,23 +22,16 @@ BLOCK = 512
 def traced_peak(exported: ExportedProgram) -> int | None:
     """The same as `eager_peak` of a traced program, of which no value outlives its last use: a person's may keep some
     for longer, but is not called again."""
+    live = LivePeak()
     values = [node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")]
-    inputs = [
-        torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta") if isinstance(v, torch.Tensor) else v
-        for v in values
-    ]
-    return eager_peak(lambda: Interpreter(exported.graph_module).run(*inputs, enable_io_processing=False))
+    inputs = [live.fake(v) if isinstance(v, torch.Tensor) else v for v in values]
+    return live.of(lambda: Interpreter(exported.graph_module).run(*inputs, enable_io_processing=False))
 
 
 def eager_peak(call: Callable[[], Any]) -> int | None:
     """The most bytes that a call takes at once beside its arguments and parameters, without gradients; None where that
     cannot be told without data. Nothing is computed. What cuBLAS and cuDNN take for themselves is not counted."""
-    try:
-        with torch.no_grad(), LivePeak() as live:
-            call()
-    except Exception:  # whatever is raised where there are no data
-        return None
-    return live.peak
+    return LivePeak().of(call)
 
 
 def beyond(plan: LaunchPlan, most: int) -> str:
@@ -68,8 +61,17 @@ class LivePeak(TorchDispatchMode):
         self._given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
 
+    def of(self, call: Callable[[], Any]) -> int | None:
+        """Those of a call; None where it cannot be made without data."""
+        try:
+            with torch.no_grad(), self:
+                call()
+        except Exception:  # whatever PyTorch or a person's code raises there
+            return None
+        return self.peak
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.fake, (args, kwargs or {}))
         with self._fakes:
             result = func(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
         known = {t.untyped_storage()._cdata for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
@@ -81,8 +83,9 @@ class LivePeak(TorchDispatchMode):
         self.peak = max(self.peak, sum(size for _, size in self._live.values()))
         return result
 
-    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, FakeTensor):
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like this one, which is an argument."""
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self._fakes:
             return tensor
         if id(tensor) not in self._given:
             with self._fakes:
