@@ -267,7 +267,7 @@ CPU = Target(
     frozenset(),
     1,
     Core(),
-    4 << 20,
+    8 << 20,
 )
 """The cores of a machine; what is not known of it is that of a common one."""
 
