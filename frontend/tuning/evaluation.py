@@ -15,7 +15,7 @@ from ...errors import CompileError
 from .building import Builder, Built, parse_schedule
 from .running import Measured, Runner
 from .task import Task
-from .trial import Candidate, Trial
+from .trial import Candidate, Evaluator, Trial
 from .worker import Worker, WorkerFailed
 
 BUILD_LIMIT, PREPARE_LIMIT, RUN_LIMIT = 60.0, 600.0, 10.0
@@ -99,7 +99,7 @@ class Best:
     seconds: float
 
 
-class Measuring:
+class Measuring(Evaluator):
     """Evaluates candidates of a task by running them. A candidate is faster than the best so far if it is by more than
     the noise; otherwise it is said to be as fast, so that chance does not add up over many of them.
 
@@ -132,17 +132,10 @@ class Measuring:
         return trials
 
     def _trial(self, candidate: Candidate, built: Built | str) -> Trial:
-        if isinstance(built, str):
-            return Trial(candidate, None, failure=built)
-        self.codes[candidate] = built.code
-        try:
-            found = self._run(built)
-        except WorkerFailed as error:
-            if self.workers.runner.pipe is None:
-                self._again()
-            return Trial(candidate, None, failure=str(error))
-        if isinstance(found, str):
-            return Trial(candidate, None, failure=f"wrong: {found}")
+        found = self._run(candidate, built)
+        if isinstance(found, Trial):
+            return found
+        assert isinstance(built, Built)
         if self.best is None:
             self._now_best(Best(candidate, built, found.seconds))
             return Trial(candidate, found.seconds, min(found.noise, 1.0))
@@ -157,23 +150,26 @@ class Measuring:
         both is faster, this decides."""
         assert self.best is not None
         (built,) = self.workers.build(self.task, [candidate])
-        if isinstance(built, str):
-            return Trial(candidate, None, failure=built)
-        try:
-            found = self._run(built, whole=True)
-        except WorkerFailed as error:
-            return Trial(candidate, None, failure=str(error))
-        if isinstance(found, str):
-            return Trial(candidate, None, failure=f"wrong: {found}")
+        found = self._run(candidate, built, whole=True)
+        if isinstance(found, Trial):
+            return found
         return Trial(candidate, found.ratio * self.best.seconds, min(found.noise, 1.0))
 
-    def _run(self, built: Built, whole: bool = False) -> Measured | str:
-        """The time of a candidate, or what is wrong with its results."""
+    def _run(self, candidate: Candidate, built: Built | str, whole: bool = False) -> Measured | Trial:
+        """The time of a candidate, or the trial of one that has none."""
+        if isinstance(built, str):
+            return Trial(candidate, None, failure=built)
+        self.codes[candidate] = built.code
         call, best = self.workers.runner.call, None if self.best is None else "best"
-        call("load", "candidate", built, limit=self.limit)
-        if wrong := call("check", "candidate", limit=self.limit):
-            return wrong
-        return call("time", "candidate", best, whole, limit=self.limit)
+        try:
+            call("load", "candidate", built, limit=self.limit)
+            if wrong := call("check", "candidate", limit=self.limit):
+                return Trial(candidate, None, failure=f"wrong: {wrong}")
+            return call("time", "candidate", best, whole, limit=self.limit)
+        except WorkerFailed as error:
+            if self.workers.runner.pipe is None:
+                self._again()
+            return Trial(candidate, None, failure=str(error))
 
     def _now_best(self, best: Best) -> None:
         if self.best is not None and isinstance(self.best.built.binary, Path):
@@ -188,7 +184,7 @@ class Measuring:
             self.workers.runner.call("load", "best", self.best.built, limit=self.limit)
 
 
-class Predicting:
+class Predicting(Evaluator):
     """Evaluates candidates of a task by the planning model, where nothing can be measured."""
 
     label = "predicted"
@@ -198,16 +194,9 @@ class Predicting:
         self.codes: dict[Candidate, str] = {}
         self._model = task.model()
 
-    def prepare(self) -> None:
-        """There is nothing to prepare."""
-
     def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """A trial for each candidate, in order, with the seconds that the model predicts."""
         return [self._trial(c) for c in candidates]
-
-    def again(self, candidate: Candidate) -> Trial:
-        """The same once more."""
-        return self._trial(candidate)
 
     def _trial(self, candidate: Candidate) -> Trial:
         try:

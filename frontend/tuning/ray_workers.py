@@ -163,7 +163,7 @@ def _connected(address: str) -> Any:
 
 
 @dataclass
-class RayMeasuring:
+class RayMeasuring(Evaluator):
     """An evaluator whose candidates go to whichever machine is free. `codes` are the hashes of their texts."""
 
     workers: RayWorkers
@@ -201,11 +201,6 @@ class RayMeasuring:
         """Have all machines get ready at once. One that fails to will say so when it is asked for a candidate."""
         started = [m.begin.remote(self.number, self.task) for m in self.workers.machines]
         self.workers.ray.wait(started, num_returns=len(started))
-
-    def again(self, candidate: Candidate) -> Trial:
-        """A candidate once more, in turns with the best of the machine that is asked."""
-        (trial,) = self.measure([candidate])
-        return trial
 
 
 def _told(error: Exception) -> str:

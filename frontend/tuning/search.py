@@ -13,10 +13,8 @@ import torch
 from ...dialects.cores import device_of_cores
 from ...passes.record_file import Entry, RecordFile
 from .building import parse_schedule
-from .evaluation import Measuring, Predicting
-from .ray_workers import RayMeasuring
 from .task import Task
-from .trial import Candidate, Policy, Trial
+from .trial import Candidate, Evaluator, Policy, Trial
 from .worker import WorkerFailed
 
 CLOSE_TO_ROOF, ABOVE_ROOF = 0.97, 1.1
@@ -92,7 +90,7 @@ def device_name(device: str) -> str:
 def search(
     task: Task,
     policy: Policy,
-    evaluator: Measuring | Predicting | RayMeasuring,
+    evaluator: Evaluator,
     limits: Limits,
     records: RecordFile | None = None,
     device: str = "cpu",
@@ -145,7 +143,7 @@ def _take(
     found: Search,
     policy: Policy,
     keeper: _Keeper,
-    evaluator: Measuring | Predicting | RayMeasuring,
+    evaluator: Evaluator,
     told: Callable[[Search], None],
 ) -> None:
     for trial in trials:
@@ -155,7 +153,7 @@ def _take(
         told(found)
 
 
-def _again(found: Search, evaluator: Measuring | Predicting | RayMeasuring, keeper: _Keeper) -> None:
+def _again(found: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
     """Let the planner's pick and the best take turns, and believe that."""
     first, best = found.untuned, found.best
     if first is None or best is None or first.seconds is None or first.candidate == best.candidate:

@@ -45,8 +45,20 @@ class Policy(Protocol):
 
 
 class Evaluator(Protocol):
-    """Compiles, checks and times candidates of one nest."""
+    """Compiles, checks and times candidates of one nest. `label` says how it finds times, `codes` are the hashes of the
+    texts of candidates that were built."""
+
+    label: str
+    codes: dict[Candidate, str]
+
+    def prepare(self) -> None:
+        """Do what it takes before the first candidate."""
 
     def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """A trial for each candidate, in order."""
         ...
+
+    def again(self, candidate: Candidate) -> Trial:
+        """A candidate once more, in turns with the best."""
+        (trial,) = self.measure([candidate])
+        return trial
