@@ -116,6 +116,9 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     each number of them. `again` plans what `loop-split-k` made: the options have decided by then, and nothing is
     divided twice. `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of
     attention) for tensor cores.
+    Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels than is left of that
+    gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more is refused, options
+    and schedules in the text are not. `limit_memory=false` lifts this.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
