@@ -33,6 +33,7 @@ from .capture.decompositions.table import decomposition_table
 from .capture.eager_fallback import has_effects
 from .capture.graph_capture import capture_graph
 from .capture.known_sizes import known_sizes
+from .compared import save_compared
 
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
@@ -112,11 +113,13 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
 def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
     """The forward and the backward graph. Random numbers are drawn once, and saved also where a checkpoint says that
-    they are drawn again: programs have no state of a generator that could be restored for that."""
+    they are drawn again: programs have no state of a generator that could be restored for that. Nor is recomputed what
+    has to be the same in both graphs (`compared.py`)."""
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             for drawn in (node, *(u for u in node.users if u.target is operator.getitem)):
                 drawn.meta.pop("recompute", None)
+    save_compared(joint.graph)
     return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
 

@@ -10,6 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from deplodock.frontend import dynamo
 
 Tensor = torch.Tensor
 
@@ -94,3 +97,64 @@ def test_fifty_steps_follow_eager(make: Callable[[], Any], executor: str) -> Non
     assert losses == pytest.approx(expected, rel=1e-4, abs=1e-5)
     for (name, a), (_, b) in zip(module.state_dict().items(), other.state_dict().items(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def _product(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+def _sum(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).sum(-1)
+
+
+@pytest.fixture
+def two_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward graph runs on another executor, which adds in another order."""
+    compiled, others = dynamo.CompiledFunction, iter([{"executor": "reference"}, {"target": "cpu"}])
+    monkeypatch.setattr(
+        dynamo, "CompiledFunction", lambda captured, **how: compiled(captured, **{**how, **next(others)})
+    )
+
+
+@pytest.mark.usefixtures("two_orders")
+@pytest.mark.parametrize("part", [_product, _sum])
+@pytest.mark.parametrize("largest", [lambda y: y.amax(-1), lambda y: torch.linalg.vector_norm(y, float("inf"))])
+def test_sums_that_are_compared_in_both_graphs(
+    part: Callable[..., Tensor], largest: Callable[[Tensor], Tensor]
+) -> None:
+    """The backward graph computes a part again. Where it adds in another order, no element would be the largest, which
+    the forward graph has saved, and the gradient 0 / 0."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        y: Any = checkpoint(part, x, w, use_reentrant=False)
+        return largest(y)
+
+    torch.manual_seed(0)
+    x, w = (torch.randn(300, 300, requires_grad=True) for _ in range(2))
+    torch._dynamo.reset()
+    found = torch.autograd.grad(torch.compile(function, backend="deplodock")(x, w).sum(), (x, w))
+    expected = torch.autograd.grad(function(x, w).sum(), (x, w))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("two_orders")
+def test_choices_that_are_made_again() -> None:
+    """Of two sums of the same numbers the last bits decide: the gradient goes where the forward graph has chosen."""
+
+    def part(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x @ w
+        i = y.argmax(-1)
+        return y.gather(1, i[:, None]), i
+
+    def function(x: Tensor, w: Tensor) -> Any:
+        return checkpoint(part, x, w, use_reentrant=False)
+
+    torch.manual_seed(0)
+    w = torch.randn(300)
+    w = torch.stack([w, w[torch.randperm(300)]], 1)
+    x = torch.randn(300, 1).expand(300, 300).contiguous().requires_grad_()
+    torch._dynamo.reset()
+    y, i = torch.compile(function, backend="deplodock")(x, w)
+    assert 0 < i.sum() < 300
+    (found,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(found, w[:, i].T)
