@@ -117,7 +117,7 @@ def _called(module: GraphModule, node: Node, known: Mapping[Node, _Value], recor
     depends = {name for t in read.values() for name in t.history.depends}
     if isinstance(target := node.target, torch._ops.OpOverload):
         for written in _written(node, target):
-            if records:
+            if records and written in read:  # whole numbers have no gradient
                 read[written].history.depends |= depends
                 read[written].history.changed = True
         alias = None if target._schema.name in _FRESH else _alias(node, read)
