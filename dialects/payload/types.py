@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from xdsl.dialects.builtin import (
     AnyFloat,
+    ComplexType,
     Float8E4M3FNType,
     Float8E5M2Type,
     IndexType,
@@ -45,8 +46,10 @@ def shape_of(t: Attribute) -> tuple[int, ...]:
 
 
 def element_bytes(t: Attribute) -> int:
-    """The size in memory of one element of `t`, a boolean takes a byte."""
+    """The size in memory of one element of `t`; a boolean takes a byte, a complex number two floats."""
     e = element_type(t)
+    if isinstance(e, ComplexType):
+        return 2 * element_bytes(e.element_type)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     if isinstance(e, IntegerType):
         return max(e.bitwidth // 8, 1)
     if isinstance(e, IndexType):

@@ -133,6 +133,14 @@ def _like(x: torch.Tensor) -> Any:
         return *z, torch.max(x, 0), x.bool()
 
 
+def _counted(x: torch.Tensor) -> Any:
+    """Integers are changed in place, which autograd does not record, and constants in the program."""
+    n, y = torch.zeros(4, dtype=torch.int64), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    n += 1
+    y *= 2
+    return n, x * n, y.mul_(x[0])
+
+
 def _cast_inside(x: torch.Tensor) -> Any:
     with torch.enable_grad(), torch.autocast("cpu"):
         y, z = x @ x, x @ torch.ones(4, 4)
@@ -141,7 +149,7 @@ def _cast_inside(x: torch.Tensor) -> Any:
 
 
 SWITCHING = [_part, _whole, _switched, _nested, _in_place, _raised, _Angles(), _enabled, _always, _put_back, _changed]
-SWITCHING += [_like, _cast_inside]
+SWITCHING += [_like, _counted, _cast_inside]
 
 
 @pytest.mark.parametrize("function", SWITCHING)
