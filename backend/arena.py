@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..dialects.kernel.host import BUFFER_ALIGNMENT
+from ..dialects.kernel.host import aligned
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
 
     The largest are placed first, each at the lowest place that is free while it lives.
     """
-    sizes = [-(-b.bytes // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT for b in buffers]
+    sizes = [aligned(b.bytes) for b in buffers]
     beside = _in_use_together(buffers)
     offsets = [-1] * len(buffers)
     for i in sorted(range(len(buffers)), key=lambda i: (-sizes[i], buffers[i].first)):

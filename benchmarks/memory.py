@@ -22,8 +22,8 @@ from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.launch_plan import make_plan
 from deplodock.dialects.cores import NONE
 from deplodock.errors import CompileError
+from deplodock.frontend.memory import beyond
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
-from deplodock.tools.tables import si
 
 
 @click.command(help=__doc__)
@@ -33,7 +33,7 @@ from deplodock.tools.tables import si
 @click.option("--only", default="", help="Those with this in their names.")
 def main(suites: Sequence[str], target: str, dtypes: Sequence[str], only: str) -> None:
     """Compare, and print."""
-    count = more = beyond = 0
+    count = more = too_much = 0
     for case in cases(suites or SUITES, "cpu" if target == "cpu" else "cuda", dtypes, only):
         function, args = case.make()
         if isinstance(function, torch.nn.Module):
@@ -46,17 +46,13 @@ def main(suites: Sequence[str], target: str, dtypes: Sequence[str], only: str) -
         plan, most = make_plan(program.compilation.at("kernel")), program.compilation.most_bytes
         eager = limit_of(main_function(program.captured.module), MEMORY_LIMIT)
         count += 1
-        if eager is not None and plan.peak_bytes > eager:
+        if eager is not None and (why := beyond(plan, eager)):
             more += 1
-            scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
-            largest = max(scratch, key=lambda b: b.bytes)
-            between = f"between is {largest.dtype}{list(largest.shape)}"
-            too_much = most is not None and plan.peak_bytes > most
-            beyond += too_much
-            shown = f"{case.key}: {si(plan.peak_bytes)}B, of eager PyTorch {si(eager)}B; {between}"
-            print(shown + ("; more than it may" if too_much else ""), flush=True)
-    print(f"{more} of {count} programs take more than eager PyTorch's tensors, {beyond} more than they may")
-    sys.exit(beyond > 0)
+            over = most is not None and plan.peak_bytes > most
+            too_much += over
+            print(f"{case.key}: {why}" + ("; more than it may" if over else ""), flush=True)
+    print(f"{more} of {count} programs take more than eager PyTorch's tensors, {too_much} more than they may")
+    sys.exit(too_much > 0)
 
 
 if __name__ == "__main__":

@@ -223,8 +223,8 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
 // c += a * b for `rows` rows of c, or for those that are `used`, which stay in registers, and for a panel of b, whose rows
-// are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are, and neighbours in
-// one so many: all rows are there then.
+// are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are,
+// and neighbours in one so many: all rows are used then.
 template <int rows, int vectors, int step, bool all_used, class T, class S>
 static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small

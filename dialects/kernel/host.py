@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType
 from xdsl.ir import Attribute
@@ -19,6 +20,11 @@ BUFFER_ALIGNMENT = 256
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer that a kernel gets is aligned: its widest access."""
+
+
+def aligned(size: Any) -> Any:
+    """What a buffer of so many bytes, a number or a column of numbers, takes between arguments and results."""
+    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
 @irdl_op_definition

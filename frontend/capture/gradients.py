@@ -156,7 +156,7 @@ _FRESH = ("aten::detach", "aten::lift_fresh_copy")
 def _differentiated(node: Node, target: torch._ops.OpOverload) -> Sequence[Node]:
     """The arguments of an operator of which it reads more than what they are like."""
     name = target._schema.name.removeprefix("aten::")
-    if name in ("detach", "lift_fresh_copy") or name.endswith("_like") or name.startswith("new_"):
+    if target._schema.name in _FRESH or name.endswith("_like") or name.startswith("new_"):
         return ()
     return node.all_input_nodes[:1] if name.endswith("_as") or name == "to" else node.all_input_nodes
 

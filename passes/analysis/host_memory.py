@@ -7,14 +7,12 @@ bytes of it the nest may take for what lies between the kernels that become of i
 
 from __future__ import annotations
 
-from typing import Any
-
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop
-from ...dialects.kernel.host import BUFFER_ALIGNMENT
+from ...dialects.kernel.host import aligned
 from ...dialects.payload import is_tensor, tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
 from ...dialects.target import Target
@@ -37,11 +35,6 @@ def limit_of(op: Operation, name: str) -> int | None:
 def set_limit(op: Operation, name: str, bytes: int) -> None:
     """Write a limit."""
     op.attributes[name] = IntegerAttr(bytes, i64)
-
-
-def aligned(bytes: Any) -> Any:
-    """What a tensor of so many bytes, a number or a column of numbers, takes between arguments and results."""
-    return -(-bytes // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
 def result_bytes(function: FuncOp) -> int:

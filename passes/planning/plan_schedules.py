@@ -186,9 +186,10 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
 
     def _rank(self, nest: loop.NestOp, target: Target, memory: HostMemory | None) -> list[Candidate]:
         """The candidates for `nest`; where the fastest takes too much memory, those that don't come first."""
-        found = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
-        if memory is not None and limit_scratch(nest, found[0].schedule, memory):
-            return rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
+        info = NestInfo(nest)
+        found = rank(info, target, self.f32_matmul_precision, not self.again)
+        if memory is not None and limit_scratch(info, found[0].schedule, memory):
+            return rank(info, target, self.f32_matmul_precision, not self.again)
         return found
 
     def _recorded(
@@ -205,7 +206,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
                 schedule = record.schedule_for(ctx, nest, target)
                 if schedule is not None:
                     if memory is not None:
-                        limit_scratch(nest, schedule, memory)
+                        limit_scratch(NestInfo(nest), schedule, memory)
                     found[nest] = checked(nest, schedule, target)
             except ScheduleError as error:
                 about = f"{error.argument}: " if error.argument not in (None, "record") else ""

@@ -6,10 +6,10 @@ from math import prod
 
 import numpy as np
 
-from ...dialects.loop import NestOp
+from ...dialects.kernel.host import aligned
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, aligned, set_limit
+from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
 from ..analysis.nest_schedule import splittable, stages_of
 from ..analysis.operand_types import PARTS, STORED, wide_factors
 from ..analysis.packed_operands import copies
@@ -37,10 +37,10 @@ def presplit_bytes(info: NestInfo) -> int:
     return sum(PARTS * aligned(tensor_bytes(source.type) // 2) for source in sources)
 
 
-def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: HostMemory) -> bool:
-    """Whether `nest` takes more by `schedule` than there is room for: then it gets a limit."""
-    (points,), room = points_of([plan_of(schedule)]), memory.room(nest)
-    if room is None or scratch_bytes(NestInfo(nest), points)[0] <= room:
+def limit_scratch(info: NestInfo, schedule: ScheduleAttr, memory: HostMemory) -> bool:
+    """Whether a nest takes more by `schedule` than there is room for: then it gets a limit."""
+    (points,), room = points_of([plan_of(schedule)]), memory.room(info.nest)
+    if room is None or scratch_bytes(info, points)[0] <= room:
         return False
-    set_limit(nest, SCRATCH_LIMIT, room)
+    set_limit(info.nest, SCRATCH_LIMIT, room)
     return True

@@ -17,13 +17,14 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 from xdsl.passes import ModulePass
 
 from ...dialects import loop, payload, tensor
+from ...dialects.kernel.host import aligned
 from ...dialects.payload import element_type, is_payload, is_tensor, tensor_bytes
 from ...dialects.shapes.affine import DIM, Form
 from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
 from ...dialects.target import Target
 from ...dialects.tensor import ROOT
-from ..analysis.host_memory import MEMORY_LIMIT, aligned, limit_of, result_bytes
+from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
 from ..pipelines import parse_passes
 from ..records import Record, RecordError, operations_at, read_record
 from ..remarks import collect_remarks, emit_remark
@@ -269,7 +270,7 @@ class Search:
             other = self.run([*without, largest])
             if other is not None:
                 without.append(largest)
-            kept = other or self.run(without)
+            kept = self.run(without) if other is None else other
         return kept
 
     def _bytes(self, value: int) -> int:
