@@ -240,6 +240,8 @@ Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names
   PyThreadState* const state = s->releases ? PyEval_SaveThread() : nullptr;
   c.run(s->first, s->end, memory.data(), threads, c.fail ? message : nullptr, nullptr);
   if (state) PyEval_RestoreThread(state);
+  for (const Py_ssize_t i : c.changed)  // so that autograd finds out if it has saved the tensor
+    if (!tensors[i]->is_inference()) tensors[i]->bump_version();
   if (s->scratch) c.free.push_back(std::move(scratch));
   if (message[0]) return Ref(PyObject_CallFunction(c.fail.object, "s", message));
   std::vector<Ref> wrapped(results.size()), given;

@@ -216,9 +216,11 @@ class CapturedProgram:
         given = list(arguments or [])
         for result, argument in self.updates:
             target = given[argument]
-            if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
+            if target.data_ptr() != results[result].data_ptr():
                 with torch.no_grad():
                     target.copy_(results[result])
+            elif not target.is_inference():  # the program has written it in place: autograd may have saved it
+                torch.autograd.graph.increment_version(target)
         typed = _viewed(given, self.viewed[0]), _viewed(results, self.viewed[1])
         sizes = self._sizes(given) if any([o.steps for o in self.outputs]) else {}
         leaves: list[Any] = []

@@ -14,6 +14,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import deplodock
+from deplodock.backend import calls
 from deplodock.errors import ExecutionError
 
 F = nn.functional
@@ -361,3 +362,25 @@ def test_autocast_around_torch_compile(gradients: bool) -> None:
             assert y.dtype == torch.bfloat16
         if gradients:
             y.sum().backward()
+
+
+@pytest.mark.parametrize("how", [HOW, {"target": "cpu"}])
+def test_a_change_of_what_autograd_has_saved(how: dict[str, Any]) -> None:
+    """A gradient is not computed from what a program has written over: it is an error, as in eager PyTorch."""
+    compiled = deplodock.compile(lambda x: x.mul_(3), (X.clone(),), **how)
+    calls.building().exception()  # so that calls after the first do not go through Python
+    w = torch.ones(4, 4, requires_grad=True)
+    for _ in range(3):
+        x = X.clone()
+        y, before = (w * x).sum(), x._version
+        compiled(x)
+        torch.testing.assert_close(x, X * 3)
+        assert x._version > before
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+    with torch.inference_mode():
+        for _ in range(3):
+            x = X.clone()
+            torch.testing.assert_close(compiled(x), X * 3)
+    compiled(x)  # a tensor of inference mode has no version
+    torch.testing.assert_close(x.clone(), X * 9)
