@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <sys/mman.h>
 
@@ -217,7 +218,10 @@ Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names
   if (!s) return {};
   c10::SmallVector<char*, 32> memory;
   for (Tensor* tensor : tensors) memory.push_back(address(*tensor, false));
-  for (const Py_ssize_t i : c.changed) memory[i] = address(*tensors[i], true);
+  for (const Py_ssize_t i : c.changed) {
+    if (tensors[i]->is_inference() && !c10::InferenceMode::is_enabled()) return {};  // which is refused
+    memory[i] = address(*tensors[i], true);
+  }
   if (!are_apart(c, *s, memory)) return {};
   made = true;
   c10::SmallVector<at::TensorBase, 4> results;
@@ -240,8 +244,7 @@ Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names
   PyThreadState* const state = s->releases ? PyEval_SaveThread() : nullptr;
   c.run(s->first, s->end, memory.data(), threads, c.fail ? message : nullptr, nullptr);
   if (state) PyEval_RestoreThread(state);
-  for (const Py_ssize_t i : c.changed)  // so that autograd finds out if it has saved the tensor
-    if (!tensors[i]->is_inference()) tensors[i]->bump_version();
+  for (const Py_ssize_t i : c.changed) tensors[i]->bump_version();  // autograd may have saved the tensor
   if (s->scratch) c.free.push_back(std::move(scratch));
   if (message[0]) return Ref(PyObject_CallFunction(c.fail.object, "s", message));
   std::vector<Ref> wrapped(results.size()), given;

@@ -149,12 +149,16 @@ class CapturedProgram:
                 raise ShapeError("not contiguous, or not at the start of its memory", argument=binding.name)
 
     def _check_leaves(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse to change a leaf of autograd's graph in place, as PyTorch does where gradients are enabled."""
-        recorded = self._needed()[len(self.outputs) :]
-        for (_, argument), needed in zip(self.updates, recorded, strict=False):
-            if argument in needed and tensors[argument].requires_grad and tensors[argument].is_leaf:
-                name = self.bindings[argument].name
+        """Refuse to change in place, as PyTorch does, a leaf of autograd's graph where gradients are enabled, and a
+        tensor of inference mode outside of it."""
+        recorded, inference = self._needed()[len(self.outputs) :], torch.is_inference_mode_enabled()
+        for i, (_, argument) in enumerate(self.updates):
+            tensor, name = tensors[argument], self.bindings[argument].name
+            if recorded and argument in recorded[i] and tensor.requires_grad and tensor.is_leaf:
                 raise ExecutionError("a leaf that requires a gradient would be changed in place", argument=name)
+            if tensor.is_inference() and not inference:
+                reason = "a tensor of inference mode would be changed in place outside of it"
+                raise ExecutionError(reason, argument=name)
 
     def _check_alone(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
@@ -219,7 +223,7 @@ class CapturedProgram:
             if target.data_ptr() != results[result].data_ptr():
                 with torch.no_grad():
                     target.copy_(results[result])
-            elif not target.is_inference():  # the program has written it in place: autograd may have saved it
+            else:  # the program has written it in place: autograd may have saved it
                 torch.autograd.graph.increment_version(target)
         typed = _viewed(given, self.viewed[0]), _viewed(results, self.viewed[1])
         sizes = self._sizes(given) if any([o.steps for o in self.outputs]) else {}
