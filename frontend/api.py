@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch._C import _is_any_autocast_enabled
 from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 from xdsl.ir import Attribute
@@ -20,7 +21,7 @@ from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..errors import CaptureError, ExecutionError
-from .capture.autocast import check_autocast, is_other
+from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
 from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
@@ -49,6 +50,7 @@ class CompiledFunction:
             target = compile_captured(captured, choose_target(target, executor), **options)
         self.compilation = target
         self._wanted, self._cuda_graphs = executor, cuda_graphs
+        self._autocast = any(captured.autocast.values())  # whether it was compiled under autocast
         self._executor: Executor | None = None
         self._forget_calls()
 
@@ -63,8 +65,8 @@ class CompiledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises ShapeError for arguments unlike the example ones, ExecutionError for those of a transform of
         torch.func or of forward-mode AD, and where autocast is not as when it was compiled."""
-        if (autocast := self.captured.autocast) and is_other(autocast):
-            check_autocast(autocast, (args, kwargs, [b.tensor for b in self.captured.bindings]))
+        if _is_any_autocast_enabled() or self._autocast:
+            check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
         result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
         return self._call(args, kwargs) if result is NotImplemented else result
 

@@ -37,16 +37,12 @@ def autocast_state(devices: Iterable[str]) -> State:
     return {d: torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in devices}
 
 
-def is_other(compiled: State) -> bool:
-    """Whether autocast does something else now than when a program was compiled, on whichever device."""
-    on = torch._C._is_any_autocast_enabled() or any(compiled.values())
-    return on and compiled != autocast_state(compiled)
-
-
-def check_autocast(compiled: State, values: Any) -> None:
+def check_autocast(compiled: State, arguments: Any, constants: Iterable[torch.Tensor | None]) -> None:
     """Raises ExecutionError where autocast does something else now than when a program was compiled, on the device of
-    one of the tensors in `values`."""
-    used = {t.device.type for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor)}
+    one of its tensors."""
+    if compiled == autocast_state(compiled):
+        return
+    used = {t.device.type for t in (*pytree.tree_leaves(arguments), *constants) if isinstance(t, torch.Tensor)}
     before = {d: dtype for d, dtype in compiled.items() if d in used}
     if (now := autocast_state(before)) != before:
         raise ExecutionError(

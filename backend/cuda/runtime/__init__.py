@@ -23,7 +23,7 @@ from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_
 from ...spans import Span
 from ..machine_code import unpack
 from .driver import check_driver, driver_version
-from .graphs import LaunchGraph, Moving
+from .graphs import LaunchGraph, Moving, all_addresses
 from .nvrtc import Compiled, compile_cubin, compiler_build
 from .prepared import PreparedLaunches
 from .repeated import make_calls
@@ -173,15 +173,16 @@ class CudaProgram:
                 self._elsewhere[device] = CudaProgram(*self._made_of, device=device.index)
             return self._elsewhere[device]
 
-    def launch(self, launches: PreparedLaunches, places: list[int], like: Moving | None = None) -> None:
-        """Launch a program of which nothing is left to PyTorch on arguments that lie there, as a graph if there is one.
-        `like` is as for `LaunchGraph.launch`. Raises ExecutionError."""
+    def launch(self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None = None) -> None:
+        """Launch a program of which nothing is left to PyTorch, as a graph if there is one. `addresses` and `like` are
+        as for `LaunchGraph.launch`. Raises ExecutionError."""
         stream = self.torch.cuda.current_stream(self.device)
         with self.cupy.cuda.Device(self.device.index):
             if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
-                graph = self._graph(launches, places, stream)
-                if graph is not None and graph.launch(places, stream, like):
+                graph = self._graph(launches, addresses, like, stream)
+                if graph is not None and graph.launch(addresses, stream, like):
                     return
+            places = all_addresses(addresses, like)
             scratch = self._arena(launches.plan)
             frame, launch, handle = launches.take(), self.cupy.cuda.driver.launchKernel, stream.cuda_stream
             frame.fill(launches, [*places, 0 if scratch is None else scratch.data_ptr()], encode)
@@ -224,7 +225,9 @@ class CudaProgram:
         """Have `known`, of `repeated_calls`, know a call that was made: its arguments and results."""
         known.remember(self._placed(tensors), tensors, [self._is_ready(t) for t in tensors], results)
 
-    def _graph(self, launches: PreparedLaunches, places: Sequence[int], stream: Any) -> LaunchGraph | None:
+    def _graph(
+        self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None, stream: Any
+    ) -> LaunchGraph | None:
         """The graph for these launches. The last ones that were used are kept, each with its scratch memory."""
         with self._making:
             if (found := self._graphs.pop(launches, None)) is not None:
@@ -232,6 +235,7 @@ class CudaProgram:
             elif launches.called:
                 try:
                     scratch = self._arena(launches.plan)
+                    places = all_addresses(addresses, like)
                     found = self._graphs[launches] = LaunchGraph(launches, places, scratch, stream, encode)
                 except ExecutionError as error:
                     self.graphs = False

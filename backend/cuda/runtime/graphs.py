@@ -38,9 +38,21 @@ class KernelNode(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """Calls of which only these `arguments`, by their numbers, may lie elsewhere from one to the other."""
+    """Calls of which only these `arguments`, by their numbers, may lie elsewhere from one to the other; `places` are
+    the addresses of all of them in one such call."""
 
     arguments: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+def all_addresses(addresses: Sequence[int], like: Moving | None) -> Sequence[int]:
+    """Those of all arguments, where `addresses` are only of those in which calls that are `like` one another differ."""
+    if like is None:
+        return addresses
+    places = list(like.places)
+    for argument, address in zip(like.arguments, addresses):
+        places[argument] = address
+    return places
 
 
 class LaunchGraph:
@@ -75,18 +87,22 @@ class LaunchGraph:
 
     def launch(self, addresses: Sequence[int], stream: Any, like: Moving | None = None) -> bool:
         """Launch it on a stream of torch, for arguments that lie at `addresses`; False if it was closed meanwhile.
-        Calls that are `like` one another differ in nothing but what that says.
+        Calls that are `like` one another differ in nothing but what that says: `addresses` are of that only.
 
         Raises ExecutionError if the driver refuses it."""
         with self._lock:
             if not self._run:
                 return False
-            old, known = self._known, like is not None and like is self._like
-            numbers = like.arguments if known else range(len(addresses))  # pyright: ignore[reportOptionalMemberAccess]
-            moved = [n for n in numbers if old[n] != addresses[n]]
-            self._like = None  # until all is set
-            if moved:
-                self._move(moved, addresses)
+            old, known = self._known, self._like
+            if like is not None and like is known:
+                places = zip(like.arguments, addresses)
+            else:
+                places = enumerate(all_addresses(addresses, like))
+            try:
+                self._move([(n, address) for n, address in places if old[n] != address])
+            except BaseException:  # then nothing is known of where they lie
+                self._like, self._known = None, [-1] * len(old)
+                raise
             self._like = like
             handle = stream.cuda_stream
             if handle not in self._streams:
@@ -96,17 +112,15 @@ class LaunchGraph:
             call("cuGraphLaunch", self._run, ctypes.c_void_p(handle))
         return True
 
-    def _move(self, moved: Sequence[int], addresses: Sequence[int]) -> None:
-        """Set the parameters of all nodes that use the arguments `moved`, which lie elsewhere now."""
+    def _move(self, moved: Sequence[tuple[int, int]]) -> None:
+        """Set the parameters of all nodes that use arguments which lie elsewhere now: their numbers and addresses."""
         nodes: set[int] = set()
-        known, self._known = self._known, [-1] * len(addresses)  # nothing is known if one of them is refused
-        for argument in moved:
-            nodes |= self._frame.move(self._launches, argument, addresses[argument], self._encode)
-            known[argument] = addresses[argument]
+        for argument, address in moved:
+            nodes |= self._frame.move(self._launches, argument, address, self._encode)
+            self._known[argument] = address
         for number in sorted(nodes):
             node, what = self._nodes[number]
             call("cuGraphExecKernelNodeSetParams_v2", self._run, node, ctypes.byref(what))
-        self._known = known
 
     def close(self) -> None:
         """Give it back to the driver; launches under way end before."""

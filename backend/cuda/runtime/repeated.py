@@ -24,15 +24,14 @@ KEPT_CALLS = 16
 @dataclass(frozen=True)
 class Known:
     """A call: snapshots of its inputs and of the constants, what has a gradient to be noted, and for each result of
-    `@main` its shape, strides and type. `places` has the addresses of the arguments of `@main`, those of inputs and
-    results to be filled in: `moving`."""
+    `@main` its shape, strides and type. `moving` are inputs and results, the arguments of `@main` that may lie
+    elsewhere."""
 
     launches: PreparedLaunches
     inputs: Any
     constants: Any
     gradients: bool
     results: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
-    places: tuple[int, ...]
     moving: Moving
 
 
@@ -68,9 +67,8 @@ class Calls:
             return NotImplemented
         if found.gradients and torch.is_grad_enabled():
             return NotImplemented
-        places = list(found.places)
-        for argument, leaf in self._inputs:
-            places[argument] = place = args[leaf].data_ptr()
+        places = [args[leaf].data_ptr() for _, leaf in self._inputs]
+        for place in places:
             if place % 16:
                 return NotImplemented
         device, empty = self._program.device, torch.empty_strided
@@ -98,9 +96,9 @@ class Calls:
             return
         gradients = any(t.requires_grad for t in tensors)
         shapes = tuple((tuple(r.shape), r.stride(), r.dtype) for r in results)
-        places = tuple(t.data_ptr() for t in tensors)
-        moving = (*(argument for argument, _ in self._inputs), *range(len(tensors), len(tensors) + len(results)))
-        found = Known(launches, seen, constants, gradients, shapes, places, Moving(moving))
+        places = tuple(t.data_ptr() for t in (*tensors, *results))
+        moving = (*(argument for argument, _ in self._inputs), *range(len(tensors), len(places)))
+        found = Known(launches, seen, constants, gradients, shapes, Moving(moving, places))
         self._known = (found, *self._known[: KEPT_CALLS - 1])
 
 
