@@ -150,7 +150,8 @@ class Generator:
     ) -> tuple[torch.Tensor, Caches]:
         """The logits (V,) of one step, and the caches after it."""
         args = (torch.tensor(values, device=self.device) for values in ([list(tokens)], [start], [last]))
-        logits, keys, values = program(*args, *caches)
+        with torch.no_grad():  # so that calls with parameters are like earlier ones
+            logits, keys, values = program(*args, *caches)
         return logits[0], (keys, values)
 
     def __call__(

@@ -218,6 +218,16 @@ def test_an_argument_is_changed_in_place(long_way: list[None]) -> None:
         compiled(X.clone().requires_grad_(), Y)
 
 
+def test_the_last_of_many_arguments_is_changed_in_place(long_way: list[None]) -> None:
+    xs = [torch.randn(2) for _ in range(300)]
+    compiled = _compiled(lambda xs, y: y.add_(xs[0] + xs[299]), xs, torch.zeros(2))
+    for _ in range(3):
+        y = torch.ones(2)
+        compiled(xs, y)
+        torch.testing.assert_close(y, 1 + xs[0] + xs[299])
+    assert len(long_way) == 1
+
+
 def test_parameters_are_looked_at_in_every_call(long_way: list[None]) -> None:
     module = nn.Linear(6, 3)
     compiled = _compiled(module, X)
