@@ -15,7 +15,7 @@ from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
 from ..cuda.ordering import linear_steps, registers
-from .folds import combining
+from .folds import row_of
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,16 @@ class End:
 
     @staticmethod
     def at(origin: SSAValue, steps: Sequence[int], bound: Extent) -> End | None:
-        """Where a check of `origin` and what the bits of a register's number add ends; None if these do not count."""
+        """Where a check of `origin` and what the bits of a register's number add ends; None if these do not count.
+        Several registers that lie side by side may count as one, where it is known which are inside."""
         number = constant_index(origin)
-        bits = next((bit for bit, step in enumerate(steps) if step != 1 << bit), len(steps))
-        counts = registers(origin) == 1 and bits and not any(steps[bits:])
-        return End(origin if number is None else number, bound, 1 << bits) if counts else None
+        low = next((bit for bit, step in enumerate(steps) if step), 0)
+        bits = next((bit for bit, step in enumerate(steps) if bit >= low and step != 1 << bit - low), len(steps))
+        if registers(origin) > 1 or bits == low or any(steps[bits:]):
+            return None
+        if number is None or not isinstance(bound, int):
+            return End(origin if number is None else number, bound, 1 << bits) if low == 0 else None
+        return End(number << low, bound << low, 1 << bits)
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,9 @@ class Limit:
 
 def end_of_access(op: LoadOp | StoreOp) -> End | None:
     """Where an access ends, if that is all that is checked about it in the direction in which registers count up."""
-    for c, (value, (_, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
-        end = End.at(value, [basis[c] for basis in op.check_steps], hi)
-        if end is not None:
-            return end
-    return None
+    checks = enumerate(zip(op.checks, op.bounds, strict=True))
+    found = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
+    return min((end for end in found if end is not None), key=lambda end: end.row, default=None)
 
 
 class Ends:
@@ -79,7 +82,7 @@ class Ends:
             if isinstance(op, StoreOp):
                 found.add(end_of_access(op))
             elif isinstance(op, ReduceRegistersOp):
-                found.add(_end_of_reduced(op))
+                found.add(end_of_reduced(op))
         for value in kept:
             found |= self._of_value(value)
         return _only(found, row)
@@ -101,11 +104,11 @@ class Ends:
         if isinstance(op, StoreOp) and op.value is value:
             return frozenset((end_of_access(op),))
         if isinstance(op, ReduceRegistersOp):
-            return frozenset((_end_of_reduced(op),))
+            return frozenset((end_of_reduced(op),))
         if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
             return self._of_value(op.result)
         if is_payload(op) and registers(op.results[0]) == registers(value):
-            own = _end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
+            own = end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
             return self._of_value(op.results[0]) if own is None else frozenset((own,))
         return frozenset((None,))
 
@@ -123,10 +126,11 @@ def _is_repeated(op: ShuffleRegistersOp) -> bool:
     return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
 
 
-def _end_of_reduced(op: ReduceRegistersOp) -> End | None:
-    """From where on all that is reduced changes nothing."""
-    neutral = identity(op.kind.data, element_type(op.source.type))
-    return _end_before(op.source, neutral) if combining(op) is not None else None
+def end_of_reduced(op: ReduceRegistersOp) -> End | None:
+    """From where on all of a row that is reduced changes nothing."""
+    row, neutral = row_of(op), identity(op.kind.data, element_type(op.source.type))
+    end = None if row is None else _end_before(op.source, neutral)
+    return end if end is not None and end.row == row else None
 
 
 def _end_before(value: SSAValue, number: float) -> End | None:
@@ -135,7 +139,7 @@ def _end_before(value: SSAValue, number: float) -> End | None:
     if isinstance(op, LoadOp):
         return end_of_access(op) if _is(op.fill, number) else None
     if isinstance(op, SelectOp):
-        return _end_of_select(op) if _is(op.rhs, number) else None
+        return end_of_select(op) if _is(op.rhs, number) else None
     if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
         return _end_before(op.source, number)
     if number == 0 and isinstance(op, CastOp | MulfOp):
@@ -148,16 +152,20 @@ def _is(value: SSAValue | None, number: float) -> bool:
     return value is not None and isinstance(value.owner, ConstantOp) and value.owner.scalar == number
 
 
-def _end_of_select(op: SelectOp) -> End | None:
+def end_of_select(op: SelectOp) -> End | None:
     """From where on a selection takes its second value: `indices < bound ? a : b`."""
     test = op.cond.owner
-    if isinstance(test, ShuffleRegistersOp) and _is_repeated(test):
+    spread = linear_steps(test.registers) if isinstance(test, ShuffleRegistersOp) else None
+    if spread is not None and isinstance(test, ShuffleRegistersOp) and spread[0] == 0:
         test = test.source.owner
     if not isinstance(test, CmpOp) or test.predicate.data.value != "lt" or not isinstance(test.lhs.owner, IndicesOp):
         return None
     indices, bound = test.lhs.owner, test.rhs.owner
+    steps = indices.steps.get_values()
+    if spread is not None:
+        steps = [sum(s for b, s in enumerate(steps) if step >> b & 1) for step in spread[1]]
     if isinstance(bound, ExtentOp):
-        return End.at(indices.origin, indices.steps.get_values(), bound.symbol)
+        return End.at(indices.origin, steps, bound.symbol)
     if isinstance(bound, ConstantOp):
-        return End.at(indices.origin, indices.steps.get_values(), int(bound.scalar))
+        return End.at(indices.origin, steps, int(bound.scalar))
     return None

@@ -20,6 +20,10 @@ INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
   return c;
 }
+#else
+INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
+  return fused((vec<float>)(a & -65536), (vec<float>)(b & -65536), fused((vec<float>)(a << 16), (vec<float>)(b << 16), c));
+}
 #endif
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
 
@@ -29,6 +33,20 @@ template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C.
   auto p = all(first);
   ((p = fused(p, x, all((float)others))), ...);
   return p;
+}
+
+//// pairs.bf16 needs bf16; fused
+// Elements of bf16 that are neighbours in memory as words; of those from one on up to another one, the others being 0.
+INLINE vec<int> pairs(const bf16* p) {
+  vec<int> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+INLINE vec<int> pairs(const bf16* p, long long begin, long long end) {
+  if (begin <= 0 && end >= 2 * lanes) return pairs(p);
+  bf16 all_of[2 * lanes] = {};
+  for (int l = begin > 0 ? begin : 0; l < end && l < 2 * lanes; ++l) all_of[l] = p[l];
+  return pairs(all_of);
 }
 
 //// to_f32.bf16 needs bf16; to_f32.bf16

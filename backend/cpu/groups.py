@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.cores import PAGE
-from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type, is_float
 from ...dialects.shapes.extents import Extent, least
 from ...dialects.shapes.ranges import span
@@ -44,6 +44,7 @@ from ..cuda.ordering import Group, registers
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
+from .dots import PAIRS, Factor
 from .ends import End, Limit, end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
@@ -61,6 +62,12 @@ SIDE_BY_SIDE = 256 * WIDEST
 """Elements at most of rows that are summed side by side, each in one vector: rounding errors grow with the terms of a
 sum."""
 
+LANES, PAIRED = "lanes", "2 * lanes"
+"""How many elements a loop over vectors takes at a time; of dot products of bf16 two in each lane."""
+
+NEXT = 512
+"""Elements of bf16 that a dot product asks for ahead of those that it multiplies."""
+
 AHEAD = 1 << 16
 """Bytes of a row at most that are asked for a row ahead."""
 
@@ -73,7 +80,7 @@ class VectorStatements(Statements):
     def __init__(self, writer: VectorWriter, block: Block) -> None:
         super().__init__(writer, block)
         self.vectors = writer
-        self.at_once = 1
+        self.at_once, self.step, self.row = 1, LANES, 0
 
     def identify(self, op: kernel.IdOp) -> None:
         """Which block it is; there is one thread."""
@@ -118,19 +125,24 @@ class VectorStatements(Statements):
         writer, order = self.vectors, self.order
         assert isinstance(order, VectorOrdering)
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
-        row = (row_of(folds[0]) if folds else None) or group.size
+        self.row = row = (row_of(folds[0]) if folds else None) or group.size
+        kept_of = [r for op in group.ops if op not in folds for r in op.results if order.is_kept(r, group)]
+        if not folds and not kept_of and not any(isinstance(op, StoreOp) for op in group.ops):
+            return  # each of its readers computes it again
         squares = self._squares(group)
         kept: dict[SSAValue, Place] = {}
-        for result in (r for op in group.ops if op not in folds for r in op.results):
-            if order.is_kept(result, group):
-                kept[result] = writer.preferred.get(result) or writer.declare(result)
-                writer.places.pop(result, None)
+        for result in kept_of:
+            kept[result] = writer.preferred.get(result) or writer.declare(result)
+            writer.places.pop(result, None)
         several = bool(folds) and row >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
+        dots = bool(folds) and folds[0] in order.dots
+        self.step = PAIRED if dots else LANES
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of_results([op.result for op in results], group.size // row) if alone else None
-        side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= SIDE_BY_SIDE
+        most = SIDE_BY_SIDE * (4 if dots else 1)
+        side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= most
         self.at_once = ACCUMULATORS if side_by_side and group.size // row % ACCUMULATORS == 0 else 1
         with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
@@ -139,8 +151,13 @@ class VectorStatements(Statements):
                 for op in group.ops:
                     writer.comment_place(op)
                     if isinstance(op, kernel.ReduceRegistersOp):
-                        text, is_vector = writer.read_vector(op.source)
                         at = f"{sums[op]}[{'n' if several else 0}]"
+                        if dots:
+                            writer.comment_place(order.dots[op].product)
+                            lhs, rhs = map(self._pairs, order.dots[op].factors)
+                            writer.line(f"{at} = fused({lhs}, {rhs}, {at});")
+                            continue
+                        text, is_vector = writer.read_vector(op.source)
                         both = (combining(op) or "").format(a=self._all(text, is_vector, op.source).at(UNARY), b=at)
                         writer.line(f"{at} = {both};")
                     elif isinstance(op, StoreOp):
@@ -183,21 +200,21 @@ class VectorStatements(Statements):
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
         """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`: of one row, or
         of the same place in several rows."""
-        writer = self.vectors
+        writer, step, widest = self.vectors, self.step, PAIRS if self.step == PAIRED else WIDEST
         if self.at_once > 1:
-            writer.line(f"for (int first = 0; first < {limit.length}; first += lanes)")
+            writer.line(f"for (int first = 0; first < {limit.length}; first += {step})")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
             part = group.size // ACCUMULATORS
             head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {part}, i += {part})"
         elif several:
-            writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
+            writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * {step})")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            ended = "" if limit.divides(ACCUMULATORS * WIDEST) else f" && {limit.below('i')}"
-            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
+            ended = "" if limit.divides(ACCUMULATORS * widest) else f" && {limit.below('i')}"
+            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += {step}, ++n)"
         else:
             if group.size <= UNROLLED:
                 writer.line(f"#pragma GCC unroll {group.size // 4}")
-            head = f"for (int i = {limit.start}; {limit.below('i')}; i += lanes)"
+            head = f"for (int i = {limit.start}; {limit.below('i')}; i += {step})"
         with writer.braces(head):
             yield
 
@@ -265,9 +282,9 @@ class VectorStatements(Statements):
         """Whether a check holds for all vectors of the loops that are being printed, as these end there."""
         if not steps:
             return False
-        end, bits = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
-        if bits:
-            return self.rows is not None and End.at(value, steps[bits:], bound) == self.rows
+        end, low = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
+        if 1 << low >= self.row:
+            return self.rows is not None and End.at(value, steps[low:], bound) == self.rows
         return end is not None and self.limit.divides(WIDEST) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
@@ -284,6 +301,19 @@ class VectorStatements(Statements):
             writer.prefetched.add(op)
             how = "" if size <= PAGE else ", 0, 2"
             writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {length}{how});")
+
+    def _pairs(self, factor: Factor) -> str:
+        """A vector of pairs of what a dot product multiplies; of what lies in memory the next ones are asked for."""
+        writer, load = self.vectors, factor.load
+        writer.use("vector.pairs.bf16")
+        if load is None:
+            return f"pairs(&{writer.places[factor.value][terms(VECTOR, factor.steps).text].text})"
+        at = f"&{element_at(writer, load, VECTOR)}"
+        begin, end = self._inside(load) or ("", "")
+        if space_of(load.memory.type) is GLOBAL and load not in writer.prefetched:
+            writer.prefetched.add(load)
+            writer.line(f"__builtin_prefetch({at} + {NEXT}, 0, 2);")
+        return f"pairs({at})" if begin == end == "" else f"pairs({at}, {begin or 0}, {end or self.step})"
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""
@@ -423,7 +453,7 @@ class VectorStatements(Statements):
                 ends += [infix(end, "-", at, ADD).text] if over else []
         count = reduce(lambda a, b: f"min<long>({a}, {b})", ends) if ends else ""
         begin = reduce(lambda a, b: f"max<long>({a}, {b})", begins) if begins else ""
-        return begin, f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
+        return begin, f"{' && '.join(all_or_none)} ? {count or self.step} : 0" if all_or_none else count
 
 
 def _is_outside_of_loops(op: Operation) -> bool:

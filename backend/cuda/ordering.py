@@ -9,7 +9,7 @@ rename or renumber (constants, picks, index arithmetic used once) are no stateme
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -176,11 +176,15 @@ class Ordering:
             operands = [statement.source]
         else:
             ops = statement.ops if isinstance(statement, Group) else statement.walk()
-            operands = [operand for op in ops for operand in op.operands]
+            operands = [operand for op in ops for operand in self.operands_of(op)]
         for operand in dict.fromkeys(operands):
             if (found := self._roots.get(operand)) is None:
                 found = self._roots[operand] = tuple(roots(operand))
             yield from found
+
+    def operands_of(self, op: Operation) -> Sequence[SSAValue]:
+        """What the statement of an operation reads."""
+        return op.operands
 
     def _place(self, op: Operation) -> None:
         if op in self._taken or is_view(op):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,30 @@ def _floats(*shape: int) -> torch.Tensor:
 def _put(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return x.index_add(0, i, v)
 
+
+def _normalised(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return F.linear(F.rms_norm(x, x.shape[-1:]), w), x * 2
+
+
+def _heads(x: torch.Tensor, s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.linear((x / s.unsqueeze(-1)).bfloat16().reshape(1, -1), w)
+
+
+DOTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "a row of bf16": (F.linear, (_floats(1, 160).bfloat16(), _floats(77, 160).bfloat16())),
+    "a long row of bf16": (F.linear, (_floats(1, 8352).bfloat16(), _floats(16, 8352).bfloat16())),
+    "a normalised row of bf16": (_normalised, (_floats(1, 96).bfloat16(), _floats(64, 96).bfloat16())),
+    "heads of bf16": (_heads, (_floats(7, 32), _floats(7).exp(), _floats(128, 224).bfloat16())),
+    "gates of bf16": (
+        lambda x, v, w: F.silu(F.linear(x, v)) * F.linear(x, w),
+        (_floats(1, 64).bfloat16(), _floats(130, 64).bfloat16(), _floats(130, 64).bfloat16()),
+    ),
+    "rows times rows of bf16": (
+        lambda x, y: (x.float() * y.float()).sum(-1),
+        (_floats(21, 96).bfloat16(), _floats(21, 96).bfloat16()),
+    ),
+}
+"""Sums of products of bf16 that are no products of matrices."""
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "elementwise": (lambda x, y: F.gelu(x) * y + x.sin(), (_floats(37, 300), _floats(300))),
@@ -117,6 +142,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),
     "running sums": (lambda x: torch.cumsum(x, -1), (_floats(20, 100),)),
     "sort": (lambda x: torch.sort(x, -1).values, (_floats(6, 40),)),
+    "softmax of columns that end in a tile": (lambda x: x.softmax(0), (_floats(10, 5).bfloat16(),)),
     "bf16": (lambda x: (x * 3).softmax(-1), (_floats(20, 100).bfloat16(),)),
     "products of bf16": (lambda a, b: a @ b, (_floats(37, 213).bfloat16(), _floats(213, 77).bfloat16())),
     "linear of bf16": (F.linear, (_floats(65, 300).bfloat16(), _floats(77, 300).bfloat16())),
@@ -131,6 +157,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "f64": (lambda x: x.exp().sum(-1), (_floats(20, 100).double(),)),
     "several kernels": (lambda x, w: F.relu(x @ w) @ w.t() + x, (_floats(40, 60), _floats(60, 50))),
     "recurrence": (torch.nn.LSTM(12, 20, batch_first=True).eval(), (_floats(2, 5, 12),)),
+    **DOTS,
 }
 
 
@@ -153,7 +180,8 @@ def test_as_pytorch(name: str) -> None:
 
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize(
-    "name", ["elementwise", "linear and epilogue", "f16", "products of bf16", "convolution and epilogue", "padding"]
+    "name",
+    ["elementwise", "linear and epilogue", "f16", "products of bf16", "convolution and epilogue", "padding", *DOTS],
 )
 def test_other_vectors(name: str, march: str) -> None:
     """The same text with the vectors of SSE and of AVX2."""
@@ -177,6 +205,7 @@ def test_other_vectors(name: str, march: str) -> None:
         "int8",
         "sort",
         "convolution and epilogue",
+        "a normalised row of bf16",
     ],
 )
 def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
@@ -196,6 +225,36 @@ def test_bf16_is_multiplied_where_it_lies() -> None:
     kernel = text[text.index("static void k0(") :]
     assert "panel_fma<" in kernel
     assert "to_f32" not in kernel
+
+
+@pytest.mark.parametrize("name", DOTS)
+def test_bf16_is_multiplied_in_pairs(name: str) -> None:
+    """Rows are read as they are, and only as far as they go; nothing is computed that is not used."""
+    function, args = DOTS[name]
+    text = deplodock.compile(function, args, target="cpu").compilation.cpp
+    kernel = text[text.index("static void k0(") :]
+    assert re.search(r"\[n\] = fused\(pairs\(&\w+\[.*\]\), pairs\(&\w+\[", kernel)
+    assert f" {args[-1].shape[-1]}; first += " in kernel
+    assert len(re.findall(r"alignas.* bf16 ", kernel)) <= 1
+    assert not re.search(r"alignas.* float (?!total)\w+\[(64|128|256|1024)\]", kernel)
+
+
+def test_rows_of_bf16_that_are_no_whole_vectors() -> None:
+    args = (_floats(1, 100).bfloat16(), _floats(77, 100).bfloat16())
+    program = deplodock.compile(F.linear, args, target="cpu")
+    assert "pairs(" not in program.compilation.cpp.partition("static void k0(")[2]
+    _close(program(*args), F.linear(*args))
+
+
+def test_what_is_multiplied_in_pairs_is_used_elsewhere() -> None:
+    """The same f32 is a factor of a sum that is no dot product: of absolute values."""
+    x, y = _floats(21, 96).bfloat16(), _floats(21, 96).bfloat16()
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = x.float(), y.float()
+        return (a * b).sum(-1), a.abs().sum(-1), a * b, b.exp()
+
+    _close(deplodock.compile(function, (x, y), target="cpu")(x, y), function(x, y))
 
 
 def test_convolutions_read_pixels_where_they_lie() -> None:
