@@ -10,9 +10,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-PAGE, WAYS = 4096, 8
-"""Bytes of memory along which processors see by themselves what is needed next; and how much of what lies a multiple of
-so many bytes apart, in one set of the nearest cache, this holds at once."""
+PAGE = 4096
+"""Bytes of memory along which processors see by themselves what is needed next."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Core:
 
     lanes: int = 16
     registers: int = 32
-    tile_rows: int = 12
+    tile_rows: int = 8
     l1: int = 32 * KIB
     l2: int = 1024 * KIB
     costs: CoreCosts = CoreCosts()

@@ -276,11 +276,11 @@ template <int rows, int vectors, int step, class... More> INLINE long rows_fma(l
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
 constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
-// that packs it into the nearest cache. `at_once` rows are read at a time at most, if that is not 0.
-template <int M, int N, int K, int step, int at_once, class T, class S, class Panel>
+// that packs it into the nearest cache.
+template <int M, int N, int K, int step, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
-  constexpr int full = lanes < 16 ? 6 : step ? 14 : at_once ? at_once : 12;  // of 16 or 32 registers, and of pointers
+  constexpr int full = lanes < 16 ? 6 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
   constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
   const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
   alignas(64) S panel[K * width];
@@ -294,7 +294,7 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
   }
 }
 // c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
-template <int M, int N, int K, int step = 0, int at_once = 0, class T>
+template <int M, int N, int K, int step = 0, class T>
 static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
   const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin;
@@ -320,7 +320,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
       return panel;
     };
     if constexpr (step) {
-      panels_fma<M, N, K, step, 0>(c, a, a_column, high, depth, e.columns, panel_of);
+      panels_fma<M, N, K, step>(c, a, a_column, high, depth, e.columns, panel_of);
     } else {
       constexpr int pitch = K + lanes;
       alignas(64) T left[M * pitch];
@@ -328,7 +328,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
         pack<K, pitch>(left, a, a_row, a_column, high, {0, depth});
         a = left, a_row = pitch;
       }
-      panels_fma<M, N, K, 0, at_once>(c, a, a_row, high, depth, e.columns, panel_of);
+      panels_fma<M, N, K, 0>(c, a, a_row, high, depth, e.columns, panel_of);
     }
   }
 }
@@ -361,7 +361,7 @@ template <int columns> static void pack_pairs(int* to, const bf16* from, long ro
 }
 #endif
 // With operands in bf16; in pairs where the processor has them and the rows of a are even.
-template <int M, int N, int K, int step = 0, int at_once = 0>
+template <int M, int N, int K, int step = 0>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
 #if defined(AVX512) && defined(__AVX512BF16__)
@@ -378,11 +378,11 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
       };
       c += e.rows.begin * N;
       if (in_pairs)
-        return panels_fma<M, N, K / 2, 0, at_once>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
+        return panels_fma<M, N, K / 2, 0>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
       if constexpr (M % lanes == 0) {
         alignas(64) int left[M * K / 2];
         pack_pairs<M>(left, a, a_column, a_row, pairs, high);
-        return panels_fma<M, N, K / 2, 1, 0>(c, left, M, high, pairs, e.columns, panel_of);
+        return panels_fma<M, N, K / 2, 1>(c, left, M, high, pairs, e.columns, panel_of);
       }
     }
 #endif
@@ -390,5 +390,5 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
   widened<M, K>(left, a, a_row, a_column, e.rows, e.depth);
   widened<K, N>(right, b, b_row, b_column, e.depth, e.columns);
   const bool a_turned = a_column != 1 && a_row == 1, b_turned = b_column != 1 && b_row == 1;
-  panel_fma<M, N, K, 0, K % 1024 ? 0 : 8>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1, e);
+  panel_fma<M, N, K>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1, e);
 }

@@ -48,7 +48,7 @@ from .dots import PAIRS, Factor
 from .ends import End, Limit, end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import extents, is_bf16, is_read_by_columns, operands, rows_at_once
+from .panels import extents, is_bf16, is_read_by_columns, operands
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Local, VectorWriter
 
@@ -99,11 +99,7 @@ class VectorStatements(Statements):
         writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
         if ends := extents(writer, op, matrices):
             given.append(ends)
-        how = ""
-        if is_read_by_columns(matrices[0]):
-            how = f", {matrices[0].row}"
-        elif few := rows_at_once(matrices[0]):
-            how = f", 0, {few}"
+        how = f", {matrices[0].row}" if is_read_by_columns(matrices[0]) else ""
         writer.line(f"panel_fma<{rows}, {columns}, {depth}{how}>({', '.join([target.name, *given])});")
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from xdsl.dialects.builtin import bf16
 from xdsl.ir import SSAValue
 
-from ...dialects.cores import PAGE, WAYS
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
-from ...dialects.payload import CastOp, ConstantOp, element_bytes, element_type
+from ...dialects.payload import CastOp, ConstantOp, element_type
 from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
@@ -89,14 +88,6 @@ def is_read_by_columns(matrix: Strided) -> bool:
     """Whether neighbours in a column of a left operand lie so near that what is multiplied with a row of the right one
     is in one or two lines of a cache: it is read where it lies."""
     return matrix.column != 1 and 0 < matrix.row <= NEAR and not is_bf16(matrix)
-
-
-def rows_at_once(matrix: Strided) -> int:
-    """How many rows of a left operand may be read at a time, where they lie a multiple of a page apart, and so in the
-    same set of a cache; 0 where it does not matter."""
-    value = matrix.source if matrix.load is None else matrix.load.result
-    same = matrix.column == 1 and matrix.row * element_bytes(value.type) % PAGE == 0
-    return WAYS if same else 0
 
 
 def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:

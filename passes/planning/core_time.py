@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 from xdsl.ir import Attribute, SSAValue
 
-from ...dialects.cores import PAGE, WAYS
+from ...dialects.cores import PAGE
 from ...dialects.loop import ReduceOp, StagedReduceOp
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
@@ -258,8 +258,7 @@ class CoreTime:
         count = tiles.visits(indices) / np.maximum(1, high * wide * deep)
         vectors = np.where(tiles.elements(rhs) >= 2 * lanes, 2, 1)
         (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
-        few = left is along and self._in_same_sets(factors[0], lhs)
-        tall, most = tiles.elements(lhs), min(core.tile_rows, WAYS) if few else core.tile_rows
+        tall, most = tiles.elements(lhs), core.tile_rows
         rows = ceil_div(tall, ceil_div(tall, most))
         panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
@@ -295,13 +294,6 @@ class CoreTime:
         if along is sum_index:
             return np.where(vectors > 1, self.costs.far_turn, self.costs.turn)
         return self.costs.gathered * self.core.lanes
-
-    def _in_same_sets(self, factor: SSAValue, rows: Collection[SSAValue]) -> bool:
-        """Whether the rows of a loaded operand are a multiple of `PAGE` apart, and caches have few places for them."""
-        load = loaded_factor(factor)
-        assert load is not None
-        apart = min((s for i, s in strides(load).items() if i in rows and s), default=1)
-        return apart * element_bytes(load.source.type) % PAGE == 0
 
 
 def _is_rescaled(stage: ReduceOp) -> bool:
