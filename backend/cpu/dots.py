@@ -16,7 +16,7 @@ from ...dialects.kernel import ReduceRegistersOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_type
 from ...dialects.tensor import ReductionKind
-from ..cuda.ordering import linear_steps, registers
+from ..cuda.ordering import linear_steps, moved, registers
 from .ends import End, end_of_reduced, end_of_select
 from .folds import row_of
 from .panels import distances, plain_load
@@ -104,9 +104,8 @@ def _factor(value: SSAValue, end: End | None) -> Factor | None:
         elif isinstance(op, SelectOp) and end is not None and end_of_select(op) == end:
             value = op.lhs
         elif isinstance(op, ShuffleRegistersOp) and (linear := linear_steps(op.registers)) and not linear[0]:
-            own, repeated = linear[1], True
-            steps = tuple(sum(s for b, s in enumerate(own) if step >> b & 1) for step in steps)
-            value = op.source
+            steps = tuple(moved(step, linear[1]) for step in steps)
+            value, repeated = op.source, True
         else:
             return None
     if steps[:5] != _PAIR or not isinstance(value.owner, Operation):

@@ -14,7 +14,7 @@ from ...dialects.payload import CastOp, CmpOp, ConstantOp, ExtentOp, SelectOp, e
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
-from ..cuda.ordering import linear_steps, registers
+from ..cuda.ordering import linear_steps, moved, registers
 from .folds import row_of
 
 
@@ -154,16 +154,17 @@ def _is(value: SSAValue | None, number: float) -> bool:
 
 def end_of_select(op: SelectOp) -> End | None:
     """From where on a selection takes its second value: `indices < bound ? a : b`."""
-    test = op.cond.owner
-    spread = linear_steps(test.registers) if isinstance(test, ShuffleRegistersOp) else None
-    if spread is not None and isinstance(test, ShuffleRegistersOp) and spread[0] == 0:
-        test = test.source.owner
+    test, spread = op.cond.owner, None
+    if isinstance(test, ShuffleRegistersOp):
+        spread, test = linear_steps(test.registers), test.source.owner
+        if spread is None or spread[0]:
+            return None
     if not isinstance(test, CmpOp) or test.predicate.data.value != "lt" or not isinstance(test.lhs.owner, IndicesOp):
         return None
     indices, bound = test.lhs.owner, test.rhs.owner
     steps = indices.steps.get_values()
     if spread is not None:
-        steps = [sum(s for b, s in enumerate(steps) if step >> b & 1) for step in spread[1]]
+        steps = [moved(step, steps) for step in spread[1]]
     if isinstance(bound, ExtentOp):
         return End.at(indices.origin, steps, bound.symbol)
     if isinstance(bound, ConstantOp):

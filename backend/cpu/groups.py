@@ -60,7 +60,7 @@ ACCUMULATORS = 4
 
 SIDE_BY_SIDE = 256 * WIDEST
 """Elements at most of rows that are summed side by side, each in one vector: rounding errors grow with the terms of a
-sum."""
+sum. Of products of bf16, which is rounded itself, there may be four times as many."""
 
 LANES, PAIRED = "lanes", "2 * lanes"
 """How many elements a loop over vectors takes at a time; of dot products of bf16 two in each lane."""

@@ -14,7 +14,7 @@ from ...dialects.payload import CastOp, ConstantOp, element_type
 from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
-from ..cuda.ordering import linear_steps, registers
+from ..cuda.ordering import linear_steps, moved, registers
 from ..cuda.writer import Writer
 
 ROWS, COLUMNS, BOTH = 0, 1, None
@@ -130,7 +130,7 @@ def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
         linear = linear_steps(op.registers) if isinstance(op, ShuffleRegistersOp) else None
         if linear is None or not isinstance(op, ShuffleRegistersOp):
             return found
-        first, steps = linear[0] + _moved(first, linear[1]), [_moved(step, linear[1]) for step in steps]
+        first, steps = linear[0] + moved(first, linear[1]), [moved(step, linear[1]) for step in steps]
         value = op.source
 
 
@@ -172,13 +172,13 @@ def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tupl
     split, found = columns.bit_length() - 1, list[tuple[int | None, int]]()
     for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
-        own = [_moved(step, bits) for step in steps]
+        own = [moved(step, bits) for step in steps]
         sides = own[split:], own[:split]
         side = next((s for s in (ROWS, COLUMNS) if any(sides[s])), None)
         step = 1 if side is None else sides[side][0]
         if side is not None and (any(sides[1 - side]) or sides[side] != [step << b for b in range(len(sides[side]))]):
             return None
-        if _moved(first, bits):
+        if moved(first, bits):
             return None
         found.append((side, step))
     return tuple(found)
@@ -188,16 +188,11 @@ def _is_zero(value: SSAValue | None) -> bool:
     return value is not None and isinstance(value.owner, ConstantOp) and value.owner.scalar == 0
 
 
-def _moved(register: int, bits: Sequence[int]) -> int:
-    """The register that `register` is, by where each bit of its number goes."""
-    return sum(bit for b, bit in enumerate(bits) if register >> b & 1)
-
-
 def distances(load: LoadOp, steps: Sequence[int]) -> list[int]:
     """How many elements apart registers lie whose numbers are `steps` apart."""
     pitch = [number for number, _ in pitches(memory_extents(load.memory.type))]
     bits = [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in load.reg_bases]
-    return [_moved(step, bits) for step in steps]
+    return [moved(step, bits) for step in steps]
 
 
 def _matrix(source: SSAValue, first: int, steps: Sequence[int], columns: int) -> Strided | None:

@@ -96,6 +96,11 @@ def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
     return int(numbers[0]), tuple(steps)
 
 
+def moved(register: int, steps: Sequence[int]) -> int:
+    """Where a register goes, by how far each bit of its number moves it."""
+    return sum(step for b, step in enumerate(steps) if register >> b & 1)
+
+
 def same_line(a: Operation, b: Operation) -> bool:
     """Whether two operations come from the same line of the same file, or both from nowhere known."""
     places = [file_line_of(location_of(op)) for op in (a, b)]

@@ -21,7 +21,7 @@ from ...errors import CompileError
 from ..dtypes import STRUCTS
 from .expressions import ATOM, UNARY, Expr, Scalars, add, c_size, c_type, literal, multiply
 from .names import Names, hint_of, sanitise
-from .ordering import is_view, linear_steps, registers
+from .ordering import is_view, linear_steps, moved, registers
 
 WIDE = 2**30
 """Buffers with more elements than this are indexed with 64 bits."""
@@ -275,7 +275,7 @@ def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | Non
     """The sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
     bits = len(steps) if top is None else top
     if isinstance(register, int):
-        number = sum(s for b, s in enumerate(steps) if register >> b & 1)
+        number = moved(register, steps)
         return Expr(str(number), ATOM if number >= 0 else UNARY)
     if register != "i" and not register.isidentifier():
         register = f"({register})"
