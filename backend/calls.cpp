@@ -92,9 +92,25 @@ struct Scratch {
   size_t size = 0;
 };
 
+// An argument from which something was computed that is kept: where it was, and how often it had been changed in place, as
+// far as PyTorch counts that.
+struct Constant {
+  Py_ssize_t argument;
+  const void* data;
+  uint32_t version;
+  static Constant of(Py_ssize_t argument, const Tensor& t) {
+    return {argument, t.data(), t.is_inference() ? 0 : t.version_counter().current_version()};
+  }
+  bool matches(const Tensor& t) const {
+    const Constant now = of(argument, t);
+    return now.data == data && now.version == version;
+  }
+};
+
 // A program for arguments of certain shapes: `numbers` are its launches, kept by `keeper`.
 struct Shapes {
   std::vector<Like> inputs;
+  std::vector<Constant> constants;
   std::vector<std::pair<Like, Py_ssize_t>> results;  // and the argument in whose memory it is, or -1
   const long long *first, *end;
   Py_ssize_t scratch;
@@ -188,12 +204,17 @@ bool tensors_of(const Calls& c, const Objects& leaves, Tensors& tensors) {
   return true;
 }
 
+bool has_constants(const Shapes& s, const Tensors& tensors) {
+  return std::all_of(s.constants.begin(), s.constants.end(),
+                     [&](const Constant& c) { return c.matches(*tensors[c.argument]); });
+}
+
 std::shared_ptr<Shapes> shapes_of(Calls& c, const Tensors& tensors) {
   for (size_t n = 0; n < c.shapes.size(); ++n) {
     const auto& inputs = c.shapes[n]->inputs;
     size_t i = 0;
     while (i < inputs.size() && inputs[i].matches(*tensors[i])) ++i;
-    if (i < inputs.size()) continue;
+    if (i < inputs.size() || !has_constants(*c.shapes[n], tensors)) continue;
     std::rotate(c.shapes.begin(), c.shapes.begin() + n, c.shapes.begin() + n + 1);
     return c.shapes[0];
   }
@@ -274,14 +295,15 @@ PyObject* calls_call(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
   return PyErr_Occurred() ? nullptr : Py_NewRef(Py_NotImplemented);
 }
 
-// remember(inputs, results, first, end, scratch, cores, releases, keeper): a call as Python has made it. A result is a
-// tensor, or the number of the argument in whose memory it is. Tensors that are not plain are not remembered.
+// remember(inputs, results, first, end, scratch, cores, releases, constants, keeper): a call as Python has made it. A result
+// is a tensor, or the number of the argument in whose memory it is; constants are numbers of arguments. Tensors that are not
+// plain are not remembered, and forgotten is what was computed from other constants.
 PyObject* calls_remember(PyObject* self, PyObject* args) {
   Calls& c = calls_of(self);
   auto s = std::make_shared<Shapes>();
-  PyObject *inputs, *results, *keeper;
-  if (!PyArg_ParseTuple(args, "O!O!LLnppO", &PyTuple_Type, &inputs, &PyTuple_Type, &results, &s->first, &s->end,
-                        &s->scratch, &s->cores, &s->releases, &keeper))
+  PyObject *inputs, *results, *constants, *keeper;
+  if (!PyArg_ParseTuple(args, "O!O!LLnppO!O", &PyTuple_Type, &inputs, &PyTuple_Type, &results, &s->first, &s->end,
+                        &s->scratch, &s->cores, &s->releases, &PyTuple_Type, &constants, &keeper))
     return nullptr;
   s->keeper = Ref::to(keeper);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
@@ -299,6 +321,13 @@ PyObject* calls_remember(PyObject* self, PyObject* args) {
   Tensors tensors;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i)
     tensors.push_back(tensor_of(PyTuple_GET_ITEM(inputs, i)).unsafeGetTensorImpl());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i) {
+    const Py_ssize_t argument = PyLong_AsSsize_t(PyTuple_GET_ITEM(constants, i));
+    s->constants.push_back(Constant::of(argument, *tensors[argument]));
+  }
+  c.shapes.erase(std::remove_if(c.shapes.begin(), c.shapes.end(),
+                                [&](const auto& old) { return !has_constants(*old, tensors); }),
+                 c.shapes.end());
   if (shapes_of(c, tensors)) Py_RETURN_FALSE;
   c.shapes.insert(c.shapes.begin(), std::move(s));
   if (c.shapes.size() > MOST_SHAPES) c.shapes.pop_back();

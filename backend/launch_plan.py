@@ -26,7 +26,7 @@ from ..dialects.payload import ConstantOp
 from ..dialects.shapes.binding import Sizes, bind_sizes
 from ..dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
 from ..dialects.shapes.ranges import constant_index
-from ..dialects.support.calls import IN_PLACE, Pairs, eager_results, is_eager, pairs_of
+from ..dialects.support.calls import CONSTANT, IN_PLACE, Pairs, eager_results, is_eager, pairs_of
 from ..dialects.support.locations import location_text, refused
 from ..errors import CompileError, ExecutionError
 from .arena import Lifetime, place
@@ -44,6 +44,7 @@ class Buffer:
 
     An extent may be a size known only at a call. `first` and `last` are the steps that use it, -1 if none does.
     A scratch buffer lies in the arena from `offset` on; arguments of the program are in memory that the caller owns.
+    What is in a `constant` one is the same in every call.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Buffer:
     last: int = -1
     offset: int = 0
     written: bool = False
+    constant: bool = False
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -99,7 +101,8 @@ class Launch:
     Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
     plan's buffers; behind them come its tensor maps, and then `sizes`, integers of `size_bytes` each. `grid` and
     `threads` may have up to three extents. `parts` has, for arguments that are only a part of their buffer, by number
-    of the argument, where it begins and how long it is, in bytes; none while sizes are unknown.
+    of the argument, where it begins and how long it is, in bytes; none while sizes are unknown. One that is `constant`
+    gives the same in every call.
     """
 
     kernel: str
@@ -111,6 +114,7 @@ class Launch:
     maps: tuple[TensorMap, ...] = ()
     sizes: tuple[Extent, ...] = ()
     size_bytes: int = 4
+    constant: bool = False
 
     def begins(self) -> tuple[int, ...]:
         """Where in its buffer each argument begins, in bytes."""
@@ -142,8 +146,8 @@ class EagerStep:
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
     the rest is scratch. `steps` is all that is done, in order. `arena_bytes` is the size of the allocation that scratch
-    buffers share, where sizes are known. `in_place` says for some results, by their numbers, in which argument's memory
-    they are: that argument is read and written.
+    buffers share, where sizes are known; the last `constant_bytes` of it are for constant ones. `in_place` says for
+    some results, by their numbers, in which argument's memory they are: that argument is read and written.
 
     `program` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
 
@@ -153,12 +157,23 @@ class LaunchPlan:
     inputs: int
     arena_bytes: int = 0
     in_place: Pairs = ()
+    constant_bytes: int = 0
     program: _Program | None = field(default=None, compare=False)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
         """The steps that are launches."""
         return tuple(s for s in self.steps if isinstance(s, Launch))
+
+    @property
+    def constant_launches(self) -> tuple[Launch, ...]:
+        """The launches that give the same in every call."""
+        return tuple(s for s in self.launches if s.constant)
+
+    @property
+    def call_steps(self) -> tuple[Launch | EagerStep, ...]:
+        """The steps of a call that finds what constant launches give."""
+        return tuple(s for s in self.steps if isinstance(s, EagerStep) or not s.constant)
 
     @property
     def eager(self) -> tuple[EagerStep, ...]:
@@ -185,14 +200,19 @@ class LaunchPlan:
         return self.buffers[self.inputs : self.arguments]
 
     @property
+    def call_bytes(self) -> int:
+        """Bytes of the arena that are not for constants."""
+        return self.arena_bytes - self.constant_bytes
+
+    @property
     def peak_bytes(self) -> int:
-        """Memory that a call takes beside that of its arguments: its results and the arena. Raises ExtentError if that
-        is known only at a call."""
+        """Memory that a call takes beside that of its arguments and constants: its results and the arena. Raises
+        ExtentError if that is known only at a call."""
         if self.program is not None:
             raise ExtentError("how much memory a call takes, is known only at a call")
         places = dict(self.in_place)
         results = enumerate(self.output_buffers, self.inputs)
-        return self.arena_bytes + sum(b.bytes for i, b in results if i not in places)
+        return self.call_bytes + sum(b.bytes for i, b in results if i not in places)
 
     def with_inputs(self, count: int) -> LaunchPlan:
         """The plan with the first `count` arguments as inputs, for a caller who knows. Raises ExecutionError if a
@@ -325,9 +345,10 @@ class _Program:
             if not last.written and not unused and inputs - 1 not in results:
                 break
             inputs -= 1
-        arena_bytes = 0 if sizes is None else _place_scratch(buffers, arguments)
+        sizes_of = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
         program = self if sizes is None else None
-        return LaunchPlan(tuple(buffers), tuple(host.steps), arguments, inputs, arena_bytes, in_place, program)
+        steps = tuple(host.steps)
+        return LaunchPlan(tuple(buffers), steps, arguments, inputs, sum(sizes_of), in_place, sizes_of[1], program)
 
 
 @dataclass(frozen=True)
@@ -404,8 +425,9 @@ class _Host:
         found = self.kernels[name]
         if [v.type for v in op.buffers] != [a.type for a in found.func.body.block.args]:
             raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
-        buffers = self._use(op.buffers, found.written)
-        launch = replace(found.launch, grid=found.func.factors, buffers=buffers)
+        constant = CONSTANT in op.attributes
+        buffers = self._use(op.buffers, found.written, constant)
+        launch = replace(found.launch, grid=found.func.factors, buffers=buffers, constant=constant)
         if self.sizes is not None:
             blocks = math.prod(map(self.sizes.count, launch.grid))
             if blocks > MOST_BLOCKS:
@@ -434,13 +456,17 @@ class _Host:
         where = self._use(op.operands, range(split, len(op.operands)))
         self.steps.append(EagerStep(function.sym_name.data, where[:split], where[split:]))
 
-    def _use(self, values: Sequence[SSAValue], written: Container[int]) -> tuple[int, ...]:
-        """The buffers of these values; note that the next step uses them, and writes those at `written`."""
+    def _use(self, values: Sequence[SSAValue], written: Container[int], constant: bool = False) -> tuple[int, ...]:
+        """The buffers of these values; note that the next step uses them, and writes those at `written`, with what is
+        `constant` or not."""
         now, where = len(self.steps), tuple(self._parts[v].buffer for v in values)
         for i, number in enumerate(where):
             old = self.buffers[number]
             first = now if old.first < 0 else old.first
-            self.buffers[number] = replace(old, first=first, last=now, written=old.written or i in written)
+            kept = old.constant or constant and i in written
+            self.buffers[number] = replace(
+                old, first=first, last=now, written=old.written or i in written, constant=kept
+            )
         return where
 
 
@@ -452,10 +478,13 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
     return TensorMap(argument, extents_of(op.memory.type), dtype_of(t.element).name, t.shape, t.swizzle.data)
 
 
-def _place_scratch(buffers: list[Buffer], arguments: int) -> int:
-    """Give the scratch buffers that a step uses their places in the arena; the arena's size."""
+def _place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
+    """Give the scratch buffers that a step uses their places in the arena; bytes of the arena for those of a call, and
+    behind them for constant ones, which stay what they are."""
     used = [i for i in range(arguments, len(buffers)) if buffers[i].first >= 0]
-    offsets, size = place([Lifetime(buffers[i].first, buffers[i].last, buffers[i].bytes) for i in used])
-    for i, offset in zip(used, offsets, strict=True):
+    own, constant = ([i for i in used if buffers[i].constant is kept] for kept in (False, True))
+    offsets, size = place([Lifetime(buffers[i].first, buffers[i].last, buffers[i].bytes) for i in own])
+    behind, more = place([Lifetime(0, 0, buffers[i].bytes) for i in constant])
+    for i, offset in zip((*own, *constant), (*offsets, *(size + o for o in behind)), strict=True):
         buffers[i] = replace(buffers[i], offset=offset)
-    return size
+    return size, more

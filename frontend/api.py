@@ -127,11 +127,15 @@ class CompiledFunction:
         with one_at_a_time():
             return self.compilation.text(level)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the program with its parameters to the folder `path`, for `deplodock.load`. Raises ArtifactError."""
+    def save(self, path: str | PathLike[str], prepack_weights: bool = True) -> None:
+        """Write the program with its parameters to the folder `path`, for `deplodock.load`; for the cores of a CPU with
+        `prepack_weights`, as for `compile`. Raises ArtifactError."""
         from .artifact import ToSave, save
 
-        save(Path(path), {"main": ToSave(self.captured, self.compilation, {})})
+        compilation = self.compilation
+        if prepack_weights and compilation.target == "cpu" and compilation.module is self.captured.module:
+            compilation = compilation.of(self.captured.constant_module())
+        save(Path(path), {"main": ToSave(self.captured, compilation, {})})
 
     @property
     def pipeline(self) -> str:
@@ -171,6 +175,7 @@ def compile(
     pipeline: str | None = None,
     checked: bool = False,
     cuda_graphs: bool = False,
+    prepack_weights: bool = False,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
@@ -192,7 +197,10 @@ def compile(
     program stops at an index that PyTorch would not take, with an ExecutionError that names operator, place, legal
     range and index; without it, such an index reads zero and writes nothing. With `cuda_graphs` a GPU runs the launches
     of a call as one CUDA graph, from the second call with the same shapes on (`CudaProgram`): less work for the host,
-    for scratch memory that is kept between calls. The result takes and gives torch tensors.
+    for scratch memory that is kept between calls. With `prepack_weights` the cores of a CPU keep from call to call what
+    is computed from parameters and buffers alone, weights in the order in which products read them above all: less work
+    in a call, for memory for both orders. Where PyTorch counts that one of them was changed, it is computed again. The
+    result takes and gives torch tensors.
     Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
@@ -210,13 +218,15 @@ def compile(
             in_memory=True,
         )
         how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
-        how["cuda_graphs"] = cuda_graphs
+        how |= {"cuda_graphs": cuda_graphs, "prepack_weights": prepack_weights}
         compiled = CompiledFunction(captured, target, executor, f32_matmul_precision=f32_matmul_precision, **how)
         compiled.check()  # what is refused is refused here, not at the first call
     return compiled
 
 
-OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n != "dynamic_shapes"]
+_NOT_OF_GRAPHS = ("dynamic_shapes", "prepack_weights")  # Dynamo marks sizes, and passes parameters like arguments
+
+OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n not in _NOT_OF_GRAPHS]
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 

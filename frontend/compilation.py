@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from os import PathLike
 from pathlib import Path
@@ -22,6 +22,7 @@ from xdsl.utils.arg_spec import ParameterListType
 
 from ..backend.launch_plan import make_plan
 from ..dialects import LEVELS
+from ..dialects.cores import NONE
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module, stamp_comment
@@ -113,6 +114,12 @@ class Compilation:
     def pipeline(self, level: str = "cuda") -> str:
         """The passes from the torch level to `level`, as one argument for `dl-opt -p`."""
         return pipeline_text(self.passes_to(level))
+
+    def of(self, module: ModuleOp) -> Compilation:
+        """The same of another module at the torch level."""
+        record = self.record or NONE
+        fresh: dict[str, Any] = {"remarks": [], "seconds": [], "_levels": {}, "_texts": {}}
+        return replace(self, module=module, record=record, cubin=None, **fresh)
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         if level not in self._steps:
@@ -296,12 +303,14 @@ def compile_captured(
     record: str | PathLike[str] | None = None,
     f32_matmul_precision: str | None = None,
     pipeline: str | None = None,
+    prepack_weights: bool | None = False,
     **options: Any,
 ) -> Compilation:
     """A captured program on its way down, with the arguments of `deplodock.compile` and further `options` of
     `Compilation`. Products of f32 have by default the permission that they had in PyTorch."""
+    constant = prepack_weights and get_target(target).core is not None
     return Compilation(
-        captured.module,
+        captured.constant_module() if constant else captured.module,
         target,
         eager=captured.eager,
         record=None if record is None else str(Path(record)),

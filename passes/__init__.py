@@ -58,6 +58,7 @@ OWN_PASSES = {
     "kernel-insert-barriers": ".kernel.insert_barriers:InsertBarriersPass",
     "host-horizontal-fusion": ".host.horizontal_fusion:HorizontalFusionPass",
     "host-inline-calls": ".host.inline_calls:InlineCallsPass",
+    "host-mark-constants": ".host.mark_constants:MarkConstantsPass",
     "host-update-in-place": ".host.update_in_place:UpdateInPlacePass",
     "convert-loop-to-tile": ".convert.loop_to_tile.conversion:ConvertLoopToTilePass",
     "convert-tensor-to-loop": ".convert.tensor_to_loop:ConvertTensorToLoopPass",

@@ -38,7 +38,8 @@ PIPELINES = {
     "tile-split-epilogue,tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize,tile-split-masked-loops,"
     "tile-pipeline-dots,verify-level{level=tile}",
     "tile-to-kernel": "convert-tile-to-kernel,cse,dce,kernel-allocate-shared,"
-    "kernel-insert-barriers,host-horizontal-fusion,dce,host-inline-calls,host-update-in-place,dce,verify-level{level=kernel}",
+    "kernel-insert-barriers,host-horizontal-fusion,dce,host-inline-calls,host-mark-constants,host-update-in-place,dce,"
+    "verify-level{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""

@@ -76,6 +76,11 @@ def _program_options(
                 " verify-level{level=...} where a level is reached.",
             ),
             click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
+            click.option(
+                "--prepack-weights/--no-prepack-weights",
+                default=None,
+                help="On cpu, compute what depends on weights alone once; on for a MODEL.",
+            ),
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),
             click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
             click.option(
@@ -278,7 +283,9 @@ def _facts(context: click.Context, given: Given) -> dict[str, str]:
     """What is noted in what is printed: whose text it is."""
     file = given.file or ""
     source = given.code or (Path(file).name if Path(file).exists() else file)
-    wanted = "dynamic fallback f32_matmul_precision checked record schedule pipeline phase length context"
+    wanted = (
+        "dynamic fallback f32_matmul_precision prepack_weights checked record schedule pipeline phase length context"
+    )
     return {
         "version": __version__,
         "target": given.target,

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from . import model_commands
 
-_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline"}
+_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "prepack_weights"}
 """The options of `compile_captured`."""
 
 
@@ -50,7 +50,7 @@ MODES = {
     },
     "generate": {
         "an ARTIFACT": _GENERATION | {"weights"},
-        "a MODEL": _GENERATION | {"context", "length", "random_weights", "quantize", "target"},
+        "a MODEL": _GENERATION | {"context", "length", "random_weights", "quantize", "target", "prepack_weights"},
     },
 }  # fmt: skip
 """Command -> mode -> the parameters that are read in it."""
@@ -74,7 +74,10 @@ def given_options(context: click.Context, names: tuple[str, ...]) -> str:
             values = value if isinstance(value, tuple) else (value,)
             for v in values:
                 text = Path(str(v)).name if parameter.name == "record" else str(v)
-                parts.append(_shown(parameter) if v is True else f"{_shown(parameter)} {quote(text)}")
+                off = v is False and parameter.secondary_opts
+                parts.append(
+                    off[-1] if off else _shown(parameter) if v is True else f"{_shown(parameter)} {quote(text)}"
+                )
     return " ".join(parts)
 
 

@@ -209,7 +209,7 @@ def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     if plan.program is not None:
         return None
     arguments = sum(b.bytes for b in plan.input_buffers)
-    found = {"arguments": arguments, "results": plan.peak_bytes - plan.arena_bytes, "arena": plan.arena_bytes}
+    found = {"arguments": arguments, "results": plan.peak_bytes - plan.call_bytes, "arena": plan.call_bytes}
     scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
     largest = max(scratch, key=lambda b: b.bytes, default=None)
     shown = largest and {"type": f"{largest.dtype}{list(largest.shape)}", "step": largest.first}

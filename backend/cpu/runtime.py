@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from math import prod
@@ -71,14 +71,41 @@ class _Launches:
 
 
 @dataclass(frozen=True)
+class _Constants:
+    """What constant launches gave, in `memory`, for the arguments numbered `read`; `seen` says which these were."""
+
+    memory: Any = None
+    read: tuple[int, ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def are_of(self, args: Sequence[Any]) -> bool:
+        """Whether they are the same for these arguments."""
+        return not self.read or self.seen == _seen(args, self.read)
+
+    def places(self, plan: LaunchPlan) -> list[tuple[int, int]]:
+        """Where each buffer is: in which memory, and how many bytes behind its begin; -1 and the address for ours."""
+        behind = 0 if self.memory is None else self.memory.data_ptr() - plan.call_bytes
+        scratch = plan.buffers[plan.arguments :]
+        own = [(-1, behind + b.offset) if b.constant else (plan.arguments, b.offset) for b in scratch]
+        return [*((i, 0) for i in range(plan.arguments)), *own]
+
+
+def _seen(args: Sequence[Any], numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Where these arguments are, and how often they were changed in place, as far as PyTorch counts that."""
+    return tuple((args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers)
+
+
+@dataclass(frozen=True)
 class _Placed:
     """A program for arguments of certain shapes. `parts` are its launches, in numbers, and what PyTorch computes in
-    between; `results` are the shape and the type of each result, or the number of the argument whose memory it is;
-    `pointers` is the type of the array of all arguments and of the scratch memory. `shared` says that cores share a
-    launch, `work` is about how many operations on single elements all launches are."""
+    between; `constants` is what constant launches gave, which are not among them; `results` are the shape and the type
+    of each result, or the number of the argument whose memory it is; `pointers` is the type of the array of all
+    arguments and of the scratch memory. `shared` says that cores share a launch, `work` is about how many operations on
+    single elements all launches are."""
 
     plan: LaunchPlan
     parts: tuple[_Launches | EagerStep, ...]
+    constants: _Constants
     results: tuple[tuple[tuple[int, ...], Any] | int, ...]
     pointers: Callable[..., Any]
     shared: bool
@@ -129,6 +156,7 @@ class CpuProgram:
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         self._placed: dict[_Key, _Placed] = {}
+        self._constants = _Constants()
         self._scratch: list[Any] = []
 
     def run(self, args: Sequence[Any], clock: list[tuple[float, float]] | None = None) -> list[Any]:
@@ -136,10 +164,12 @@ class CpuProgram:
         if the arguments do not fit, or the program stops at an assertion."""
         torch = self.torch
         key = _key(args)
-        placed = self._placed.get(key) or self._place(key)
-        inputs = [a if a.is_cpu and a.is_contiguous() and not a.is_neg() else _plain(a) for a in args]
+        placed = self._placed.get(key)
+        if placed is None or not placed.constants.are_of(args):
+            placed = self._place(key, args)
+        inputs = [_plain(a) for a in args]
         outputs = [inputs[r].detach() if isinstance(r, int) else self._empty(*r) for r in placed.results]
-        scratch = self._take_scratch(placed.plan.arena_bytes)
+        scratch = self._take_scratch(placed.plan.call_bytes)
         pointers = [t.data_ptr() for t in inputs]
         for output in outputs:
             pointers.append(output.data_ptr())
@@ -160,15 +190,14 @@ class CpuProgram:
                 self._launch(part.first, part.end, memory, threads, message, times)
                 clock += pairwise(times)
         self._scratch.append(scratch)
-        if message is not None and message.value:
-            _fail(message.value.decode())
+        _check(message)
         return outputs
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
         """Run it for `args` and tell when each step ran. Raises as `run`."""
         clock: list[tuple[float, float]] = []
         self.run(args, clock)
-        steps = self._placed[_key(args)].plan.steps
+        steps = self._placed[_key(args)].plan.call_steps
         names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
         return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
@@ -191,8 +220,8 @@ class CpuProgram:
         launches = placed.parts[0] if placed.parts else _Launches(0, ())
         in_place = all(placed.results[r] == a for r, a in updates)
         if len(placed.parts) <= 1 and isinstance(launches, _Launches) and in_place:
-            how = (placed.plan.arena_bytes, placed.shared, placed.work >= LONG_WORK)
-            calls.remember(tuple(inputs), known, launches.first, launches.end, *how, launches)
+            how = (placed.plan.call_bytes, placed.shared, placed.work >= LONG_WORK, placed.constants.read)
+            calls.remember(tuple(inputs), known, launches.first, launches.end, *how, (launches, placed.constants))
 
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """A new tensor on the host, whatever the default device is."""
@@ -206,29 +235,50 @@ class CpuProgram:
             _advise_huge_pages(found)
         return found
 
-    def _place(self, key: _Key) -> _Placed:
-        """The program for arguments of these shapes and types. Raises ExecutionError for others than it takes."""
+    def _place(self, key: _Key, args: Sequence[Any]) -> _Placed:
+        """The program for the arguments `args` and others of these shapes and types. Raises ExecutionError for others
+        than it takes."""
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
         plan = self.plan.check_arguments([(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in key])
-        places = [(i, 0) for i in range(plan.arguments)]
-        places += [(plan.arguments, b.offset) for b in plan.buffers[plan.arguments :]]
+        constants = self._constants_of(plan, args)
+        places = constants.places(plan)
         parts: list[_Launches | EagerStep] = []
-        for eager, steps in groupby(plan.steps, lambda s: isinstance(s, EagerStep)):
-            if eager:
-                parts += steps
-            else:
-                numbers = [self._numbers(step, places) for step in steps]
-                parts.append(_Launches(len(numbers), [*chain(*numbers)]))
+        for eager, steps in groupby(plan.call_steps, lambda s: isinstance(s, EagerStep)):
+            parts += steps if eager else [self._launches(steps, places)]
         results = tuple(
             dict(plan.in_place).get(i, (b.shape, getattr(self.torch, DTYPES[b.dtype].torch)))
             for i, b in enumerate(plan.output_buffers, plan.inputs)
         )
-        shared = any(self._is_shared(launch) for launch in plan.launches)
-        work = sum(map(self._work, plan.launches))
-        placed = _Placed(plan, tuple(parts), results, ctypes.c_void_p * (plan.arguments + 1), shared, work)
+        launches = [s for s in plan.call_steps if isinstance(s, Launch)]
+        shared, work = any(map(self._is_shared, launches)), sum(map(self._work, launches))
+        pointers = ctypes.c_void_p * (plan.arguments + 1)
+        placed = _Placed(plan, tuple(parts), constants, results, pointers, shared, work)
         self._placed[key] = placed
         return placed
+
+    def _constants_of(self, plan: LaunchPlan, args: Sequence[Any]) -> _Constants:
+        """What the constant launches of a plan give for the tensors `args`, computed unless it is there."""
+        launches = plan.constant_launches
+        if launches and (self._constants.memory is None or not self._constants.are_of(args)):
+            read = tuple(sorted({b for x in launches for b in x.buffers if b < plan.arguments}))
+            made = _Constants(self._empty((plan.constant_bytes,), self.torch.uint8), read, _seen(args, read))
+            _advise_huge_pages(made.memory)
+            once = self._launches(launches, made.places(plan))
+            tensors = {n: _plain(args[n]) for n in read}
+            memory = (ctypes.c_void_p * plan.arguments)()
+            for n, tensor in tensors.items():
+                memory[n] = tensor.data_ptr()
+            message = ctypes.create_string_buffer(_MESSAGE)
+            self._launch(once.first, once.end, memory, self.torch.get_num_threads(), message, None)
+            _check(message)
+            self._constants = made
+        return self._constants
+
+    def _launches(self, launches: Iterable[Launch], places: Sequence[tuple[int, int]]) -> _Launches:
+        """Launches as the C++ reads them, where the buffers lie at `places`."""
+        numbers = [self._numbers(launch, places) for launch in launches]
+        return _Launches(len(numbers), [*chain(*numbers)])
 
     def _numbers(self, launch: Launch, places: Sequence[tuple[int, int]]) -> list[int]:
         """A launch as `run` of the C++ reads it, where the buffers lie at `places`."""
@@ -249,6 +299,12 @@ class CpuProgram:
 
 def _fail(message: str) -> None:
     raise ExecutionError(message, operator="cpu")
+
+
+def _check(message: Any) -> None:
+    """Raises ExecutionError if an assertion has left a message."""
+    if message is not None and message.value:
+        _fail(message.value.decode())
 
 
 def _key(args: Sequence[Any]) -> _Key:
@@ -273,6 +329,8 @@ def _work(block: Block) -> int:
 
 def _plain(tensor: Any) -> Any:
     """A tensor with the elements of `tensor` in order. Raises ExecutionError for one that is not on the host."""
+    if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
     if not tensor.is_cpu:
         raise ExecutionError(f"a tensor is on {tensor.device}, the program runs on the host", operator="cpu")
     return tensor.detach().resolve_neg().contiguous()

@@ -7,11 +7,14 @@ the operator. Its calls stay what they are at every level. On buffers its result
 The attribute `updates` of `@main` pairs a result with the argument that it replaces after the program has run; from the
 kernel level on, where results are arguments as well, it pairs two arguments. `in_place` pairs, at the kernel level, an
 argument that stands for a result with the one in whose memory that result is: they are one buffer.
+
+The attribute `constants` of a function has the arguments that are the same in every call: weights. `constant` marks a
+launch that therefore gives the same in every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from xdsl.dialects import func
@@ -105,16 +108,14 @@ def _replace(call: func.CallOp, callee: func.FuncOp) -> None:
 
 UPDATES = "updates"
 IN_PLACE = "in_place"
+CONSTANTS, CONSTANT = "constants", "constant"
 
 Pairs = tuple[tuple[int, int], ...]
 
 
 def pairs_of(function: FuncOp, name: str) -> Pairs:
     """The pairs in the attribute `name`, none without it. Raises CompileError if it holds something else."""
-    found = function.attributes.get(name)
-    if found is None:
-        return ()
-    numbers: list[int] = [int(n) for n in found.get_values()] if isinstance(found, DenseArrayBase) else [-1]
+    found, numbers = function.attributes.get(name), numbers_of(function, name)
     count = len(function.body.block.args)
     results = len(function.function_type.outputs) or count
     pairs = tuple(zip(numbers[::2], numbers[1::2], strict=False))
@@ -124,9 +125,29 @@ def pairs_of(function: FuncOp, name: str) -> Pairs:
     return pairs
 
 
+def numbers_of(function: FuncOp, name: str) -> list[int]:
+    """The numbers in the attribute `name`, none without it; -1 if it holds something else."""
+    found = function.attributes.get(name)
+    if found is None:
+        return []
+    return [int(n) for n in found.get_values()] if isinstance(found, DenseArrayBase) else [-1]
+
+
+def constant_arguments(function: FuncOp) -> list[SSAValue]:
+    """The arguments that are the same in every call. Raises CompileError if `constants` holds no arguments."""
+    arguments, numbers = function.body.block.args, numbers_of(function, CONSTANTS)
+    if not all(0 <= n < len(arguments) for n in numbers):
+        raise refused(function, f"constants is no list of arguments: {function.attributes[CONSTANTS]}", CompileError)
+    return [arguments[n] for n in numbers]
+
+
 def set_pairs(function: FuncOp, name: str, pairs: Iterable[tuple[int, int]]) -> None:
     """Write the pairs; without any there is no attribute."""
-    numbers = [n for pair in pairs for n in pair]
+    set_numbers(function, name, [n for pair in pairs for n in pair])
+
+
+def set_numbers(function: FuncOp, name: str, numbers: Sequence[int]) -> None:
+    """Write the numbers; without any there is no attribute."""
     function.attributes.pop(name, None)
     if numbers:
         function.attributes[name] = DenseArrayBase.from_list(i64, numbers)

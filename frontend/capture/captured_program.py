@@ -15,7 +15,7 @@ from xdsl.ir import Attribute
 from ...backend.interpreter.running import main_function
 from ...dialects.payload import element_type, is_float8
 from ...dialects.shapes.binding import bind_sizes, symbols_of
-from ...dialects.support.calls import UPDATES, set_pairs
+from ...dialects.support.calls import CONSTANTS, UPDATES, set_numbers, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
 from .arrays import capturing
@@ -183,6 +183,13 @@ class CapturedProgram:
         )
         announce(self.module, outputs, updates)
         return replace(self, outputs=outputs, updates=tuple(updates))
+
+    def constant_module(self) -> ModuleOp:
+        """The module, which says that parameters and buffers are the same in every call, but for those it changes."""
+        module, changed = self.module.clone(), {argument for _, argument in self.updates}
+        found = [i for i, b in enumerate(self.bindings) if b.tensor is not None and i not in changed]
+        set_numbers(main_function(module), CONSTANTS, found)
+        return module
 
     def on(self, device: str, moved: dict[int, torch.Tensor]) -> CapturedProgram:
         """The same program with its parameters and buffers on `device`; `moved` keeps those that were put there, by the

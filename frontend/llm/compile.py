@@ -48,6 +48,7 @@ def compile_model(
     prefill: int = DEFAULT_PREFILL,
     phases: Sequence[str] = PHASES,
     facts: Mapping[str, str] | None = None,
+    prepack_weights: bool = True,
     **options: Any,
 ) -> CompiledModel:
     """Compile the steps of a causal language model; its parameters may be on the meta device.
@@ -62,7 +63,7 @@ def compile_model(
         with steps(f"capturing {phase}"):
             captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
         stamp(captured[phase].module, facts or {})
-        compilations[phase] = compile_captured(captured[phase], **options)
+        compilations[phase] = compile_captured(captured[phase], prepack_weights=prepack_weights, **options)
         compilations[phase].at("kernel")
     return CompiledModel(model, plan, captured, compilations)
 

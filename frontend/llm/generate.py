@@ -116,13 +116,14 @@ class Generator:
         prefill: int = DEFAULT_PREFILL,
         target: str = AUTO,
         executor: str = "auto",
+        prepack_weights: bool = True,
         weights: Callable[[CapturedProgram], CapturedProgram] = lambda captured: captured,
     ) -> Generator:
-        """Compile a model that has its parameters, or whose programs `weights` gives them. Raises CompileError where it
-        cannot be compiled."""
+        """Compile a model that has its parameters, or whose programs `weights` gives them; `prepack_weights` as for
+        `deplodock.compile`. Raises CompileError where it cannot be compiled."""
         plan = plan_model(model, context, prefill)
         steps = (weights(capture_step(model, plan.caches, n)) for n in (plan.length, 1))
-        first, then = (CompiledFunction(step, target, executor) for step in steps)
+        first, then = (CompiledFunction(s, target, executor, prepack_weights=prepack_weights) for s in steps)
         return Generator(first, then, plan)
 
     @staticmethod

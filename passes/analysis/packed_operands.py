@@ -13,6 +13,7 @@ from ...dialects.loop.dependence import Dependence, access_indices, find_contrac
 from ...dialects.payload import CastOp, ConstantOp, element_type
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import Extent
+from .constants import is_constant
 from .nest_schedule import reduction_indices, reductions
 
 
@@ -67,11 +68,13 @@ def copying_nest(
 
 
 def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
-    """The nests that copy what is loaded along the free `index`, which is their last, from tensors that are nobody's:
-    for who wants to know how long they take."""
+    """The nests that copy in each call what is loaded along the free `index`, which is their last, from tensors that
+    are nobody's: for who wants to know how long they take. Constants are copied once."""
     loads, extents = packable_loads(nest, index), extents_of_nest(nest)
     found: list[loop.NestOp] = []
     for load in () if isinstance(loads, str) else loads:
+        if is_constant(load.source):
+            continue
         order = [*(i for i in extents if i in access_indices(load) and i is not index), index]
         at = {i: AffineExpr.dimension(n) for n, i in enumerate(order)}
         source = Block(arg_types=[load.source.type]).args[0]

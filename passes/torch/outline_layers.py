@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from ...dialects.support.calls import CONSTANTS, constant_arguments, set_numbers
 from ...dialects.support.equivalence import structure
 from ...dialects.support.locations import location_of
 from ..rewriting import erase
@@ -167,6 +168,10 @@ def outline(module: ModuleOp, function: func.FuncOp, parts: Sequence[Part], name
     body.add_op(end)
     types = [a.type for a in body.args], [v.type for v in first.outputs]
     outlined = func.FuncOp(name, types, Region(body), "private")
+    constants = {*constant_arguments(function)}
+    set_numbers(
+        outlined, CONSTANTS, [i for i in range(len(first.inputs)) if constants.issuperset(p.inputs[i] for p in parts)]
+    )
     end.location = outlined.location = location
     module.body.block.insert_op_before(outlined, function)
     for part in reversed(parts):  # from the end, so that what a later part reads is still there

@@ -69,3 +69,17 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %c3 = torch.mul.Tensor(self = %c1, other = %c2) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return %c3 : tensor<4xf32>
 }
+
+// -----
+
+// What is constant in every call of the layer is constant in it; %b is in one only.
+// CHECK-LABEL: func.func private @layer(%x: tensor<4xf32>, %w: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> attributes {constants = array<i64: 1>} {
+// CHECK-LABEL: func.func @main
+func.func @main(%x: tensor<4xf32>, %w: tensor<4xf32>, %b: tensor<4xf32>, %v: tensor<4xf32>, %c: tensor<4xf32>)
+    -> tensor<4xf32> attributes {constants = array<i64: 1, 2, 3>} {
+  %0 = torch.mul.Tensor(self = %x, other = %w) {layer = "layers.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %1 = torch.mul.Tensor(self = %0, other = %b) {layer = "layers.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %2 = torch.mul.Tensor(self = %1, other = %v) {layer = "layers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = torch.mul.Tensor(self = %2, other = %c) {layer = "layers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %3 : tensor<4xf32>
+}
