@@ -4,12 +4,13 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-import deplodock
 import pytest
 import torch
+from torch import nn
+
+import deplodock
 from deplodock.errors import ExecutionError
 from deplodock.frontend.artifact import load
-from torch import nn
 
 PACKED = "block=4,16 chunk=64 pack=1"
 
@@ -40,7 +41,8 @@ def test_packed_once() -> None:
     module, x = linear(), torch.randn(4, 64)
     program, always = packed(module, x), packed(module, x, prepack_weights=False)
     assert [launched(p, x) for p in (program, always)] == [1, 2]
-    assert "{constant}" in program.ir("kernel") and "{constant}" not in always.ir("kernel")
+    assert "{constant}" in program.ir("kernel")
+    assert "{constant}" not in always.ir("kernel")
     memory = program.executor.program._constants.memory
     for _ in range(4):
         x = torch.randn(4, 64)
@@ -109,7 +111,8 @@ def test_sizes_that_vary_share_them() -> None:
         x = torch.randn(n, 64)
         close(program(x), module(x))
     kept = {id(p.constants.memory) for p in program.executor.program._placed.values()}
-    assert len(program.executor.program._placed) == 3 and len(kept) == 1
+    assert len(program.executor.program._placed) == 3
+    assert len(kept) == 1
 
 
 def test_buffers_that_a_program_changes_are_none() -> None:
