@@ -30,6 +30,10 @@ class Measured:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
+COMMON = Measured("one lane of a core", 1, 2.0e10, 2.0e10, 6.25e9)
+"""What was not measured is taken to be this."""
+
+
 @dataclass(frozen=True)
 class CoreCosts:
     """What a core spends beside the operations of a nest; the planner's model counts it, and `deplodock tune` corrects
@@ -85,14 +89,15 @@ def user_folder() -> Path:
     return root / "deplodock"
 
 
+RECORDS, CORES, NONE = "DEPLODOCK_RECORDS", "DEPLODOCK_CORES", "none"
+"""The environment variables that name the file of records which is consulted where no other is given, and that of what
+was measured; and what they say if there is to be none, and programs for the CPU are planned for a common one."""
+
+
 def measured_file() -> Path:
     """Where the numbers of this machine are kept."""
-    return user_folder() / "cores.json"
-
-
-RECORDS, NONE = "DEPLODOCK_RECORDS", "none"
-"""The environment variable that names the file of records which is consulted where no other is given, and what it says
-if there is to be none."""
+    named = os.environ.get(CORES, "")
+    return Path(named) if named else user_folder() / "cores.json"
 
 
 def records_file() -> Path | None:
@@ -137,6 +142,15 @@ def read_measured() -> Measured | None:
     return found if same and all(v > 0 and math.isfinite(v) for v in rates) else None
 
 
+def known_cores() -> Measured | None:
+    """What was measured on this processor, or what is common for its number of cores and width of vectors; None where
+    the system does not say, or where that is not to be asked."""
+    if os.environ.get(CORES) == NONE or (name := processor()) == "unknown":
+        return None
+    lanes, _ = vectors(name)
+    return read_measured() or Measured(name, cores(), COMMON.copy, COMMON.read, COMMON.fma * cores() * lanes)
+
+
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -145,14 +159,26 @@ def cores() -> int:
 def processor() -> str:
     """What the processor is called, with the width of its vectors where it has wide ones; `unknown` where the system
     does not say."""
+    name, flags = _told()
+    wide = next((name for flag, (name, *_) in _VECTORS.items() if flag in flags), None)
+    return ", ".join(filter(None, [name, wide]))
+
+
+def bf16_rate() -> float:
+    """How many times as many products of bf16 as of f32 this processor computes in a cycle, by its instructions: for
+    pairs of elements, or for registers of 16 rows of 32 (AMX: 16 cycles each)."""
+    _, flags = _told()
+    return 16.0 if "amx_bf16" in flags else 2.0 if "avx512_bf16" in flags else 1.0
+
+
+def _told() -> tuple[str, list[str]]:
+    """What the system says of the first core: its name, and what it can do."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return "unknown"
+        return "unknown", []
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
-    flags = facts.get("flags", facts.get("Features", "")).split()
-    wide = next((name for flag, (name, *_) in _VECTORS.items() if flag in flags), None)
-    return ", ".join(filter(None, [facts.get("model name", "unknown"), wide]))
+    return facts.get("model name", "unknown"), facts.get("flags", facts.get("Features", "")).split()
 
 
 _VECTORS = {

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TargetError
-from .cores import CoreCosts, caches, device_of_cores, read_factors, read_measured, vectors
+from .cores import CoreCosts, bf16_rate, caches, device_of_cores, known_cores, read_factors, vectors
 from .layouts.linear import LANES
 
 KIB = 1024
@@ -81,6 +81,7 @@ class Core:
     registers  how many vectors it has room for
     tile_rows  rows of the result that a product of panels keeps in registers at once
     l1, l2     bytes of the caches of its own
+    bf16_rate  how many times as fast it multiplies matrices of bf16 as those of f32
     costs      what it spends beside operations
     """
 
@@ -89,6 +90,7 @@ class Core:
     tile_rows: int = 8
     l1: int = 32 * KIB
     l2: int = 1024 * KIB
+    bf16_rate: float = 1.0
     costs: CoreCosts = CoreCosts()
 
 
@@ -281,8 +283,8 @@ def calibrated(name: str) -> Target:
 
 @cache
 def measured_cores() -> Target:
-    """The cores of this machine as far as they were measured; what was not is scaled from a common one."""
-    found = read_measured()
+    """The cores of this machine as far as they are known; what is not is scaled from a common one."""
+    found = known_cores()
     if found is None:
         return CPU
     r, scale = CPU.rates, found.fma / CPU.fp32
@@ -292,7 +294,7 @@ def measured_cores() -> Target:
     speed = {"fp32": found.fma, "tensor": found.fma, "bandwidth": found.read}
     own = caches()
     lanes, registers = vectors(found.processor)
-    core = Core(lanes, registers, registers * 3 // 8, own.get("L1d", Core.l1), own.get("L2", Core.l2))
+    core = Core(lanes, registers, registers * 3 // 8, own.get("L1d", Core.l1), own.get("L2", Core.l2), bf16_rate())
     return replace(CPU, card=card, sms=found.cores, l2=own.get("L3", CPU.l2), rates=rates, core=core, **speed)
 
 

@@ -101,7 +101,7 @@ def _measured() -> str:
 
     found = read_measured()
     if found is None:
-        return "nothing: the planner takes a common processor (`deplodock doctor --measure`)"
+        return "nothing: the planner takes what is common for such cores (`deplodock doctor --measure`)"
     rates = (f"copy {found.copy / 1e9:.1f} GB/s", f"read {found.read / 1e9:.1f} GB/s", f"{found.fma / 1e9:.0f} GFLOP/s")
     return ", ".join(rates)
 

@@ -333,7 +333,26 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
   }
 }
 
-//// panel_fma.bf16 needs panel_fma; to_f32.bf16
+//// tiles
+#ifdef __AMX_BF16__
+// AMX: eight registers of up to 16 rows of 64 bytes. The system has to permit them (arch_prctl, ARCH_REQ_XCOMP_PERM).
+extern "C" long syscall(long, ...);
+static const bool has_tiles = syscall(158, 0x1023, 18) == 0;
+struct Tiles { unsigned char palette = 1, start = 0, none[14] = {}; unsigned short bytes[16] = {}; unsigned char rows[16] = {}; };
+INLINE void tile_config(const Tiles& t) { asm volatile("ldtilecfg %0" ::"m"(t)); }
+INLINE void tile_release() { asm volatile("tilerelease"); }
+template <int t> INLINE void tile_load(const void* p, long row) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(row), "i"(t) : "memory");
+}
+template <int t> INLINE void tile_store(void* p, long row) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(row), "i"(t) : "memory");
+}
+template <int c, int a, int b> INLINE void tile_dot() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+}
+#endif
+
+//// panel_fma.bf16 needs panel_fma; to_f32.bf16; tiles
 // A matrix of bf16 as f32, with what is side by side in memory side by side.
 template <int rows, int columns> static void widened(float* to, const bf16* from, long row, long column, Range high, Range wide) {
   if (column != 1 && row == 1) return widened<columns, rows>(to, from, column, row, wide, high);
@@ -343,7 +362,7 @@ template <int rows, int columns> static void widened(float* to, const bf16* from
     for (; j < wide.end; ++j) to[i * columns + j] = to_f32(from[i * row + j * column]);
   }
 }
-#if defined(AVX512) && defined(__AVX512BF16__)
+#if defined(AVX512) && defined(__AVX512BF16__) || defined(__AMX_BF16__)
 // The words of a panel whose rows are pairs of rows of b.
 template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, long end) {
   if (row == 1 && column % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, pairs, {0, end});
@@ -360,10 +379,61 @@ template <int columns> static void pack_pairs(int* to, const bf16* from, long ro
     }
 }
 #endif
+#ifdef __AMX_BF16__
+// c += a * b for up to 32 rows of c and for a panel of b in pairs, `step` of which are multiplied at once: 16, and then what
+// is left. Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
+template <int width>
+static void tiles_fma(long rows, float* c, long c_row, const bf16* a, long a_row, const int* panel, long pairs, long step = 16) {
+  const long whole = pairs / step * step, first = min(rows, 16l), second = rows - first;
+  if (whole < pairs) tiles_fma<width>(rows, c, c_row, a + 2 * whole, a_row, panel + whole * width, pairs - whole, pairs - whole);
+  if (!whole) return;
+  Tiles t;
+  for (int i = 0; i < 8; ++i) {
+    t.rows[i] = i > 5 ? step : (i < 4 ? i > 1 : i > 4) ? second : first;
+    t.bytes[i] = !t.rows[i] ? 0 : i == 4 || i == 5 ? 4 * step : 64;
+  }
+  tile_config(t);
+  tile_load<0>(c, 4 * c_row);
+  if (width > 16) tile_load<1>(c + 16, 4 * c_row);
+  if (second) tile_load<2>(c + 16 * c_row, 4 * c_row);
+  if (second && width > 16) tile_load<3>(c + 16 * c_row + 16, 4 * c_row);
+  for (long k = 0; k < whole; k += step) {
+    tile_load<4>(a + 2 * k, 2 * a_row), tile_load<6>(panel + k * width, 4 * width), tile_dot<0, 4, 6>();
+    if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width), tile_dot<1, 4, 7>();
+    if (second) tile_load<5>(a + 16 * a_row + 2 * k, 2 * a_row), tile_dot<2, 5, 6>();
+    if (second && width > 16) tile_dot<3, 5, 7>();
+  }
+  tile_store<0>(c, 4 * c_row);
+  if (width > 16) tile_store<1>(c + 16, 4 * c_row);
+  if (second) tile_store<2>(c + 16 * c_row, 4 * c_row);
+  if (second && width > 16) tile_store<3>(c + 16 * c_row + 16, 4 * c_row);
+}
+#endif
 // With operands in bf16; in pairs where the processor has them and the rows of a are even.
 template <int M, int N, int K, int step = 0>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
+#ifdef __AMX_BF16__
+  if constexpr (K % 2 == 0 && N >= 16)
+    if (has_tiles && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
+      constexpr int width = N > 16 ? 32 : 16;
+      const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
+      alignas(64) bf16 left[M * K];
+      alignas(64) int panel[K / 2 * width];
+      c += e.rows.begin * N, a += e.rows.begin * a_row + e.depth.begin * a_column, b += e.depth.begin * b_row;
+      if (a_column != 1) {
+        for (long i = 0; i < high; ++i)
+          for (long k = 0; k < 2 * pairs; ++k) left[i * K + k] = a[i * a_row + k * a_column];
+        a = left, a_row = K;
+      }
+      for (long j = 0; high > 0 && j < e.columns.end; j += width) {
+        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
+        for (long i = 0; i < high; i += 32)
+          tiles_fma<width>(min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
+      }
+      return tile_release();
+    }
+#endif
 #if defined(AVX512) && defined(__AVX512BF16__)
   const bool in_pairs = a_column == 1 && a_row % 2 == 0;
   if constexpr (K % 2 == 0 && N >= lanes)

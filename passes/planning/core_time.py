@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import numpy as np
+from xdsl.dialects.builtin import bf16
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.cores import PAGE
 from ...dialects.loop import ReduceOp, StagedReduceOp
-from ...dialects.payload import element_bytes, tensor_bytes
+from ...dialects.payload import element_bytes, element_type, tensor_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.target import Core, Target
 from ..analysis.packed_operands import loaded_factor
@@ -262,6 +263,7 @@ class CoreTime:
         rows = ceil_div(tall, ceil_div(tall, most))
         panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
+        step = step / (core.bf16_rate if all(map(_is_bf16, factors)) else 1)
         fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
         order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed)
         in_place = (right in rhs) & (tall <= most) | bool(packed & rhs) & (wide == vectors * lanes)
@@ -300,6 +302,12 @@ def _is_rescaled(stage: ReduceOp) -> bool:
     """Whether a reduction runs together with others, which what it has so far changes."""
     around = stage.parent_op()
     return isinstance(around, StagedReduceOp) and len([*around.rescale.block.ops]) > 1
+
+
+def _is_bf16(factor: SSAValue) -> bool:
+    """Whether a factor of a product is loaded in bf16."""
+    load = loaded_factor(factor)
+    return load is not None and element_type(load.source.type) == bf16
 
 
 def _neighbours(factor: SSAValue) -> SSAValue | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,16 +13,39 @@ import pytest
 from deplodock.backend.cpu import measure
 from deplodock.dialects import cores, target
 from deplodock.dialects.cores import Measured, read_measured
+from deplodock.dialects.loop import NestOp
+from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.target import Core
+from deplodock.passes.planning.cost_model import Model
+from deplodock.passes.planning.nest_info import NestInfo
+from deplodock.passes.planning.plan_schedules import plan
 from deplodock.tools.cli import main
 
 FOUND = Measured(cores.processor(), cores.cores(), 11e9, 23e9, 700e9)
+
+PRODUCT = """
+func.func @main(%x: tensor<512x512xDTYPE>, %w: tensor<512x512xDTYPE>) -> tensor<512x512xf32> {
+  %y = loop.nest (%i, %j) in [512, 512] -> tensor<512x512xf32> {
+    %s = loop.reduce add (%k) in [512] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<512x512xDTYPE>
+      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<512x512xDTYPE>
+      %c = payload.cast %a : DTYPE -> f32
+      %d = payload.cast %b : DTYPE -> f32
+      %p = arith.mulf %c, %d : f32
+      loop.yield %p : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<512x512xf32>
+}
+"""
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file of measurements, of a user who has none yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(target, "read_measured", read_measured)
+    monkeypatch.delenv("DEPLODOCK_CORES")
     (tmp_path / "deplodock").mkdir(mode=0o700)
     target.measured_cores.cache_clear()
     target.calibrated.cache_clear()
@@ -53,7 +77,36 @@ def test_the_planner_reads_what_was_measured(file: Path) -> None:
 )
 def test_what_is_damaged_or_of_another_machine_is_left(file: Path, text: str) -> None:
     file.write_text(text)
+    assert target.get_target("cpu").rates.memory == target.CPU.rates.memory
+
+
+@pytest.mark.parametrize(("flags", "lanes", "room", "rate"), [
+    ("sse2 avx avx2", 8, 16, 1), ("sse2", 4, 16, 1), ("asimd", 4, 32, 1), ("avx2 avx512f avx512_bf16", 16, 32, 2),
+    ("avx512f avx512_bf16 amx_bf16", 16, 32, 16),
+])  # fmt: skip
+def test_what_is_not_measured_is_as_the_system_says(
+    file: Path, monkeypatch: pytest.MonkeyPatch, flags: str, lanes: int, room: int, rate: int
+) -> None:
+    monkeypatch.setattr(cores, "_told", lambda: ("a processor", flags.split()))
+    monkeypatch.setattr(cores, "cores", lambda: 6)
+    found = target.get_target("cpu")
+    assert found.core is not None
+    assert (found.sms, found.core.lanes, found.core.registers, found.core.bf16_rate) == (6, lanes, room, rate)
+    assert found.rates.fma == target.CPU.rates.fma * (6 * lanes) / (4 * 16)
+    monkeypatch.setenv("DEPLODOCK_CORES", "none")
+    target.measured_cores.cache_clear()
+    target.calibrated.cache_clear()
     assert target.get_target("cpu") is target.CPU
+
+
+def test_products_of_bf16_take_less_time_where_it_is_multiplied_faster() -> None:
+    for dtype, shorter in (("bf16", True), ("f16", False)):
+        text = PRODUCT.replace("DTYPE", dtype)
+        module = parse_module(make_context(), text, "product.mlir")
+        nest = next(op for op in module.walk() if isinstance(op, NestOp))
+        targets = (replace(target.CPU, core=Core(bf16_rate=rate)) for rate in (1.0, 2.0))
+        slow, fast = (Model(NestInfo(nest), t).predict(plan(nest, target.CPU)).seconds for t in targets)
+        assert (fast < 0.9 * slow) == shorter
 
 
 def test_doctor_measures(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
