@@ -98,10 +98,10 @@ struct Constant {
   Py_ssize_t argument;
   const void* data;
   uint32_t version;
-  static Constant of(Py_ssize_t argument, const Tensor& t) {
+  static Constant of(Py_ssize_t argument, Tensor& t) {
     return {argument, t.data(), t.is_inference() ? 0 : t.version_counter().current_version()};
   }
-  bool matches(const Tensor& t) const {
+  bool matches(Tensor& t) const {
     const Constant now = of(argument, t);
     return now.data == data && now.version == version;
   }
