@@ -84,7 +84,8 @@ def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -
             f"{f['phase']} of {f['tokens']} with a context of {f['context']}: {f['kernels']} distinct kernels,"
             f" {f['launches']} launches (of a layer: {layers}),"
             f" {f['moved_bytes'] / f['tokens'] / 1e6:.1f} MB moved a token,"
-            f" {f['arena_bytes'] / 1e6:.1f} MB between arguments and results\n"
+            f" {f['arena_bytes'] / 1e6:.1f} MB between arguments and results"
+            + (f", {f['constant_bytes'] / 1e6:.1f} MB computed once from weights\n" if f["constant_bytes"] else "\n")
         )
     text += f"{seconds:.1f} s" + (f", written to {output}" if output else "") + "\n"
     terminal.tell(text)

@@ -84,7 +84,8 @@ def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
                 "kernels": len({x.kernel for x in plan.launches}),
                 "launches": len(plan.launches),
                 "launches_per_layer": launches_of_layers(compilation),
-                "arena_bytes": plan.arena_bytes,
+                "arena_bytes": plan.call_bytes,
+                "constant_bytes": plan.constant_bytes,
                 "moved_bytes": sum(k.launches * k.work.bytes for k in kernels_of(compilation)),
                 "pass_seconds": sum(s for _, s in compilation.seconds),
             }
