@@ -246,6 +246,7 @@ struct Extents { Range rows, columns, depth; };
 template <int rows, int vectors, int step, bool all_used, class T, class S>
 static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
+  if (lanes < 16) asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
   const S* row_of[rows];
 #pragma GCC unroll 14
   for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (all_used || i < used ? i : 0) * apart);
