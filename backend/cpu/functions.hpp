@@ -254,7 +254,7 @@ static void block_fma(long used, T* c, long c_row, const S* a, long apart, const
     vec<S> row[vectors];
     if (step) __builtin_prefetch(a + k * apart + 2 * rows * step);  // of the next rows: processors see no more than some pages
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) row[j] = load(panel + k * pitch + j * lanes);
+    for (int j = 0; j < vectors; ++j) row[j] = in_register(load(panel + k * pitch + j * lanes));
 #pragma GCC unroll 14
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
@@ -268,11 +268,11 @@ static void block_fma(long used, T* c, long c_row, const S* a, long apart, const
 }
 // The same for as many of `left` rows as a block has; how many these are.
 template <int rows, int vectors, int step, class... More> INLINE long rows_fma(long left, More... more) {
-  constexpr int fewer = rows > 12 || rows == 8 || rows == 7 ? rows - 1 : rows > 8 ? 8 : rows == 6 ? 4 : rows / 2;
-  if constexpr (step && rows > 1)
+  constexpr int fewer = lanes < 16 || rows > 12 || rows == 8 || rows == 7 ? rows - 1 : rows > 8 ? 8 : rows == 6 ? 4 : rows / 2;
+  if constexpr (step ? rows > 1 : lanes < 16 && rows > 4)  // of 4 rows sums enough are under way
     if (left < rows) return rows_fma<fewer, vectors, step>(left, more...);
   step || left >= rows ? block_fma<rows, vectors, step, true>(left, more...) : block_fma<rows, vectors, step, false>(left, more...);
-  return rows;
+  return min<long>(left, rows);
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
 constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
@@ -289,8 +289,8 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
     long pitch = width;
     const S* const from = panel_of(panel, j, high <= most, pitch);
     for (long k = 0; k < depth; k += terms)
-      for (long i = 0; i < high;)
-        i += rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, long(N), a + (step ? i * step + k * apart : i * apart + k),
+      for (long i = 0, left = parts; i < high; --left)
+        i += rows_fma<most, vectors, step>(lanes < 16 ? (high - i + left - 1) / left : min(rows, high - i), c + i * N + j, long(N), a + (step ? i * step + k * apart : i * apart + k),
                                            apart, from + k * pitch, pitch, min(terms, depth - k));
   }
 }

@@ -66,6 +66,13 @@ template <class T> INLINE vec<T> load(const T* p) {
   return *(const Anywhere*)p;
 }
 template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
+// A vector that several operations take: g++ would have each of them load it again.
+template <class V> INLINE V in_register(V v) {
+#if defined(__AVX__) && !defined(__AVX512F__)
+  if constexpr (sizeof v == 32) asm("" : "+x"(v));
+#endif
+  return v;
+}
 INLINE mask load(const bool* p) { return as_mask(load((const signed char*)p) != 0); }
 INLINE void store(bool* p, mask m) { store((signed char*)p, convert<signed char>(m & 1)); }
 
