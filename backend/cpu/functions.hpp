@@ -237,6 +237,13 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
     for (long j = begin; j < end; ++j) to[i * pitch + j] = from[i * row + j * column];
   }
 }
+// Several panels of a matrix whose rows are contiguous, one after the other: long pieces of its rows are read.
+template <int panels, int columns, int rows, class T> static void pack_panels(T* to, const T* from, long row, long high) {
+  for (long i = 0; i < high; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < panels * columns; j += lanes)
+      store(to + j / columns * columns * rows + i * columns + j % columns, load(from + i * row + j));
+}
 
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
@@ -275,6 +282,7 @@ template <int rows, int vectors, int step, class... More> INLINE long rows_fma(l
   return min<long>(left, rows);
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
+template <int N, class T> constexpr int panels_at_once = lanes < 16 && N >= 4 * panel_vectors<N, T> * lanes ? 4 : 1;
 constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
 // that packs it into the nearest cache.
@@ -284,7 +292,7 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
   constexpr int full = lanes < 16 ? 6 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
   constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
   const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
-  alignas(64) S panel[K * width];
+  alignas(64) S panel[panels_at_once<N, T> * K * width];
   for (long j = columns.begin / width * width; high > 0 && j < columns.end; j += width) {
     long pitch = width;
     const S* const from = panel_of(panel, j, high <= most, pitch);
@@ -310,12 +318,17 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
         c[i * N + j] += sum;
       }
   } else {
-    constexpr int width = panel_vectors<N, T> * lanes;
+    constexpr int width = panel_vectors<N, T> * lanes, several = panels_at_once<N, T> * width;
     const auto panel_of = [=](T* panel, long j, bool once, long& pitch) -> const T* {
       const T* const from = b + j * b_column;
       if (b_column == 1 && (once || b_row == width) && e.columns.begin <= j && j + width <= e.columns.end) {
         pitch = b_row;
         return from;
+      }
+      const long first = j / several * several;
+      if (several > width && b_column == 1 && e.columns.begin <= first && first + several <= e.columns.end) {
+        if (j == first) pack_panels<several / width, width, K>(panel, from, b_row, depth);
+        return panel + (j - first) * K;
       }
       pack<width>(panel, from, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
       return panel;
