@@ -59,14 +59,14 @@ INLINE bf16_vec to_bf16(vec<float> x) {
 }
 
 //// to_f32.f16 needs f16; to_f32.f16
-#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__) && !defined(__clang__)
+#if defined(AVX) && defined(__F16C__)
 INLINE vec<float> to_f32(f16_vec x) { return (vec<float>)__builtin_ia32_vcvtph2ps256((vec<short>)x.bits); }
 #else
 INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
 #endif
 
 //// to_f16.f16 needs f16; to_f16
-#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__) && !defined(__clang__)
+#if defined(AVX) && defined(__F16C__)
 INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)__builtin_ia32_vcvtps2ph256(x, 0))}; }
 #else
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
@@ -78,6 +78,8 @@ INLINE vec<float> clamped(vec<float> x, float least, float most) {
 #ifdef AVX512
   const auto y = __builtin_ia32_maxps512_mask(all(least), x, x, -1, 4);
   return __builtin_ia32_minps512_mask(all(most), y, y, -1, 4);
+#elif defined(AVX)
+  return __builtin_ia32_minps256(all(most), __builtin_ia32_maxps256(all(least), x));
 #else
   x = x < least ? all(least) : x;
   return x > most ? all(most) : x;

@@ -6,6 +6,8 @@
 // Instructions that have no operator are written as g++ names them; clang finds its own.
 #if defined(__AVX512F__) && !defined(__clang__)
 #define AVX512
+#elif defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+#define AVX
 #endif
 
 #if defined(__AVX512F__)
@@ -68,7 +70,7 @@ template <class T> INLINE vec<T> load(const T* p) {
 template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
 // A vector that several operations take: g++ would have each of them load it again.
 template <class V> INLINE V in_register(V v) {
-#if defined(__AVX__) && !defined(__AVX512F__)
+#ifdef AVX
   if constexpr (sizeof v == 32) asm("" : "+x"(v));
 #endif
   return v;
@@ -208,6 +210,9 @@ template <class V> INLINE V min_nan(V a, V b) { return ((a < b) | (a != a)) ? a 
 #ifdef AVX512  // the instructions give the second operand where one is NaN
 INLINE vec<float> max_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_maxps512_mask(a, b, b, -1, 4); }
 INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_minps512_mask(a, b, b, -1, 4); }
+#elif defined(AVX)
+INLINE vec<float> max_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_maxps256(a, b); }
+INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_minps256(a, b); }
 #endif
 
 #define ATOMIC(NAME, EXPRESSION) template <class T> static T NAME(T* p, T v) { \
