@@ -249,11 +249,11 @@ template <int panels, int columns, int rows, class T> static void pack_panels(T*
 
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
-// c += a * b for `rows` rows of c, or for those that are `used`, which stay in registers, and for a panel of b, whose rows
-// are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are,
-// and neighbours in one so many: all rows are used then.
+// c += a * b, or c = a * b if not `more`, for `rows` rows of c, or for those that are `used`, which stay in registers, and
+// for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
+// with a `step`, its columns are, and neighbours in one so many: all rows are used then.
 template <int rows, int vectors, int step, bool all_used, class T, class S>
-static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
+static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
   if (lanes < 16) asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
   const S* row_of[rows];
@@ -273,7 +273,7 @@ static void block_fma(long used, T* c, long c_row, const S* a, long apart, const
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j)
-      if (all_used || i < used) store(c + i * c_row + j * lanes, load(c + i * c_row + j * lanes) + sum[i][j]);
+      if (all_used || i < used) store(c + i * c_row + j * lanes, more ? load(c + i * c_row + j * lanes) + sum[i][j] : sum[i][j]);
 }
 // The same for as many of `left` rows as a block has; how many these are.
 template <int rows, int vectors, int step, class... More> INLINE long rows_fma(long left, More... more) {
@@ -288,7 +288,7 @@ template <int N, class T> constexpr int panels_at_once = lanes < 16 && N >= 4 * 
 constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
 // that packs it into the nearest cache.
-template <int M, int N, int K, int step, class T, class S, class Panel>
+template <int M, int N, int K, int step, bool fresh, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
   constexpr int full = lanes < 16 ? 6 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
@@ -300,12 +300,14 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
     const S* const from = panel_of(panel, j, high <= most, pitch);
     for (long k = 0; k < depth; k += terms)
       for (long i = 0, left = parts; i < high; --left)
-        i += rows_fma<most, vectors, step>(lanes < 16 ? (high - i + left - 1) / left : min(rows, high - i), c + i * N + j, long(N), a + (step ? i * step + k * apart : i * apart + k),
-                                           apart, from + k * pitch, pitch, min(terms, depth - k));
+        i += rows_fma<most, vectors, step>(lanes < 16 ? (high - i + left - 1) / left : min(rows, high - i), c + i * N + j,
+                                           long(N), a + (step ? i * step + k * apart : i * apart + k), apart,
+                                           from + k * pitch, pitch, min(terms, depth - k), !fresh || k > 0);
   }
 }
-// c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
-template <int M, int N, int K, int step = 0, class T>
+// c += a * b, or c = a * b where it is `fresh`: M x N row by row, M x K and K x N with strides; outside of `extents`, of
+// which there are none then, the operands are zero.
+template <int M, int N, int K, int step = 0, bool fresh = false, class T>
 static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
   const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin;
@@ -317,7 +319,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
       for (int j = e.columns.begin; j < e.columns.end; ++j) {
         T sum{};
         for (int k = 0; k < depth; ++k) sum = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], sum);
-        c[i * N + j] += sum;
+        c[i * N + j] = fresh ? sum : c[i * N + j] + sum;
       }
   } else {
     constexpr int width = panel_vectors<N, T> * lanes, several = panels_at_once<N, T> * width;
@@ -336,7 +338,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
       return panel;
     };
     if constexpr (step) {
-      panels_fma<M, N, K, step>(c, a, a_column, high, depth, e.columns, panel_of);
+      panels_fma<M, N, K, step, fresh>(c, a, a_column, high, depth, e.columns, panel_of);
     } else {
       constexpr int pitch = K + lanes;
       alignas(64) T left[M * pitch];
@@ -344,7 +346,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
         pack<K, pitch>(left, a, a_row, a_column, high, {0, depth});
         a = left, a_row = pitch;
       }
-      panels_fma<M, N, K, 0>(c, a, a_row, high, depth, e.columns, panel_of);
+      panels_fma<M, N, K, 0, fresh>(c, a, a_row, high, depth, e.columns, panel_of);
     }
   }
 }
@@ -426,7 +428,7 @@ static void tiles_fma(long rows, float* c, long c_row, const bf16* a, long a_row
 }
 #endif
 // With operands in bf16; in pairs where the processor has them and the rows of a are even.
-template <int M, int N, int K, int step = 0>
+template <int M, int N, int K, int step = 0, bool fresh = false>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
 #ifdef __AMX_BF16__
@@ -464,11 +466,11 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
       };
       c += e.rows.begin * N;
       if (in_pairs)
-        return panels_fma<M, N, K / 2, 0>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
+        return panels_fma<M, N, K / 2, 0, fresh>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
       if constexpr (M % lanes == 0) {
         alignas(64) int left[M * K / 2];
         pack_pairs<M>(left, a, a_column, a_row, pairs, high);
-        return panels_fma<M, N, K / 2, 1>(c, left, M, high, pairs, e.columns, panel_of);
+        return panels_fma<M, N, K / 2, 1, fresh>(c, left, M, high, pairs, e.columns, panel_of);
       }
     }
 #endif
@@ -476,5 +478,5 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
   widened<M, K>(left, a, a_row, a_column, e.rows, e.depth);
   widened<K, N>(right, b, b_row, b_column, e.depth, e.columns);
   const bool a_turned = a_column != 1 && a_row == 1, b_turned = b_column != 1 && b_row == 1;
-  panel_fma<M, N, K>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1, e);
+  panel_fma<M, N, K, 0, fresh>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1, e);
 }

@@ -48,7 +48,7 @@ from .dots import PAIRS, Factor
 from .ends import End, Limit, end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import extents, is_bf16, is_read_by_columns, operands
+from .panels import extents, is_bf16, is_read_by_columns, is_zero, operands
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Local, VectorWriter
 
@@ -87,19 +87,23 @@ class VectorStatements(Statements):
         self.writer.places[op.result] = Place(self.writer.ids[op.kind.data.value], 1)
 
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
-        """A product of matrices, into the accumulator's own memory where nobody else reads that."""
+        """A product of matrices, into the accumulator's own memory where nobody else reads that, or as it is where the
+        accumulator is zero."""
         writer = self.vectors
         given, matrices = list[str](), operands(op)
         for matrix in matrices:
             if matrix.load is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
             given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
-        target = self.taken_over(op.acc, op.result)
+        ends = extents(writer, op, matrices)
+        fresh = ends is None and is_zero(op.acc)
+        target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
         writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
-        if ends := extents(writer, op, matrices):
+        if ends is not None:
             given.append(ends)
-        how = f", {matrices[0].row}" if is_read_by_columns(matrices[0]) else ""
+        step = matrices[0].row if is_read_by_columns(matrices[0]) else 0
+        how = f", {step}, true" if fresh else f", {step}" if step else ""
         writer.line(f"panel_fma<{rows}, {columns}, {depth}{how}>({', '.join([target.name, *given])});")
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:

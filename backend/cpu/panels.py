@@ -138,7 +138,7 @@ def plain_load(value: SSAValue) -> LoadOp | None:
     """The load of a value that may as well be read where it lies: from memory that the kernel does not write, and zero
     where its checks do not hold."""
     load = value.owner
-    if not isinstance(load, LoadOp) or load.xor is not None or load.checks and not _is_zero(load.fill):
+    if not isinstance(load, LoadOp) or load.xor is not None or load.checks and not is_zero(load.fill):
         return None
     if any(registers(c) > 1 for c in (*load.coordinates, *load.checks)):
         return None
@@ -184,7 +184,8 @@ def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tupl
     return tuple(found)
 
 
-def _is_zero(value: SSAValue | None) -> bool:
+def is_zero(value: SSAValue | None) -> bool:
+    """Whether a value is a constant, zero in all registers."""
     return value is not None and isinstance(value.owner, ConstantOp) and value.owner.scalar == 0
 
 
