@@ -227,10 +227,15 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
           else for (long l = j; l < j + lanes; ++l) to[i * pitch + l] = begin <= l && l < end ? from[i * row + l] : T(0);
       return;
     }
+  // What the next panel is made of comes meanwhile, where that is near: from afar it costs more than it gains.
+  const bool near = lanes < 16 && columns * column * sizeof(T) <= 8192;
   long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
   for (; whole && done + lanes <= high; done += lanes) {
-    for (long j = 0; j < whole; j += lanes) transpose(to + done * pitch + j, pitch, from + j * column + done, column);
+    for (long j = 0; j < whole; j += lanes) {
+      if (near) PER_LANE __builtin_prefetch(from + (j + columns + l) * column + done);
+      transpose(to + done * pitch + j, pitch, from + j * column + done, column);
+    }
     for (long j = whole; j < columns; ++j)
       for (int l = 0; l < lanes; ++l) to[(done + l) * pitch + j] = j < end ? from[done + l + j * column] : T(0);
   }
