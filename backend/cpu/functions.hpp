@@ -231,13 +231,15 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
   const bool near = lanes < 16 && columns * column * sizeof(T) <= 8192;
   long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
-  for (; whole && done + lanes <= high; done += lanes) {
+  constexpr long line = sizeof(T) * lanes < 64 ? 64 / sizeof(T) : lanes;  // rows at once: lines far apart do not stay
+  for (long rows; whole && done + lanes <= high; done += rows) {
+    rows = min(line, (high - done) / lanes * lanes);
     for (long j = 0; j < whole; j += lanes) {
       if (near) PER_LANE __builtin_prefetch(from + (j + columns + l) * column + done);
-      transpose(to + done * pitch + j, pitch, from + j * column + done, column);
+      for (long i = done; i < done + rows; i += lanes) transpose(to + i * pitch + j, pitch, from + j * column + i, column);
     }
     for (long j = whole; j < columns; ++j)
-      for (int l = 0; l < lanes; ++l) to[(done + l) * pitch + j] = j < end ? from[done + l + j * column] : T(0);
+      for (long i = done; i < done + rows; ++i) to[i * pitch + j] = j < end ? from[i + j * column] : T(0);
   }
   for (long i = done; i < high; ++i) {
     if (end - begin < columns) __builtin_memset(to + i * pitch, 0, columns * sizeof(T));
