@@ -233,13 +233,13 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
   constexpr long line = sizeof(T) * lanes < 64 ? 64 / sizeof(T) : lanes;  // rows at once: lines far apart do not stay
   for (long rows; whole && done + lanes <= high; done += rows) {
-    rows = min(line, (high - done) / lanes * lanes);
+    rows = line > lanes ? min(line, (high - done) / lanes * lanes) : lanes;
     for (long j = 0; j < whole; j += lanes) {
       if (near) PER_LANE __builtin_prefetch(from + (j + columns + l) * column + done);
-      for (long i = done; i < done + rows; i += lanes) transpose(to + i * pitch + j, pitch, from + j * column + i, column);
+      for (int l = 0; l < rows; l += lanes) transpose(to + (done + l) * pitch + j, pitch, from + j * column + done + l, column);
     }
     for (long j = whole; j < columns; ++j)
-      for (long i = done; i < done + rows; ++i) to[i * pitch + j] = j < end ? from[i + j * column] : T(0);
+      for (int l = 0; l < rows; ++l) to[(done + l) * pitch + j] = j < end ? from[done + l + j * column] : T(0);
   }
   for (long i = done; i < high; ++i) {
     if (end - begin < columns) __builtin_memset(to + i * pitch, 0, columns * sizeof(T));
@@ -288,7 +288,7 @@ template <int rows, int vectors, int step, class... More> INLINE long rows_fma(l
   if constexpr (step ? rows > 1 : lanes < 16 && rows > 4)  // of 4 rows sums enough are under way
     if (left < rows) return rows_fma<fewer, vectors, step>(left, more...);
   step || left >= rows ? block_fma<rows, vectors, step, true>(left, more...) : block_fma<rows, vectors, step, false>(left, more...);
-  return min<long>(left, rows);
+  return lanes < 16 ? min<long>(left, rows) : rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
 template <int N, class T> constexpr int panels_at_once = lanes < 16 && N >= 4 * panel_vectors<N, T> * lanes ? 4 : 1;
