@@ -93,10 +93,10 @@ kernel.func @sums_of_long_rows(%x: memref<2x2048xf32>, %y: memref<2xf32>) grid [
 // -----
 
 // A product of matrices reads its operands where they lie, by strides, up to where they end: %w has columns as rows. What
-// was computed is an array.
+// was computed is an array. Into zero it is written as it is, without reading.
 // CHECK:       block_fma(
 // CHECK:       // --- kernels
-// CHECK:         panel_fma<8, 16, 4>(c, &x[0], 8, 2, &w[4], 1, 8);
+// CHECK:         panel_fma<8, 16, 4, 0, true>(c, &x[0], 8, 2, &w[4], 1, 8);
 // CHECK-NEXT:    // cpp.mlir:
 // CHECK-NEXT:    panel_fma<8, 16, 4>(c, &x[4], 8, 1, &w[4], 1, 8, {{.*}}0, min<long>(8, 5)}, {0, 16}, {0, 4{{.*}});
 // CHECK:           store(&e[i], a2 + a2);
