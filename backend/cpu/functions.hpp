@@ -405,23 +405,25 @@ template <int columns> static void pack_pairs(int* to, const bf16* from, long ro
 }
 #endif
 #ifdef __AMX_BF16__
-// c += a * b for up to 32 rows of c and for a panel of b in pairs, `step` of which are multiplied at once: 16, and then what
-// is left. Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
+// c += a * b for up to 32 rows of c and for a panel of b in pairs, `step` of which are multiplied at once: 16, and what is
+// left. c is zero before unless it is `read`. Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
 template <int width>
-static void tiles_fma(long rows, float* c, long c_row, const bf16* a, long a_row, const int* panel, long pairs, long step = 16) {
+static void tiles_fma(bool read, long rows, float* c, long c_row, const bf16* a, long a_row, const int* panel, long pairs,
+                      long step = 16) {
   const long whole = pairs / step * step, first = min(rows, 16l), second = rows - first;
-  if (whole < pairs) tiles_fma<width>(rows, c, c_row, a + 2 * whole, a_row, panel + whole * width, pairs - whole, pairs - whole);
+  const long left = pairs - whole;
+  if (left) tiles_fma<width>(read, rows, c, c_row, a + 2 * whole, a_row, panel + whole * width, left, left), read = true;
   if (!whole) return;
   Tiles t;
   for (int i = 0; i < 8; ++i) {
     t.rows[i] = i > 5 ? step : (i < 4 ? i > 1 : i > 4) ? second : first;
     t.bytes[i] = !t.rows[i] ? 0 : i == 4 || i == 5 ? 4 * step : 64;
   }
-  tile_config(t);
-  tile_load<0>(c, 4 * c_row);
-  if (width > 16) tile_load<1>(c + 16, 4 * c_row);
-  if (second) tile_load<2>(c + 16 * c_row, 4 * c_row);
-  if (second && width > 16) tile_load<3>(c + 16 * c_row + 16, 4 * c_row);
+  tile_config(t);  // all registers are zero
+  if (read) tile_load<0>(c, 4 * c_row);
+  if (read && width > 16) tile_load<1>(c + 16, 4 * c_row);
+  if (read && second) tile_load<2>(c + 16 * c_row, 4 * c_row);
+  if (read && second && width > 16) tile_load<3>(c + 16 * c_row + 16, 4 * c_row);
   for (long k = 0; k < whole; k += step) {
     tile_load<4>(a + 2 * k, 2 * a_row), tile_load<6>(panel + k * width, 4 * width), tile_dot<0, 4, 6>();
     if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width), tile_dot<1, 4, 7>();
@@ -454,7 +456,7 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
       for (long j = 0; high > 0 && j < e.columns.end; j += width) {
         pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
         for (long i = 0; i < high; i += 32)
-          tiles_fma<width>(min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
+          tiles_fma<width>(!fresh, min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
       }
       return tile_release();
     }
