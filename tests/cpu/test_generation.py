@@ -22,9 +22,14 @@ def test_greedy_tokens_are_those_of_transformers(dtype: torch.dtype) -> None:
     model = tiny_model("llama").to(dtype)
     generator = Generator.from_model(model, context=32, prefill=8)
     assert {p.executor.name for p in (generator.prefill, generator.decode)} == {"cpu"}
-    expected = greedy(model, 16)
-    assert len(set(expected)) > 4
-    assert list(generator(PROMPT, 16)) == expected
+    tokens = list(generator(PROMPT, 16))
+    assert len(set(tokens)) > 4
+    if dtype == torch.float32:
+        assert tokens == greedy(model, 16)
+    with torch.no_grad():  # in bf16 processors round sums in other orders, and two tokens may be as likely
+        logits = model.float()(torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
+    assert (logits.amax(-1) - chosen <= 0.01 * logits.abs().amax(-1)).all()
 
 
 def test_weights_of_8_bits_stand_for_those_that_were_there() -> None:
