@@ -1,6 +1,6 @@
-// Functions of vectors, a section for each: `//// key needs keys`. The polynomials are minimax (Remez), without branches.
+// Functions of vectors, in sections as those of functions.cuh. The polynomials are minimax (Remez), without branches.
 
-//// fused
+//// vector.fused
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
@@ -27,7 +27,7 @@ INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
 #endif
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
 
-//// polynomial needs fused
+//// vector.polynomial needs vector.fused
 // Of x, by its coefficients, the highest first.
 template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
   auto p = all(first);
@@ -35,7 +35,7 @@ template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C.
   return p;
 }
 
-//// pairs.bf16 needs bf16; fused
+//// vector.pairs.bf16 needs bf16; vector.fused
 // Elements of bf16 that are neighbours in memory as words; of those from one on up to another one, the others being 0.
 INLINE vec<int> pairs(const bf16* p) {
   vec<int> v;
@@ -49,30 +49,30 @@ INLINE vec<int> pairs(const bf16* p, long long begin, long long end) {
   return pairs(all_of);
 }
 
-//// to_f32.bf16 needs bf16; to_f32.bf16
+//// vector.to_f32.bf16 needs bf16; to_f32.bf16
 INLINE vec<float> to_f32(bf16_vec x) { return (vec<float>)(convert<unsigned>(x.bits) << 16); }
 
-//// to_bf16.bf16 needs bf16; to_bf16
+//// vector.to_bf16.bf16 needs bf16; to_bf16
 INLINE bf16_vec to_bf16(vec<float> x) {
   const auto u = (vec<unsigned>)x;
   return {convert<unsigned short>(choose(x != x, all(0x7fffu), (u + 0x7fffu + ((u >> 16) & 1)) >> 16))};
 }
 
-//// to_f32.f16 needs f16; to_f32.f16
+//// vector.to_f32.f16 needs f16; to_f32.f16
 #if defined(AVX) && defined(__F16C__)
 INLINE vec<float> to_f32(f16_vec x) { return (vec<float>)__builtin_ia32_vcvtph2ps256((vec<short>)x.bits); }
 #else
 INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
 #endif
 
-//// to_f16.f16 needs f16; to_f16
+//// vector.to_f16.f16 needs f16; to_f16
 #if defined(AVX) && defined(__F16C__)
 INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)__builtin_ia32_vcvtps2ph256(x, 0))}; }
 #else
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
 #endif
 
-//// clamped
+//// vector.clamped
 // Within [least, most]; NaN stays NaN. Named as the processor's instructions, which g++ does not find by itself.
 INLINE vec<float> clamped(vec<float> x, float least, float most) {
 #ifdef AVX512
@@ -86,7 +86,7 @@ INLINE vec<float> clamped(vec<float> x, float least, float most) {
 #endif
 }
 
-//// scaled
+//// vector.scaled
 // m * 2^n for whole n from -252 to 254, also where that is a denormal number.
 INLINE vec<float> scaled(vec<float> m, vec<float> n) {
 #ifdef AVX512
@@ -97,20 +97,20 @@ INLINE vec<float> scaled(vec<float> m, vec<float> n) {
 #endif
 }
 
-//// exp2f needs polynomial; clamped; scaled
+//// vector.exp2f needs vector.polynomial; vector.clamped; vector.scaled
 INLINE vec<float> exp2f(vec<float> x) {
   const auto y = clamped(x, -151.0f, 129.0f), n = rintf(y);
   return scaled(polynomial(y - n, 0.000154763f, 0.001340027f, 0.009618004f, 0.05550328f, 0.2402265f, 0.6931472f, 1.0f), n);
 }
 
-//// expf needs polynomial; clamped; scaled
+//// vector.expf needs vector.polynomial; vector.clamped; vector.scaled
 INLINE vec<float> expf(vec<float> x) {
   const auto y = clamped(x, -104.0f, 89.0f), n = rintf(y * 1.442695041f);
   const auto r = fused(n, 0.00021219444f, fused(n, -0.693359375f, y));
   return scaled(polynomial(r, 0.0013950492f, 0.00836889f, 0.041666206f, 0.16666518f, 0.5f, 1.0f, 1.0f), n);
 }
 
-//// mantissa
+//// vector.mantissa
 // x = (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2), for positive numbers.
 INLINE float mantissa(float x, float* e) {
   const bool tiny = x < 1.17549435e-38f;
@@ -130,7 +130,7 @@ INLINE float log_rest(float f) {  // (log(1 + f) - f + f^2 / 2) / f^3
   return fused(p, f, 0.33333316f);
 }
 
-//// logf needs fused; mantissa
+//// vector.logf needs vector.fused; vector.mantissa
 INLINE float log_of(float x) {
   float e;
   const float f = mantissa(x, &e), s = f * f;
@@ -140,7 +140,7 @@ INLINE float log_of(float x) {
 }
 INLINE vec<float> logf(vec<float> x) PER_ELEMENT(log_of)
 
-//// log2f needs fused; mantissa
+//// vector.log2f needs vector.fused; vector.mantissa
 INLINE float log2_of(float x) {
   float e;
   const float f = mantissa(x, &e), s = f * f, small = fused(s, -0.5f, s * f * log_rest(f));
@@ -150,7 +150,7 @@ INLINE float log2_of(float x) {
 }
 INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log2_of)
 
-//// tanhf needs expf
+//// vector.tanhf needs vector.expf
 INLINE vec<float> tanhf(vec<float> x) {
   const auto a = fabsf(x), t = x * x;
   const auto p = polynomial(t, -0.005660789f, 0.020602008f, -0.05372923f, 0.13331328f, -0.33333278f);
@@ -158,7 +158,7 @@ INLINE vec<float> tanhf(vec<float> x) {
   return with_sign(a < 0.625f ? near : far, x);
 }
 
-//// erff needs expf
+//// vector.erff needs vector.expf
 INLINE vec<float> erff(vec<float> x) {
   const auto a = clamped(fabsf(x), 0.0f, 4.0f), t = a * a;
   const auto p = polynomial(
@@ -169,7 +169,7 @@ INLINE vec<float> erff(vec<float> x) {
   return with_sign(a < 0.92f ? near : far, x);
 }
 
-//// turn needs fused
+//// vector.turn needs vector.fused
 // sin(x + n * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
 INLINE float turned(float x, int n) {
   const float k = __builtin_rintf(x * 0.636619772f);
@@ -196,23 +196,20 @@ INLINE bool any_large(vec<float> x) {
   return large;
 }
 
-//// sinf needs turn
+//// vector.sinf needs vector.turn
 INLINE float sin_of(float x) { return turned(x, 0); }
 INLINE vec<float> near_sin(vec<float> x) PER_ELEMENT(sin_of)
 INLINE vec<float> sinf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return sinf((float)x[l]); }) : near_sin(x); }
 
-//// cosf needs turn
+//// vector.cosf needs vector.turn
 INLINE float cos_of(float x) { return turned(x, 1); }
 INLINE vec<float> near_cos(vec<float> x) PER_ELEMENT(cos_of)
 INLINE vec<float> cosf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return cosf((float)x[l]); }) : near_cos(x); }
 
-//// rsqrtf
+//// vector.rsqrtf
 INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 
-//// exp2_approx needs exp2f
-INLINE vec<float> exp2_approx(vec<float> x) { return exp2f(x); }
-
-//// pack
+//// vector.pack
 struct Range { long begin, end; };
 // A matrix of which neighbours in a column and in a row are so many elements apart, row by row, each `pitch` behind the
 // one before: `high` rows of it, and zero outside of the columns in `wide`.
@@ -254,7 +251,7 @@ template <int panels, int columns, int rows, class T> static void pack_panels(T*
       store(to + j / columns * columns * rows + i * columns + j % columns, load(from + i * row + j));
 }
 
-//// panel_fma needs fused; pack
+//// vector.panel_fma needs vector.fused; vector.pack
 struct Extents { Range rows, columns, depth; };
 // c += a * b, or c = a * b if not `more`, for `rows` rows of c, or for those that are `used`, which stay in registers, and
 // for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
@@ -358,7 +355,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
   }
 }
 
-//// tiles
+//// vector.tiles
 #ifdef __AMX_BF16__
 // AMX: eight registers of up to 16 rows of 64 bytes. The system has to permit them (arch_prctl, ARCH_REQ_XCOMP_PERM).
 extern "C" long syscall(long, ...);
@@ -377,7 +374,7 @@ template <int c, int a, int b> INLINE void tile_dot() {
 }
 #endif
 
-//// panel_fma.bf16 needs panel_fma; to_f32.bf16; tiles
+//// vector.panel_fma.bf16 needs vector.panel_fma; vector.to_f32.bf16; vector.tiles
 // A matrix of bf16 as f32, with what is side by side in memory side by side.
 template <int rows, int columns> static void widened(float* to, const bf16* from, long row, long column, Range high, Range wide) {
   if (column != 1 && row == 1) return widened<columns, rows>(to, from, column, row, wide, high);

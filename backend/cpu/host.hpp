@@ -1,24 +1,3 @@
-
-// Blocks that a core takes at a time: some eight shares for each, so that one that is busy with something else gets fewer.
-static inline int share(int blocks, int threads) { const int n = blocks / (8 * threads); return n > 1 ? n : 1; }
-template <class Block> static inline void all_blocks(int blocks, int threads, Block block) {
-  if (threads > 1) {
-#pragma omp parallel for schedule(dynamic, share(blocks, threads)) num_threads(threads)
-    for (int b = 0; b < blocks; ++b) block(b);
-  } else {
-    for (int b = 0; b < blocks; ++b) block(b);
-  }
-}
-
-// What a call found that it does not take, in 200 characters of its own; whoever works for the call knows the place.
-static thread_local char* failure;
-extern "C" int snprintf(char*, unsigned long, const char*, ...);
-static void emu_assert(const char* what, long long x) {
-#pragma omp critical
-  if (!failure[0]) snprintf(failure, 200, "%s: %lld", what, x);
-}
-//// entry
-
 // --- host program
 typedef void Grid(char* const* a, const long long* n, int blocks, int threads, char* message);
 DECLARED

@@ -8,8 +8,8 @@ the core, kept from call to call. `run` makes all launches of a call; the runtim
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +21,8 @@ from ...dialects.kernel import FuncOp
 from ...dialects.support.locations import refused
 from ...dialects.support.printing import stamp_comment
 from ...errors import CompileError
-from ..cuda.device import STRUCTS, get_helper
+from ..cuda.device import STRUCTS, get_helper, read_helpers
+from ..cuda.device.generated import Helper
 from ..cuda.printer import declare_shared, header, kernel_names, parameters, text_of_kernels
 from ..dtypes import STRUCTS as WORDS
 from .groups import VectorStatements
@@ -49,8 +50,8 @@ def print_cpp(module: ModuleOp) -> str:
     most = max((len(f.body.block.args) for f in kernels), default=1)
     grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
     declared = f"Grid {grids};\n" if grids else ""
-    entry = _host()[1].replace("DECLARED\n", declared).replace("GRIDS", grids or "nullptr")
-    return text_of_kernels(module, helper_section, _print_kernel) + entry.replace("BUFFERS", str(most))
+    entry = (_HERE / "host.hpp").read_text().replace("DECLARED\n", declared).replace("GRIDS", grids or "nullptr")
+    return text_of_kernels(module, helper_section, _print_kernel) + "\n" + entry.replace("BUFFERS", str(most))
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
@@ -58,8 +59,8 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
         raise refused(func, f"has blocks of {func.threads} threads; a core runs blocks of one (lanes 1)", CompileError)
     writer = VectorWriter(func)
     block, memory = writer.names.mint("block"), writer.names.mint("shared")
-    for name_of_ours in sorted(_names_of_ours()):
-        writer.names.mint(name_of_ours)
+    for ours in sorted({*_OURS}):
+        writer.names.mint(ours)
     writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
     given = parameters(writer, func)
     declare_shared(writer, func, memory)
@@ -86,59 +87,27 @@ def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
     )
 
 
-@cache
-def _prelude() -> str:
-    files = (_HERE.parent / "emulator" / "device_math.h", _HERE / "vector.hpp")
-    return "".join([*(f.read_text() for f in files), _host()[0]]).replace("#pragma once\n", "")
+_PRELUDE = "".join(f.read_text() for f in (_HERE.parent / "emulator" / "device_math.h", _HERE / "vector.hpp"))
+"""What every text has."""
+
+_HELPERS = read_helpers((_HERE / "functions.hpp").read_text())
+_HELPERS |= {c: Helper(c, f"{STRUCTS[c]}\nSTORED({c}, {word})") for c, word in WORDS.items()}
+
+_OURS = re.findall(r"\b([a-z]\w*)(?=[(<])", _PRELUDE + "".join(helper.cuda for helper in _HELPERS.values()))
+_OURS += ["lanes", "mask", "failure", "first", "i", "l", "n"]
+"""What functions, types and the counters of loops over vectors are called in the text: values have other names."""
 
 
-@cache
-def _host() -> tuple[str, str]:
-    """What kernels need of their host, and the function that launches them."""
-    helpers, _, entry = (_HERE / "host.hpp").read_text().partition("//// entry\n")
-    return helpers, entry
-
-
-@cache
-def _names_of_ours() -> frozenset[str]:
-    """What functions, types and the counters of loops over vectors are called in the text: values have other names."""
-    texts = _prelude() + (_HERE / "functions.hpp").read_text()
-    called = re.findall(r"\b([a-z]\w*)(?=[(<])", texts)
-    return frozenset({*called, "lanes", "mask", "failure", "first", "i", "l", "n"})
-
-
-def helper_section(keys: set[str]) -> str:
-    """The definitions of the helpers in `keys` and of what they need."""
+def helper_section(keys: Iterable[str]) -> str:
+    """The definitions of the helpers in `keys`, each behind those of what it needs."""
     wanted: dict[str, str] = {}
 
     def want(key: str) -> None:
-        if key in wanted:
-            return
-        if key in STRUCTS:
-            needs, text = (), f"{STRUCTS[key]}\nSTORED({key}, {WORDS[key]})"
-        elif key.startswith("vector."):
-            needs, text = vector_functions()[key]
-        else:
-            helper = get_helper(key)
-            needs, text = helper.needs, helper.host or helper.cuda
-        for needed in needs:
+        helper = _HELPERS.get(key) or get_helper(key)
+        for needed in helper.needs:
             want(needed)
-        wanted[key] = text
+        wanted.setdefault(key, helper.host or helper.cuda)
 
     for key in sorted(keys):
         want(key)
-    return "\n".join([_prelude(), *wanted.values()]) + "\n"
-
-
-@cache
-def vector_functions() -> dict[str, tuple[tuple[str, ...], str]]:
-    """What each function of vectors needs, and its text, by `vector.` and its name."""
-    sections = re.split(r"^//// ", (_HERE / "functions.hpp").read_text(), flags=re.MULTILINE)[1:]
-    parts = [section.partition("\n") for section in sections]
-    heads = [head.partition(" needs ") for head, _, _ in parts]
-    keys = {key for key, _, _ in heads}
-    found: dict[str, tuple[tuple[str, ...], str]] = {}
-    for (key, _, needs), (_, _, text) in zip(heads, parts, strict=True):
-        own = [f"vector.{n}" if n in keys - {key} else n for n in needs.split("; ") if n]
-        found[f"vector.{key}"] = (tuple(own), text.strip())
-    return found
+    return "\n".join([_PRELUDE.replace("#pragma once\n", ""), *wanted.values()]) + "\n"

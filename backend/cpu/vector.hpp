@@ -143,7 +143,7 @@ template <class V, class I> INLINE V shuffled(V a, V b, I at) {
 #endif
 }
 
-// All lanes of `n` vectors combined, and of `n` elements in memory.
+// All lanes of `n` vectors combined.
 template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F f) {
   typedef __typeof__(x[0][0] + 0) T;
   auto v = x[0];
@@ -152,15 +152,6 @@ template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F 
   for (int apart = lanes / 2; apart; apart /= 2)
     v = f(v, shuffled(v, v, constants<typename Int<sizeof(T)>::type>([&](int l) { return (l + apart) % lanes; })));
   return (T)v[0];
-}
-template <int n, class T, class F> INLINE T reduced(const T* x, F f) {
-  constexpr int several = n % (4 * lanes) ? 1 : 4;
-  vec<T> v[several];
-  for (int j = 0; j < several; ++j) v[j] = load(x + j * lanes);
-  for (int i = several * lanes; i < n; i += several * lanes)
-#pragma GCC unroll 4
-    for (int j = 0; j < several; ++j) v[j] = f(load(x + i + j * lanes), v[j]);
-  return reduced_lanes(v, f);
 }
 
 // `rows` rows of `n` elements combined, element by element.
@@ -220,3 +211,22 @@ INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __bu
 ATOMIC(atomicAdd, old + v) ATOMIC(atomicMax, old < v ? v : old) ATOMIC(atomicMin, v < old ? v : old)
 ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
 template <class T> static T atomicCAS(T* p, T expected, T v) { __atomic_compare_exchange(p, &expected, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); return expected; }
+
+// Blocks that a core takes at a time: some eight shares for each, so that one that is busy with something else gets fewer.
+static inline int share(int blocks, int threads) { const int n = blocks / (8 * threads); return n > 1 ? n : 1; }
+template <class Block> static inline void all_blocks(int blocks, int threads, Block block) {
+  if (threads > 1) {
+#pragma omp parallel for schedule(dynamic, share(blocks, threads)) num_threads(threads)
+    for (int b = 0; b < blocks; ++b) block(b);
+  } else {
+    for (int b = 0; b < blocks; ++b) block(b);
+  }
+}
+
+// What a call found that it does not take, in 200 characters of its own; whoever works for the call knows the place.
+static thread_local char* failure;
+extern "C" int snprintf(char*, unsigned long, const char*, ...);
+static void emu_assert(const char* what, long long x) {
+#pragma omp critical
+  if (!failure[0]) snprintf(failure, 200, "%s: %lld", what, x);
+}

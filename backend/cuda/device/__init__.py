@@ -24,8 +24,8 @@ def _cases(text: str) -> list[dict[str, str]]:
     return [{name.strip(): value.strip() for name, _, value in words} for words in parts]
 
 
-def _read(text: str) -> dict[str, Helper]:
-    """The helpers of the sections of functions.cuh, by key."""
+def read_helpers(text: str) -> dict[str, Helper]:
+    """The helpers of the sections of a text, as functions.cuh says, by key."""
     found: dict[str, Helper] = {}
     for section in re.split(r"^//// (?!host)", text, flags=re.MULTILINE)[1:]:
         head, _, body = section.partition("\n")
@@ -42,7 +42,7 @@ def _read(text: str) -> dict[str, Helper]:
     return found
 
 
-HELPERS = _read((Path(__file__).parent / "functions.cuh").read_text(encoding="utf-8"))
+HELPERS = read_helpers((Path(__file__).parent / "functions.cuh").read_text(encoding="utf-8"))
 HELPERS.update(atomic_helpers())
 
 STRUCTS = {
