@@ -10,21 +10,20 @@ from dataclasses import dataclass
 
 from xdsl.dialects.arith import MulfOp
 from xdsl.dialects.builtin import bf16
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, SSAValue, Use
 
 from ...dialects.kernel import ReduceRegistersOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_type
 from ...dialects.tensor import ReductionKind
-from ..cuda.ordering import linear_steps, moved, registers
-from .ends import End, end_of_reduced, end_of_select
+from .ends import End, end_of_reduced
 from .folds import row_of
-from .panels import distances, plain_load
+from .panels import distances, only_read_by, plain_load, sources
 
 PAIRS = 32
 """Elements of bf16 in the widest vectors; so many are a whole number of vectors of any machine."""
 
-_PAIR = (1, 2, 4, 8, 16)
+_PAIR = [1, 2, 4, 8, 16]
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,22 @@ def dot_of(op: Operation) -> Dot | None:
     if length is None or not isinstance(product, MulfOp) or product.result.get_user_of_unique_use() is None:
         return None
     if end is not None:
-        length = end.bound - end.origin if isinstance(end.bound, int) and isinstance(end.origin, int) else 0
+        length = end.length or 0
     lhs, rhs = (_factor(value, end) for value in product.operands)
     whole = length > 0 and length % PAIRS == 0
     return Dot(product, (lhs, rhs), end) if whole and lhs and rhs and (lhs.load or rhs.load) else None
 
 
 def is_left_to_dots(op: Operation) -> bool:
-    """Whether nothing but dot products reads what an operation computes, and those read what it is computed from."""
-    return _is_between(op) and op.results[0].first_use is not None and _feeds_dots(op, op)
+    """Whether nothing but dot products reads what an operation computes, and those read what it is computed from; what
+    it loads they read where it lies."""
+
+    def reads(use: Use) -> bool:
+        dot = dot_of(use.operation)
+        return dot is not None and (not isinstance(op, LoadOp) or any(f.load is op for f in dot.factors))
+
+    found = isinstance(op, LoadOp) or _is_between(op)
+    return found and op.results[0].first_use is not None and only_read_by(op, reads, _is_between)
 
 
 def is_multiplied(value: SSAValue) -> bool:
@@ -71,52 +77,30 @@ def is_multiplied(value: SSAValue) -> bool:
     return element_type(value.type) == bf16 and not (isinstance(value.owner, LoadOp) and is_left_to_dots(value.owner))
 
 
-def _feeds_dots(op: Operation, first: Operation) -> bool:
-    """Whether all that reads the result of `op`, which `first` is or leads to, is dot products; these read `first`, if
-    it is a load, where it lies."""
-    for user in (use.operation for use in op.results[0].uses):
-        if isinstance(op, MulfOp):
-            dot = dot_of(user)
-            if dot is None or isinstance(first, LoadOp) and all(f.load is not first for f in dot.factors):
-                return False
-        elif isinstance(user, LoadOp) or not _is_between(user) or not _feeds_dots(user, first):
-            return False
-    return True
-
-
 def _is_between(op: Operation) -> bool:
     """Whether an operation could be between what a dot product reads and its sum."""
-    if isinstance(op, CastOp | LoadOp):
-        return element_type(op.operands[0].type) == bf16
     if isinstance(op, MulfOp | SelectOp):
         return element_type(op.result.type) != bf16
-    return isinstance(op, CmpOp | ShuffleRegistersOp)
+    bits = isinstance(op, CastOp) and element_type(op.operand.type) == bf16
+    return bits or isinstance(op, CmpOp | ShuffleRegistersOp)
 
 
 def _factor(value: SSAValue, end: End | None) -> Factor | None:
     """The value of bf16 that `value` is made of, without what is zero behind `end`."""
-    steps = tuple(1 << b for b in range(registers(value).bit_length() - 1))
     repeated = False
-    while element_type(value.type) != bf16 or isinstance(value.owner, ShuffleRegistersOp):
-        op = value.owner
-        if isinstance(op, CastOp):
-            value = op.operand
-        elif isinstance(op, SelectOp) and end is not None and end_of_select(op) == end:
-            value = op.lhs
-        elif isinstance(op, ShuffleRegistersOp) and (linear := linear_steps(op.registers)) and not linear[0]:
-            steps = tuple(moved(step, linear[1]) for step in steps)
-            value, repeated = op.source, True
-        else:
-            return None
-    if steps[:5] != _PAIR or not isinstance(value.owner, Operation):
-        return None
-    load = None if repeated else plain_load(value)
-    return Factor(value, steps, load) if repeated or load is not None and _is_in_rows(load) else None
+    for source, first, steps in sources(value, end):
+        if isinstance(source.owner, ShuffleRegistersOp):
+            repeated = True
+        elif element_type(source.type) == bf16:
+            load = None if repeated else plain_load(source)
+            found = isinstance(source.owner, Operation) and first == 0 and steps[:5] == _PAIR
+            found = found and (repeated or load is not None and _is_in_rows(load))
+            return Factor(source, tuple(steps), load) if found else None
+    return None
 
 
 def _is_in_rows(load: LoadOp) -> bool:
     """Whether what is multiplied at a time lies side by side in memory, and each check holds up to one of it, or for
     all."""
-    bases = [tuple(basis[c] for basis in load.check_steps[:5]) for c in range(len(load.checks))]
-    apart = tuple(distances(load, _PAIR))
-    return apart == _PAIR and all(steps in (_PAIR, (0,) * 5) for steps in bases)
+    bases = [[basis[c] for basis in load.check_steps[:5]] for c in range(len(load.checks))]
+    return distances(load, _PAIR) == _PAIR and all(steps in (_PAIR, [0] * 5) for steps in bases)

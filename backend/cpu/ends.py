@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.arith import MulfOp
@@ -26,6 +26,11 @@ class End:
     origin: SSAValue | int
     bound: Extent
     row: int
+
+    @property
+    def length(self) -> int | None:
+        """How many registers of a row are inside, where that is known."""
+        return self.bound - self.origin if isinstance(self.bound, int) and isinstance(self.origin, int) else None
 
     @staticmethod
     def at(origin: SSAValue, steps: Sequence[int], bound: Extent) -> End | None:
@@ -77,19 +82,11 @@ class Ends:
     def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
         """The one end of a loop over a row of registers of `ops`, of which `kept` are read elsewhere; None if it has to
         go on to the last register."""
-        found: set[End | None] = set()
-        for op in ops:
-            if isinstance(op, StoreOp):
-                found.add(end_of_access(op))
-            elif isinstance(op, ReduceRegistersOp):
-                found.add(end_of_reduced(op))
-        for value in kept:
-            found |= self._of_value(value)
-        return _only(found, row)
-
-    def of_results(self, results: Sequence[SSAValue], row: int) -> End | None:
-        """The one end of what is read of so many registers of `results`; None if all is."""
-        return _only(frozenset().union(*map(self._of_value, results)), row)
+        found = {end_of_access(op) for op in ops if isinstance(op, StoreOp)}
+        found |= {end_of_reduced(op) for op in ops if isinstance(op, ReduceRegistersOp)}
+        found = found.union(*map(self._of_value, kept))
+        end = found.pop() if len(found) == 1 else None
+        return end if end is not None and end.row == row else None
 
     def _of_value(self, value: SSAValue) -> frozenset[End | None]:
         """The ends of what the uses of a value read; None for all of it."""
@@ -113,12 +110,6 @@ class Ends:
         return frozenset((None,))
 
 
-def _only(found: Collection[End | None], row: int) -> End | None:
-    """The end of a row, if all that is found is that."""
-    end = next(iter(found)) if len(found) == 1 else None
-    return end if end is not None and end.row == row else None
-
-
 def _is_repeated(op: ShuffleRegistersOp) -> bool:
     """Whether registers are those of the source, over and over."""
     steps, bits = linear_steps(op.registers), registers(op.source).bit_length() - 1
@@ -137,9 +128,9 @@ def _end_before(value: SSAValue, number: float) -> End | None:
     """From where on all registers of a value are `number`."""
     op = value.owner
     if isinstance(op, LoadOp):
-        return end_of_access(op) if _is(op.fill, number) else None
+        return end_of_access(op) if is_constant(op.fill, number) else None
     if isinstance(op, SelectOp):
-        return end_of_select(op) if _is(op.rhs, number) else None
+        return end_of_select(op) if is_constant(op.rhs, number) else None
     if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
         return _end_before(op.source, number)
     if number == 0 and isinstance(op, CastOp | MulfOp):
@@ -148,7 +139,8 @@ def _end_before(value: SSAValue, number: float) -> End | None:
     return None
 
 
-def _is(value: SSAValue | None, number: float) -> bool:
+def is_constant(value: SSAValue | None, number: float) -> bool:
+    """Whether a value is a constant, this one."""
     return value is not None and isinstance(value.owner, ConstantOp) and value.owner.scalar == number
 
 

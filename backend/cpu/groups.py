@@ -14,7 +14,7 @@ from functools import reduce
 
 from xdsl.dialects.builtin import f32, i1
 from xdsl.dialects.scf import IfOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.cores import PAGE
@@ -26,17 +26,19 @@ from ...dialects.tensor import identity
 from ..cuda.expressions import (
     ADD,
     AND,
+    ATOM,
     COMPARISONS,
     FLOAT_FUNCTIONS,
-    MUL,
+    OPERATORS,
     RELATION,
+    TERNARY,
     UNARY,
+    WRAPPING,
     Expr,
     add,
     c_type,
     call,
     infix,
-    literal,
 )
 from ..cuda.memory import condition, element_at, guard
 from ..cuda.names import hint_of
@@ -45,12 +47,12 @@ from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .dots import PAIRS, Factor
-from .ends import End, Limit, end_of_access
+from .ends import End, Limit, end_of_access, is_constant
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import extents, is_bf16, is_read_by_columns, is_zero, operands
+from .panels import extents, is_bf16, is_read_by_columns, operands
 from .squares import Squares, squares_of
-from .writer import LANE, VECTOR, Local, VectorWriter
+from .writer import LANE, VECTOR, Lanes, VectorWriter
 
 UNROLLED = 64
 """Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
@@ -75,12 +77,9 @@ AHEAD = 1 << 16
 class VectorStatements(Statements):
     """Prints groups of whole vectors as loops over these."""
 
+    writer: VectorWriter
+    order: VectorOrdering
     ordering = VectorOrdering
-
-    def __init__(self, writer: VectorWriter, block: Block) -> None:
-        super().__init__(writer, block)
-        self.vectors = writer
-        self.at_once, self.step, self.row = 1, LANES, 0
 
     def identify(self, op: kernel.IdOp) -> None:
         """Which block it is; there is one thread."""
@@ -89,14 +88,14 @@ class VectorStatements(Statements):
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
         """A product of matrices, into the accumulator's own memory where nobody else reads that, or as it is where the
         accumulator is zero."""
-        writer = self.vectors
+        writer = self.writer
         given, matrices = list[str](), operands(op)
         for matrix in matrices:
             if matrix.load is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
             given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         ends = extents(writer, op, matrices)
-        fresh = ends is None and is_zero(op.acc)
+        fresh = ends is None and is_constant(op.acc, 0)
         target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
         writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
@@ -110,37 +109,33 @@ class VectorStatements(Statements):
         """Registers combined into fewer: whole vectors, where those that are combined lie far apart."""
         writer, bits = self.writer, sorted(op.bits.get_values())
         size, left = registers(op.source), registers(op.result)
-        each = size // left
         if combining(op) is None or left < WIDEST or not bits or bits[0] != left.bit_length() - 1:
             super().fold(op)
             return
         source = writer.places.get(op.source) or self.array_of(op.source)
         place = writer.declare(op.result)
-        writer.line(f"reduced_rows<{each}, {left}>({place.name}, {source.name}, {combiner(op)});")
+        writer.line(f"reduced_rows<{size // left}, {left}>({place.name}, {source.name}, {combiner(op)});")
 
     def _group(self, group: Group) -> None:
         if group.size < WIDEST:
             super()._group(group)
             return
-        writer, order = self.vectors, self.order
-        assert isinstance(order, VectorOrdering)
+        writer, order = self.writer, self.order
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
         self.row = row = (row_of(folds[0]) if folds else None) or group.size
         kept_of = [r for op in group.ops if op not in folds for r in op.results if order.is_kept(r, group)]
         if not folds and not kept_of and not any(isinstance(op, StoreOp) for op in group.ops):
             return  # each of its readers computes it again
         squares = self._squares(group)
-        kept: dict[SSAValue, Place] = {}
-        for result in kept_of:
-            kept[result] = writer.preferred.get(result) or writer.declare(result)
-            writer.places.pop(result, None)
-        several = bool(folds) and row >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
+        kept = {result: writer.preferred.get(result) or writer.declare(result) for result in kept_of}
+        takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
+        several = bool(folds) and row >= ACCUMULATORS * WIDEST and not takes_long
         dots = bool(folds) and folds[0] in order.dots
         self.step = PAIRED if dots else LANES
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
-        self.rows = writer.ends.of_results([op.result for op in results], group.size // row) if alone else None
+        self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
         most = SIDE_BY_SIDE * (4 if dots else 1)
         side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= most
         self.at_once = ACCUMULATORS if side_by_side and group.size // row % ACCUMULATORS == 0 else 1
@@ -157,8 +152,7 @@ class VectorStatements(Statements):
                             lhs, rhs = map(self._pairs, order.dots[op].factors)
                             writer.line(f"{at} = fused({lhs}, {rhs}, {at});")
                             continue
-                        text, is_vector = writer.read_vector(op.source)
-                        both = (combining(op) or "").format(a=self._all(text, is_vector, op.source).at(UNARY), b=at)
+                        both = (combining(op) or "").format(a=writer.read_vector(op.source).whole.at(UNARY), b=at)
                         writer.line(f"{at} = {both};")
                     elif isinstance(op, StoreOp):
                         self._store(op)
@@ -177,20 +171,16 @@ class VectorStatements(Statements):
                     writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:
                     writer.start(op.result, text)
-        for op in group.ops:
-            for result in op.results:
-                writer.locals.pop(result, None)
-        writer.places.update(kept)
+        writer.locals.clear()
+        writer.places |= kept
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
         """A loop over the rows of a group that there are, several at once where all are whole: what they are combined
         with is read once. Each comes from a part of the rows of its own, whose memory is read from its begin to its
         end: that is what the processor foresees, where it loses a place that skips rows."""
-        writer, more, name = self.vectors, "", "row" if self.at_once == 1 else "rows"
-        if self.rows is not None:
-            at, bound = self._end(self.rows)
-            more = f" && {add(at, Expr(f'row / {row}', MUL)).text} < {bound}"
+        writer, name = self.writer, "row" if self.at_once == 1 else "rows"
+        more = "" if self.rows is None else f" && {self._before(self.rows, f'row / {row}')}"
         with writer.braces(f"for (int {name} = 0; {name} < {group.size // self.at_once}{more}; {name} += {row})"):
             writer.row = row
             yield
@@ -200,7 +190,7 @@ class VectorStatements(Statements):
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
         """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`: of one row, or
         of the same place in several rows."""
-        writer, step, widest = self.vectors, self.step, PAIRS if self.step == PAIRED else WIDEST
+        writer, step, widest = self.writer, self.step, PAIRS if self.step == PAIRED else WIDEST
         if self.at_once > 1:
             writer.line(f"for (int first = 0; first < {limit.length}; first += {step})")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
@@ -221,62 +211,52 @@ class VectorStatements(Statements):
     @contextmanager
     def _in_squares(self, group: Group, squares: Mapping[SSAValue, Squares]) -> Generator[None]:
         """A loop over the vectors of a group whose operands are transposed, square by square."""
-        writer, across = self.vectors, next(iter(squares.values())).across
+        writer, across = self.writer, next(iter(squares.values())).across
         with writer.braces(f"for (int first = 0; first < {group.size}; first += lanes)"):
             writer.line(f"if (first & {across} * (lanes - 1)) continue;")
             for value, square in squares.items():
                 name = writer.names.mint(hint_of(value))
                 writer.line(f"alignas(64) {writer.type_of(value)} {name}[lanes * lanes];")
                 writer.line(f"transpose({name}, lanes, {square.source(writer, 'first')});")
-                writer.locals[value] = Local(f"load(&{name}[n * lanes])", True)
+                writer.locals[value] = writer.lanes(value, Expr(f"load(&{name}[n * lanes])"))
             with writer.braces(f"for (int i = first, n = 0; n < lanes; i += {across}, ++n)"):
                 yield
-        for value in squares:
-            writer.locals.pop(value)
 
     def _squares(self, group: Group) -> dict[SSAValue, Squares]:
         """The transposed operands of a group, if all are so in the same way."""
         places = self.writer.places
         found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v))}
         ready = {v: s for v, s in found.items() if s.source(self.writer, "first") is not None}
-        if (
-            any(isinstance(op, kernel.ReduceRegistersOp) for op in group.ops)
-            or len({s.across for s in ready.values()}) > 1
-        ):
-            for load in dict.fromkeys(s.shuffle.source.owner for s in ready.values()):
-                if isinstance(load, LoadOp) and load.result not in places:
-                    self._group(Group(load.registers, [load]))
-            return {}
-        return ready
+        reduced = any(isinstance(op, kernel.ReduceRegistersOp) for op in group.ops)
+        if not reduced and len({s.across for s in ready.values()}) <= 1:
+            return ready
+        for load in dict.fromkeys(s.shuffle.source.owner for s in ready.values()):
+            if isinstance(load, LoadOp) and load.result not in places:
+                self._group(Group(load.registers, [load]))
+        return {}
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
         """Declare the vectors that a reduction adds to; their name."""
-        writer = self.vectors
-        name, element = writer.names.mint(hint_of(op.result)), writer.type_of(op.result)
-        t = element_type(op.result.type)
-        start, helper = literal(identity(op.kind.data, t), t)
-        if helper is not None:
-            writer.use(helper)
-        one = f"all(({element}){start.at(UNARY)})"
+        writer, t = self.writer, op.result.type
+        name, element = writer.names.mint(hint_of(op.result)), writer.type_of(t)
+        one = f"all(({element}){writer.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)})"
         writer.line(f"vec<{element}> {name}[{count}] = {{{', '.join([one] * count)}}};")
         return name
 
     def _limit(self, group: Group, kept: Sequence[SSAValue], row: int) -> Limit:
         """Where the loop along a row of a group ends."""
-        writer, start = self.vectors, "row" if row < group.size else "0"
+        writer, start = self.writer, "row" if row < group.size else "0"
         end = writer.ends.of(group.ops, kept, row)
         if end is None:
             return Limit(start, row)
-        if isinstance(end.origin, int) and isinstance(end.bound, int):
-            return Limit(start, min(row, end.bound - end.origin), end=end)
-        origin, bound = self._end(end)
-        at = add(origin, Expr("{i}" if start == "0" else "{i} - row", ADD))
-        return Limit(start, row, f"{at.text} < {bound}", end)
+        if end.length is not None:
+            return Limit(start, min(row, end.length), end=end)
+        return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
-    def _end(self, end: End) -> tuple[Expr, str]:
-        """Where registers begin to count, and up to where."""
+    def _before(self, end: End, register: str) -> str:
+        """What says that a register is before an end."""
         origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
-        return origin, str(end.bound) if isinstance(end.bound, int) else self.writer.size(end.bound).text
+        return f"{add(origin, Expr(register, ADD)).text} < {self.writer.size(end.bound).text}"
 
     def _is_limit(self, value: SSAValue, steps: Sequence[int], bound: Extent) -> bool:
         """Whether a check holds for all vectors of the loops that are being printed, as these end there."""
@@ -291,10 +271,10 @@ class VectorStatements(Statements):
         """Ask for the next row while this one is reduced, which takes a moment only, and what follows reads no memory:
         of rows within a page the processor does not foresee the next one. Of longer ones that a loop reduces it falls
         behind where they and what they are multiplied with leave no room in the nearest cache: into the one behind."""
-        writer, end = self.vectors, end_of_access(op)
+        writer, end = self.writer, end_of_access(op)
         length = writer.row or op.registers
-        if end is not None and isinstance(end.bound, int) and isinstance(end.origin, int):
-            length = min(length, end.bound - end.origin)
+        if end is not None and end.length is not None:
+            length = min(length, end.length)
         size = length * element_bytes(op.result.type)
         one_row = _is_outside_of_loops(op) and size <= (AHEAD if writer.row else PAGE)
         if one_row and lanes_of(op) == 1 and op not in writer.prefetched:
@@ -304,7 +284,7 @@ class VectorStatements(Statements):
 
     def _pairs(self, factor: Factor) -> str:
         """A vector of pairs of what a dot product multiplies; of what lies in memory the next ones are asked for."""
-        writer, load = self.vectors, factor.load
+        writer, load = self.writer, factor.load
         writer.use("vector.pairs.bf16")
         if load is None:
             return f"pairs(&{writer.places[factor.value][terms(VECTOR, factor.steps).text].text})"
@@ -317,80 +297,65 @@ class VectorStatements(Statements):
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""
-        writer, result = self.vectors, op.results[0]
-        text, is_vector = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
+        writer, result = self.writer, op.results[0]
+        read = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
         if place is None or any(u.operation in group.ops for u in result.uses):
             name = writer.names.mint(hint_of(result))
-            writer.line(f"const auto {name} = {text.text};")
-            writer.locals[result] = Local(name, is_vector)
-            text = Expr(name)
+            writer.line(f"const auto {name} = {read.text.text};")
+            read = writer.locals[result] = read._replace(text=Expr(name))
         if place is not None:
-            writer.line(f"store(&{place.name}[i], {self._all(text, is_vector, result).text});")
+            writer.line(f"store(&{place.name}[i], {read.whole.text});")
 
-    def _vector(self, op: Operation) -> tuple[Expr, bool]:
+    def _vector(self, op: Operation) -> Lanes:
         """The vector of an operation's results, or the scalar, if they are all the same."""
-        writer = self.vectors
+        writer, result = self.writer, op.results[0]
         read = [writer.read_vector(v) for v in op.operands]
-        if not any(is_vector for _, is_vector in read):
-            return writer.scalars.print(op, [e for e, _ in read]), False
+        if not any(r.is_vector for r in read):
+            return writer.lanes(result, writer.scalars.print(op, [r.text for r in read]), False)
         text = self._instructions(op, read)
-        if text is not None:
-            return text, True
-        single = writer.scalars.print(op, [writer.read(v, LANE) for v in op.operands])
-        return writer.by_lanes(op.results[0], single.text), True
+        if text is None:
+            text = writer.by_lanes(result, writer.scalars.print(op, [writer.read(v, LANE) for v in op.operands]).text)
+        return writer.lanes(result, text)
 
-    def _instructions(self, op: Operation, read: Sequence[tuple[Expr, bool]]) -> Expr | None:
+    def _instructions(self, op: Operation, read: Sequence[Lanes]) -> Expr | None:
         """The operation on vectors; None for one that has no such form."""
         t, source = element_type(op.results[0].type), element_type(op.operands[0].type)
-        operands = [e for e, _ in read]
+        c, operator = c_type(t, self.writer.index), OPERATORS.get(op.name)
+        operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
             symbol, level = COMPARISONS[op.predicate.data]
             compared = infix(operands[0], symbol, operands[1], level)
-            return (
-                Expr(compared.text, compared.level)
-                if c_type(source, self.writer.index) in ("float", "int")
-                else call("as_mask", [compared])
-            )
+            as_wide = c_type(source, self.writer.index) in ("float", "int")
+            return compared if as_wide else call("as_mask", [compared])
         if isinstance(op, SelectOp):
-            (test, by_lane), *both = read
-            a, b = (self._all(e, v, x) for (e, v), x in zip(both, op.operands[1:], strict=True))
-            return call("choose", [test, a, b]) if by_lane else Expr(f"({test.at(AND)} ? {a.text} : {b.text})")
+            if read[0].is_vector:
+                return call("choose", [operands[0], *whole[1:]])
+            return Expr(f"({operands[0].at(AND)} ? {whole[1].text} : {whole[2].text})")
         if isinstance(op, CastOp):
             return self._cast(operands[0], source, t)
         if t == i1:
             symbol = {"arith.andi": "&", "arith.ori": "|", "arith.xori": "^"}.get(op.name)
-            both = [self._all(e, v, x) for (e, v), x in zip(read, op.operands, strict=True)]
-            return None if symbol is None else Expr(f"({both[0].at(UNARY)} {symbol} {both[1].at(UNARY)})")
-        c = c_type(t, self.writer.index)
-        if op.name in _INFIX and (is_float(t) or c in ("int", "long long")):
-            symbol, level = _INFIX[op.name]
-            return infix(operands[0], symbol, operands[1], level)
+            return None if symbol is None else Expr(f"({whole[0].at(UNARY)} {symbol} {whole[1].at(UNARY)})")
         if op.name == "arith.negf":
             return Expr(f"-{operands[0].at(UNARY)}", UNARY)
-        if c == "float":
-            name = {"arith.maximumf": "max_nan", "arith.minimumf": "min_nan"}.get(
-                op.name, FLOAT_FUNCTIONS.get(op.name, "")
-            )
-            if name in VECTOR_FUNCTIONS:
-                always, name = name in _ALWAYS, name + ("" if name.endswith("_nan") else "f")
-                if not always:
-                    self.writer.use(f"vector.{name}")
-                return call(name, [self._all(e, v, x) for (e, v), x in zip(read, op.operands, strict=True)])
-        return None
+        wraps = op.name in WRAPPING and c in ("int", "long long")
+        if operator is not None and operator.level != ATOM and (is_float(t) or wraps):
+            return infix(operands[0], operator.symbol, operands[1], operator.level)
+        name = operator.symbol if operator is not None else FLOAT_FUNCTIONS.get(op.name, "") + "f"
+        if c != "float" or name not in ASKED_FOR | ALWAYS:
+            return None
+        if name in ASKED_FOR:
+            self.writer.use(f"vector.{name}")
+        return call(name, whole)
 
-    def _all(self, text: Expr, is_vector: bool, value: SSAValue) -> Expr:
-        """A vector, also of what is the same in all lanes."""
-        return text if is_vector else Expr(f"all(({self.writer.type_of(value)}){text.at(UNARY)})")
-
-    def _cast(self, a: Expr, source: object, target: object) -> Expr | None:
+    def _cast(self, a: Expr, source: object, target: object) -> Expr:
         c_source, c_target = (c_type(t, self.writer.index) for t in (source, target))  # pyright: ignore
         if c_source == c_target:
             return a
         stored = next((c for c in (c_source, c_target) if c in STRUCTS), None)
         if stored is not None:
             if "float" not in (c_source, c_target):
-                between = self._cast(a, source, f32)
-                return None if between is None else self._cast(between, f32, target)
+                return self._cast(self._cast(a, source, f32), f32, target)
             name = "to_f32" if c_source == stored else f"to_{stored}"
             self.writer.use(f"vector.{name}.{stored}")
             return call(name, [a])
@@ -399,40 +364,37 @@ class VectorStatements(Statements):
         a = Expr(f"({a.at(UNARY)} & 1)") if c_source == "bool" else a
         return Expr(f"convert<{c_target}>({a.text})")
 
-    def _load(self, op: LoadOp) -> tuple[Expr, bool]:
+    def _load(self, op: LoadOp) -> Lanes:
         """A vector from memory, if it is contiguous there; the element that all lanes have; or lane by lane."""
-        writer = self.vectors
-        element = writer.type_of(op.result)
-        lanes, met = lanes_of(op), condition(writer, op, VECTOR)
-        if lanes == 0 and not varies(op):
-            text = Expr(element_at(writer, op, VECTOR))
-            if met is not None and op.fill is not None:
-                text = Expr(f"({met.at(AND)} ? {text.text} : {writer.read(op.fill).text})")
-            return text, False
+        writer, result, lanes = self.writer, op.result, lanes_of(op)
         fill = "0" if op.fill is None else writer.read(op.fill).text
         if lanes == 1 and (inside := self._inside(op)) is not None:
             at, (begin, end) = f"&{element_at(writer, op, VECTOR)}", inside
             some = f"load_first({at}, {end}" if begin == "" else f"load_between({at}, {begin}, {end or 'lanes'}"
-            return Expr(f"load({at})" if begin == end == "" else f"{some}, ({element}){fill})"), True
-        single, own = element_at(writer, op, LANE), condition(writer, op, LANE)
-        return writer.by_lanes(op.result, single if own is None else f"{own.at(AND)} ? {single} : {fill}"), True
+            whole = f"load({at})" if begin == end == "" else f"{some}, ({writer.type_of(result)}){fill})"
+            return writer.lanes(result, Expr(whole))
+        same = lanes == 0 and not varies(op)
+        register = VECTOR if same else LANE
+        one, met = Expr(element_at(writer, op, register)), condition(writer, op, register)
+        if met is not None:
+            one = Expr(f"{met.at(AND)} ? {one.text} : {fill}", TERNARY)
+        return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
     def _store(self, op: StoreOp) -> None:
-        writer = self.vectors
-        text, is_vector = writer.read_vector(op.value)
+        writer = self.writer
         begin, end = (self._inside(op) if lanes_of(op) == 1 else None) or ("no", "lanes")
         if begin:
             one = f"{guard(writer, op, LANE)}{element_at(writer, op, LANE)} = {writer.read(op.value, LANE).text};"
             writer.line(f"PER_LANE {one}")
             return
         head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "
-        at, whole = f"&{element_at(writer, op, VECTOR)}", self._all(text, is_vector, op.value).text
+        at, whole = f"&{element_at(writer, op, VECTOR)}", writer.read_vector(op.value).whole.text
         writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
 
     def _inside(self, op: LoadOp | StoreOp) -> tuple[str, str] | None:
         """From which lane of a vector up to which one all checks hold, "" where they do from the first, or to the last,
         lane on; None if these lanes are not side by side."""
-        writer, begins, ends, all_or_none = self.vectors, list[str](), list[str](), list[str]()
+        writer, begins, ends, all_or_none = self.writer, list[str](), list[str](), list[str]()
         for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
             if registers(value) > 1:
                 return None
@@ -441,8 +403,7 @@ class VectorStatements(Statements):
             under, over = first + below < lo, last + above >= least(hi)
             if not under and (not over or self._is_limit(value, steps, hi)):
                 continue
-            at = add(writer.read(value), terms(VECTOR, steps))
-            end = Expr(str(hi)) if isinstance(hi, int) else writer.size(hi)
+            at, end = add(writer.read(value), terms(VECTOR, steps)), writer.size(hi)
             if not any(steps[:4]):
                 all_or_none += [infix(Expr(str(lo)), "<=", at, RELATION).text] if under else []
                 all_or_none += [infix(at, "<", end, RELATION).text] if over else []
@@ -464,28 +425,11 @@ def _is_outside_of_loops(op: Operation) -> bool:
     return isinstance(around, kernel.FuncOp)
 
 
-def _takes_long(op: Operation) -> bool:
-    """Whether a vector takes longer to compute than to add to a sum."""
-    return op.name.startswith("math.") or op.name == "arith.divf"
+ALWAYS = frozenset("max_nan min_nan sqrtf fabsf floorf ceilf truncf rintf".split())
+"""Functions of vectors of f32 that every text has."""
 
-
-_INFIX = {
-    "arith.addf": ("+", ADD),
-    "arith.subf": ("-", ADD),
-    "arith.mulf": ("*", MUL),
-    "arith.divf": ("/", MUL),
-    "arith.addi": ("+", ADD),
-    "arith.subi": ("-", ADD),
-    "arith.muli": ("*", MUL),
-}
-
-VECTOR_FUNCTIONS = frozenset(
-    "max_nan min_nan sqrt fabs floor ceil trunc rint rsqrt exp exp2 log log2 tanh erf sin cos".split()
-)
-"""Functions of vectors of f32."""
-
-_ALWAYS = frozenset("max_nan min_nan sqrt fabs floor ceil trunc rint".split())
-"""Those that the text has without being asked."""
+ASKED_FOR = frozenset("rsqrtf expf exp2f logf log2f tanhf erff sinf cosf".split())
+"""Those that are sections of functions.hpp."""
 
 
 add_printer(kernel.PanelFmaOp, VectorStatements.panel_fma)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import timeit
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
@@ -52,10 +52,4 @@ def _library() -> ctypes.CDLL:
 
 def _seconds(call: Callable[[], object]) -> float:
     """The least time of several."""
-
-    def once() -> float:
-        start = perf_counter()
-        call()
-        return perf_counter() - start
-
-    return min(once() for _ in range(TRIES))
+    return min(timeit.repeat(call, number=1, repeat=TRIES))

@@ -13,8 +13,8 @@ from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
 from .dots import Dot, dot_of, is_left_to_dots, is_multiplied
 from .folds import row_of
-from .panels import is_read_in_place
-from .squares import is_read_in_squares
+from .panels import distances, is_left_to_panels
+from .squares import is_left_to_squares
 
 WIDEST = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
@@ -43,14 +43,10 @@ class VectorOrdering(Ordering):
     def _in_one_loop(self, op: Operation, other: Operation) -> bool:
         """Whether a loop over vectors could compute both: dot products go two elements at a time, up to their end."""
         one, two = self.dots.get(op), self.dots.get(other)
-        if one is None or two is None:
-            return one is two
-        return one.end == two.end
+        return one is two if one is None or two is None else one.end == two.end
 
     def _place(self, op: Operation) -> None:
-        if isinstance(op, LoadOp | CastOp) and is_read_in_place(op):
-            return
-        if isinstance(op, LoadOp) and is_read_in_squares(op) or is_left_to_dots(op):
+        if is_left_to_panels(op) or is_left_to_squares(op) or is_left_to_dots(op):
             return
         if op.regions or isinstance(op, kernel.AtomicRmwOp | StoreOp):
             self._again.clear()
@@ -61,7 +57,7 @@ class VectorOrdering(Ordering):
             if isinstance(op, kernel.AtomicRmwOp | StoreOp):
                 self._flush(list(self._pending.values()))
             elif isinstance(op, LoadOp):
-                self._flush([g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)])
+                self._flush(self._behind(op))
             makers = (self._maker.get(v) for v in op.operands)
             self._flush([g for g in makers if g is not None and g.size >= WIDEST])
             super()._place(op)
@@ -72,10 +68,7 @@ class VectorOrdering(Ordering):
         needed = [g for g in direct if g is not None and g.size != size] + apart
         if size in self._pending and not self._in_one_loop(op, self._pending[size].ops[-1]):
             needed.append(self._pending[size])
-        if isinstance(op, LoadOp | StoreOp):
-            needed += [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
-        if isinstance(op, kernel.ReduceRegistersOp):
-            needed += [g for g in self._pending.values() if any(_other_rows(op, other) for other in g.ops)]
+        needed += self._behind(op)
         self._flush(list(dict.fromkeys(needed)))
         group = self._pending.setdefault(size, Group(size))
         for value in () if op in self.dots else operands:
@@ -85,10 +78,11 @@ class VectorOrdering(Ordering):
             self._again.add(op.results[0])
             self._readers[op.results[0]] = set()
 
-    def _add(self, group: Group, op: Operation) -> None:
-        group.ops.append(op)
-        if op.results:
-            self._maker[op.results[0]] = group
+    def _behind(self, op: Operation) -> list[Group]:
+        """The groups that an operation has to stay behind."""
+        if not isinstance(op, LoadOp | StoreOp | kernel.ReduceRegistersOp):
+            return []
+        return [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
 
     def _load_again(self, group: Group, value: SSAValue) -> None:
         """Let `group` load or convert `value` itself, if it may, and no group that is still open does."""
@@ -125,11 +119,6 @@ def _size(op: Operation) -> int | None:
     return size if size >= WIDEST else None
 
 
-def _other_rows(op: kernel.ReduceRegistersOp, other: Operation) -> bool:
-    """Whether two reductions are over rows of different lengths, which are different loops."""
-    return isinstance(other, kernel.ReduceRegistersOp) and row_of(op) != row_of(other)
-
-
 def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
     """Whether an operation only loads what lies side by side in global memory, or converts what does."""
     if isinstance(op, LoadOp):
@@ -138,15 +127,14 @@ def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
     return isinstance(op, CastOp) and op.operand in again
 
 
-def _conflict(op: LoadOp | StoreOp, other: Operation) -> bool:
-    """Whether `op` has to stay behind `other`: one of them writes the memory of the other. All of a block's own memory
-    is one, as buffers may lie in the same place."""
+def _conflict(op: LoadOp | StoreOp | kernel.ReduceRegistersOp, other: Operation) -> bool:
+    """Whether `op` has to stay behind `other`: one of them writes the memory of the other, or rows of other lengths are
+    reduced, which are different loops. All of a block's own memory is one, as buffers may lie in the same place."""
+    if isinstance(op, kernel.ReduceRegistersOp):
+        return isinstance(other, kernel.ReduceRegistersOp) and row_of(op) != row_of(other)
     if not isinstance(other, LoadOp | StoreOp) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
         return False
-    spaces = [space_of(o.memory.type) for o in (op, other)]
-    if GLOBAL in spaces:
-        return op.memory is other.memory
-    return True
+    return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]
 
 
 def varies(op: LoadOp | StoreOp) -> bool:
@@ -164,5 +152,4 @@ def lanes_of(op: LoadOp | StoreOp) -> int | None:
         return 0
     if any(b and symbols for basis in bases for b, (_, symbols) in zip(basis, pitch, strict=True)):
         return None
-    apart = [sum(b * n for b, (n, _) in zip(basis, pitch, strict=True)) for basis in bases]
-    return 1 if apart == [1, 2, 4, 8] else None
+    return 1 if distances(op, [1, 2, 4, 8]) == [1, 2, 4, 8] else None

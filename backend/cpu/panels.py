@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import bf16
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue, Use
 
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
-from ...dialects.kernel.memory import LoadOp
-from ...dialects.payload import CastOp, ConstantOp, element_type
+from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.payload import CastOp, SelectOp, element_type
 from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
 from ..cuda.ordering import linear_steps, moved, registers
 from ..cuda.writer import Writer
+from .ends import End, end_of_select, is_constant
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
@@ -46,13 +47,11 @@ class Strided:
     def checks(self, writer: Writer, side: int | None, most: int) -> Iterator[tuple[str, str]]:
         """Where its rows, of which there are `most`, or columns, begin and end, and what has to hold for all of it, in
         C++."""
-        for c in range(len(self.sides)) if self.load is not None else ():
-            own, step = self.sides[c]
+        load = self.load
+        for (own, step), check, (low, high) in zip(self.sides, load.checks, load.bounds, strict=True) if load else ():
             if own != side:
                 continue
-            at, (low, high) = writer.read(self.load.checks[c]), self.load.bounds[c]
-            end = Expr(str(high)) if isinstance(high, int) else writer.size(high)
-            first, last = writer.ranges.of(self.load.checks[c])
+            at, end, (first, last) = writer.read(check), writer.size(high), writer.ranges.of(check)
             if step < 0:  # as of a transposed convolution: the first ones may be beyond the end
                 if last >= least(high):
                     yield ("begin", _steps(infix(infix(at, "-", end, ADD), "+", Expr("1"), ADD), -step))
@@ -112,33 +111,39 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
     return None if whole else f"{{{', '.join(ranges)}}}"
 
 
+def sources(value: SSAValue, end: End | None = None) -> Iterator[tuple[SSAValue, int, list[int]]]:
+    """`value`, what it is a shuffle or a cast of, or before `end` a selection, and so on: which register of each is the
+    first one of `value`, and how far each bit of a register's number moves."""
+    first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
+    while True:
+        yield value, first, steps
+        op = value.owner
+        if isinstance(op, ShuffleRegistersOp) and (linear := linear_steps(op.registers)) is not None:
+            first, steps = linear[0] + moved(first, linear[1]), [moved(step, linear[1]) for step in steps]
+        elif not isinstance(op, CastOp) and not (isinstance(op, SelectOp) and end and end_of_select(op) == end):
+            return
+        value = op.lhs if isinstance(op, SelectOp) else op.operands[0]
+
+
 def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
     """Where the matrix that `value` holds row by row lies with strides: in the memory that it is loaded from, in a
     value that it is a shuffle of, or in itself. With `widened`, also what it is a cast of."""
-    first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     found = Strided(value, 0, columns, 1)
-    while True:
-        load, op = plain_load(value), value.owner
-        found = _matrix(value, first, steps, columns) or found
-        if load is not None:
-            sides = _sides(load, first, steps, columns)
-            here = None if sides is None else _matrix(value, first, distances(load, steps), columns)
-            return found if here is None else replace(here, load=load, sides=sides)
-        if widened and isinstance(op, CastOp):
-            value = op.operand
-            continue
-        linear = linear_steps(op.registers) if isinstance(op, ShuffleRegistersOp) else None
-        if linear is None or not isinstance(op, ShuffleRegistersOp):
-            return found
-        first, steps = linear[0] + moved(first, linear[1]), [moved(step, linear[1]) for step in steps]
-        value = op.source
+    for source, first, steps in sources(value):
+        if not widened and element_type(source.type) != element_type(value.type):
+            break
+        found = _matrix(source, first, steps, columns) or found
+        if (load := plain_load(source)) is not None and (sides := _sides(load, first, steps, columns)) is not None:
+            here = _matrix(source, first, distances(load, steps), columns)
+            found = found if here is None else replace(here, load=load, sides=sides)
+    return found
 
 
 def plain_load(value: SSAValue) -> LoadOp | None:
     """The load of a value that may as well be read where it lies: from memory that the kernel does not write, and zero
     where its checks do not hold."""
     load = value.owner
-    if not isinstance(load, LoadOp) or load.xor is not None or load.checks and not is_zero(load.fill):
+    if not isinstance(load, LoadOp) or load.xor is not None or load.checks and not is_constant(load.fill, 0):
         return None
     if any(registers(c) > 1 for c in (*load.coordinates, *load.checks)):
         return None
@@ -147,49 +152,36 @@ def plain_load(value: SSAValue) -> LoadOp | None:
     return None if any(symbols for _, symbols in pitches(memory_extents(load.memory.type))) else load
 
 
-def is_read_in_place(op: LoadOp | CastOp) -> bool:
-    """Whether nothing but products of matrices reads what is loaded, or a cast of it, and those read the memory."""
+def only_read_by(op: Operation, reads: Callable[[Use], bool], between: Callable[[Operation], bool]) -> bool:
+    """Whether all that uses the result of an operation, be it through operations that are `between`, `reads` it."""
+    uses = op.results[0].uses
+    return all(reads(u) or between(u.operation) and only_read_by(u.operation, reads, between) for u in uses)
 
-    def only_products(value: SSAValue) -> bool:
-        for use in value.uses:
-            user = use.operation
-            if isinstance(user, ShuffleRegistersOp | CastOp):
-                if not only_products(user.result):
-                    return False
-            elif not isinstance(user, PanelFmaOp) or use.index > 1 or operands(user)[use.index].load is not load:
-                return False
-        return True
 
-    value = op.result
-    while isinstance(value.owner, ShuffleRegistersOp | CastOp):
-        value = value.owner.operands[0]
-    load = plain_load(value)
-    return load is not None and only_products(op.result)
+def is_left_to_panels(op: Operation) -> bool:
+    """Whether an operation loads something, or casts it, only for products of matrices, which read the memory."""
+    load = plain_load([*sources(op.result)][-1][0]) if isinstance(op, LoadOp | CastOp) else None
+
+    def reads(use: Use) -> bool:
+        product = use.operation
+        return isinstance(product, PanelFmaOp) and use.index < 2 and operands(product)[use.index].load is load
+
+    return load is not None and only_read_by(op, reads, lambda o: isinstance(o, ShuffleRegistersOp | CastOp))
 
 
 def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[tuple[int | None, int], ...] | None:
     """What each check of a load counts, in equal steps from the first on; None if one of them counts something else."""
-    split, found = columns.bit_length() - 1, list[tuple[int | None, int]]()
+    found = list[tuple[int | None, int]]()
     for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
-        own = [moved(step, bits) for step in steps]
-        sides = own[split:], own[:split]
-        side = next((s for s in (ROWS, COLUMNS) if any(sides[s])), None)
-        step = 1 if side is None else sides[side][0]
-        if side is not None and (any(sides[1 - side]) or sides[side] != [step << b for b in range(len(sides[side]))]):
+        strides = _strides([moved(step, bits) for step in steps], columns)
+        if strides is None or all(strides) or moved(first, bits):
             return None
-        if moved(first, bits):
-            return None
-        found.append((side, step))
+        found.append((ROWS, strides[0]) if strides[0] else (COLUMNS, strides[1]) if strides[1] else (BOTH, 1))
     return tuple(found)
 
 
-def is_zero(value: SSAValue | None) -> bool:
-    """Whether a value is a constant, zero in all registers."""
-    return value is not None and isinstance(value.owner, ConstantOp) and value.owner.scalar == 0
-
-
-def distances(load: LoadOp, steps: Sequence[int]) -> list[int]:
+def distances(load: LoadOp | StoreOp, steps: Sequence[int]) -> list[int]:
     """How many elements apart registers lie whose numbers are `steps` apart."""
     pitch = [number for number, _ in pitches(memory_extents(load.memory.type))]
     bits = [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in load.reg_bases]
@@ -198,9 +190,13 @@ def distances(load: LoadOp, steps: Sequence[int]) -> list[int]:
 
 def _matrix(source: SSAValue, first: int, steps: Sequence[int], columns: int) -> Strided | None:
     """The matrix of which the bits of an element's number are `steps` apart, if its rows and columns have strides."""
+    strides = _strides(steps, columns)
+    return None if strides is None else Strided(source, first, *strides)
+
+
+def _strides(steps: Sequence[int], columns: int) -> tuple[int, int] | None:
+    """How far apart rows and columns are, if rows are equally far apart, and columns too."""
     split = columns.bit_length() - 1
-    sides = steps[split:], steps[:split]
-    strides = [side[0] if side else 0 for side in sides]
-    if any(step != stride << b for side, stride in zip(sides, strides, strict=True) for b, step in enumerate(side)):
-        return None
-    return Strided(source, first, strides[0], strides[1])
+    row, column = (side[0] if side else 0 for side in (steps[split:], steps[:split]))
+    equal = [column << b for b in range(split)] + [row << b for b in range(len(steps) - split)]
+    return (row, column) if equal == [*steps] else None

@@ -46,8 +46,7 @@ def print_cpp(module: ModuleOp) -> str:
 
     Raises CompileError, with operation and place, for anything that has no C++.
     """
-    kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
-    most = max((len(f.body.block.args) for f in kernels), default=1)
+    most = max((len(op.body.block.args) for op in module.body.ops if isinstance(op, FuncOp)), default=1)
     grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
     declared = f"Grid {grids};\n" if grids else ""
     entry = (_HERE / "host.hpp").read_text().replace("DECLARED\n", declared).replace("GRIDS", grids or "nullptr")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel import ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
@@ -44,8 +44,7 @@ class Squares:
 def squares_of(value: SSAValue) -> Squares | None:
     """How `value` consists of transposed squares; None if it does not."""
     op = value.owner
-    linear = linear_steps(op.registers) if isinstance(op, ShuffleRegistersOp) else None
-    if linear is None or not isinstance(op, ShuffleRegistersOp):
+    if not isinstance(op, ShuffleRegistersOp) or (linear := linear_steps(op.registers)) is None:
         return None
     steps = [*linear[1]]
     if 1 not in steps or len({*steps}) < len(steps):
@@ -73,8 +72,8 @@ def _load_of_rows(value: SSAValue, pitch: int) -> LoadOp | None:
     return load if alike and all(u.parent is load.parent for u in users) else None
 
 
-def is_read_in_squares(load: LoadOp) -> bool:
-    """Whether a load is only ever read square by square, where it lies."""
-    shuffles = [use.operation for use in load.result.uses if isinstance(use.operation, ShuffleRegistersOp)]
-    pitches = {squares.pitch for s in shuffles if (squares := squares_of(s.result)) is not None}
-    return bool(pitches) and all(_load_of_rows(load.result, pitch) is load for pitch in pitches)
+def is_left_to_squares(op: Operation) -> bool:
+    """Whether an operation is a load that is only ever read square by square, where it lies."""
+    uses = [use.operation for use in op.results[0].uses] if isinstance(op, LoadOp) else []
+    found = [squares_of(r) for user in uses for r in user.results]
+    return bool(found) and all(s is not None and _load_of_rows(s.shuffle.source, s.pitch) is op for s in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
@@ -11,9 +11,9 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects import kernel
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
-from ..cuda.expressions import ADD, EQUALITY, MUL, UNARY, Expr, add, infix
+from ..cuda.expressions import EQUALITY, UNARY, Expr, add, multiply
 from ..cuda.ordering import is_view, linear_steps, registers
-from ..cuda.writer import Place, Writer, terms
+from ..cuda.writer import Place, Writer
 from ..dtypes import STRUCTS
 from .ends import Ends
 from .ordering import WIDEST
@@ -25,12 +25,18 @@ VECTOR, LANE = "i", "i + l"
 """The first register of a vector in a loop over them, and the register of one lane."""
 
 
-@dataclass(frozen=True)
-class Local:
-    """A value inside of a group's loop: a vector, or a scalar."""
+class Lanes(NamedTuple):
+    """What is read of a value in a loop over vectors: a vector of the C++ type `element`, or a scalar, if all lanes are
+    the same."""
 
-    name: str
+    text: Expr
     is_vector: bool
+    element: str
+
+    @property
+    def whole(self) -> Expr:
+        """A vector, also of what is the same in all lanes."""
+        return self.text if self.is_vector else Expr(f"all(({self.element}){self.text.at(UNARY)})")
 
 
 class VectorWriter(Writer):
@@ -38,7 +44,7 @@ class VectorWriter(Writer):
 
     def __init__(self, func: kernel.FuncOp) -> None:
         super().__init__(func)
-        self.locals: dict[SSAValue, Local] = {}
+        self.locals: dict[SSAValue, Lanes] = {}
         self.ends = Ends()
         self.prefetched: set[LoadOp] = set()
         self.row = 0
@@ -56,56 +62,42 @@ class VectorWriter(Writer):
     def read(self, value: SSAValue, register: int | str = 0) -> Expr:
         local = self.locals.get(value)
         if local is not None:
-            return self._lane(local, value) if local.is_vector and register == LANE else Expr(local.name)
+            return self._lane(local.text.text, value) if local.is_vector and register == LANE else local.text
         return super().read(value, register)
 
-    def array(self, place: Place, value: SSAValue, start: str = "") -> None:
+    def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
         """Arrays begin where vectors do: no vector of them lies in two lines of a cache."""
-        super().array(place, value, start)
-        if place.size >= WIDEST:
-            text = self.lines[-1].lstrip()
-            self.lines[-1] = f"{self.lines[-1][: -len(text)]}alignas({LINE}) {text}"
+        super().array(place, value, start, f"alignas({LINE}) " if place.size >= WIDEST else head)
 
     def unroll(self, times: str = "", pad: str = "") -> None:
         """Compilers for CPUs know when to unroll loops over single elements."""
 
-    def _lane(self, local: Local, value: SSAValue) -> Expr:
+    def _lane(self, vector: str, value: SSAValue) -> Expr:
         if element_type(value.type) == i1:
-            return Expr(f"{local.name}[l] != 0", EQUALITY)
-        return Expr(f"lane({local.name}, l)" if self.type_of(value) in STRUCTS else f"{local.name}[l]")
+            return Expr(f"{vector}[l] != 0", EQUALITY)
+        return Expr(f"lane({vector}, l)" if self.type_of(value) in STRUCTS else f"{vector}[l]")
 
-    def read_vector(self, value: SSAValue) -> tuple[Expr, bool]:
-        """A vector of registers of a value, from `VECTOR` on; or a scalar, if they are all the same, and which of the
-        two it is."""
-        local = self.locals.get(value)
-        if local is not None:
-            return Expr(local.name), local.is_vector
-        op = value.owner
-        if value in self.places or not isinstance(op, Operation) or not is_view(op):
-            if registers(value) == 1:
-                return self.read(value), False
-            return Expr(f"load(&{self.read(value, VECTOR).text})"), True
-        if isinstance(op, kernel.ShuffleRegistersOp) and registers(op.source) > 1:
-            steps = linear_steps(op.registers)
-            assert steps is not None
-            low = steps[1][:4]
-            if not any(low):
-                return self.read(value, VECTOR), False
-            if low == (1, 2, 4, 8) and op.source in self.places:
-                return Expr(f"load(&{self.read(value, VECTOR).text})"), True
-            return self.by_lanes(value, self.read(value, LANE).text), True
-        if isinstance(op, kernel.IndicesOp):
-            steps = list(op.steps.get_values())
-            low, step = steps[:4], steps[0]
-            if not any(low):
-                return self.read(value, VECTOR), False
-            if low == [step << n for n in range(4)]:
-                base = add(self.read(op.origin), terms(VECTOR, steps))
-                own = Expr(f"numbers<{self.index}>()")
-                own = own if step == 1 else infix(own, "*", Expr(str(step), UNARY if step < 0 else UNARY + 5), MUL)
-                return (own if base.text == "0" else infix(base, "+", own, ADD)), True
-            return self.by_lanes(value, self.read(value, LANE).text), True
-        return self.read(value), False
+    def lanes(self, value: SSAValue, text: Expr, is_vector: bool = True) -> Lanes:
+        """What is read of a value is `text`."""
+        return Lanes(text, is_vector, self.type_of(value))
+
+    def read_vector(self, value: SSAValue) -> Lanes:
+        """What is read of a value in a loop over vectors, from the register `VECTOR` on."""
+        if value in self.locals:
+            return self.locals[value]
+        op, memory, steps = value.owner, value, [1 << bit for bit in range(registers(value).bit_length() - 1)]
+        if value not in self.places and isinstance(op, Operation) and is_view(op):
+            linear = linear_steps(op.registers) if isinstance(op, kernel.ShuffleRegistersOp) else None
+            memory, steps = (op.operands[0], linear[1]) if linear is not None else (value, ())
+            steps = op.steps.get_values() if isinstance(op, kernel.IndicesOp) else steps
+        text, low = self.read(value, VECTOR), [*steps[:4]]
+        if not any(low):
+            return self.lanes(value, text, False)
+        if low == [1, 2, 4, 8] and memory in self.places:
+            return self.lanes(value, Expr(f"load(&{text.text})"))
+        if memory is value and low == [low[0] << n for n in range(4)]:
+            return self.lanes(value, add(text, multiply(Expr(f"numbers<{self.index}>()"), low[0])))
+        return self.lanes(value, self.by_lanes(value, self.read(value, LANE).text))
 
     def by_lanes(self, value: SSAValue, single: str) -> Expr:
         """A vector of the registers of `value`, each computed by the text `single`."""

@@ -209,8 +209,7 @@ def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, 
         if first + below < lo:
             parts.append(Expr(f"{at.at(ADD)} >= {lo}", RELATION))
         if last + above >= least(hi):
-            end = str(hi) if isinstance(hi, int) else writer.size(hi).text
-            parts.append(Expr(f"{at.at(ADD)} < {end}", RELATION))
+            parts.append(Expr(f"{at.at(ADD)} < {writer.size(hi).text}", RELATION))
         for part in parts:
             result = part if result is None else Expr(f"{result.at(AND)} && {part.at(EQUALITY)}", AND)
     return result

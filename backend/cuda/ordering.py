@@ -204,9 +204,7 @@ class Ordering:
                 self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker
             ]
             self._flush([g for g in needed if g not in direct] + renumbered)
-            group = self._pending.setdefault(size, Group(size))
-            group.ops.append(op)
-            self._maker[op.results[0]] = group
+            self._add(self._pending.setdefault(size, Group(size)), op)
             return
         if isinstance(op, LoadOp) and space_of(op.memory.type) is GLOBAL:
             self._flush(needed)
@@ -215,6 +213,10 @@ class Ordering:
         everything = op.regions or op.name in ORDERED
         self._flush(list(self._pending.values()) if everything else needed)
         self.statements.append(statement)
+
+    def _add(self, group: Group, op: Operation) -> None:
+        group.ops.append(op)
+        self._maker.update(dict.fromkeys(op.results, group))
 
     def _early(self, load: Operation) -> int:
         """Where a load from global memory goes: in front of the barriers and shared stores before it.

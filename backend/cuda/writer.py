@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, SharedOp, ShuffleRegistersOp, SplatOp, is_shared
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
 from ...dialects.payload.folding import constant_of
-from ...dialects.shapes.extents import SymbolAttr, extents_of, most
+from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of
 from ...errors import CompileError
@@ -161,10 +161,11 @@ class Writer:
             head = f"const {self.type_of(value)} {place.name}" if place.size == 1 else place[r].text
             self.line(f"{head} = {text(r)};")
 
-    def array(self, place: Place, value: SSAValue, start: str = "") -> None:
-        """Declare the array `place` of registers of the type of `value`, with an initialiser if there is a `start`."""
+    def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
+        """Declare the array `place` of registers of the type of `value`, behind `head`, with an initialiser if there is
+        a `start`."""
         self._arrays[place.name] = len(self.lines), c_size(value.type)
-        self.line(f"{self.type_of(value)} {place.name}[{place.size}]{start};")
+        self.line(f"{head}{self.type_of(value)} {place.name}[{place.size}]{start};")
 
     def pointer(self, array: str, index: str, size: int) -> str:
         """A pointer to element `index` of an array of registers for accesses of `size` bytes each.
@@ -227,15 +228,19 @@ class Writer:
         operands = [self.read(v, register) for v in op.operands]
         return self.scalars.print(op, operands)
 
-    def size(self, symbol: SymbolAttr) -> Expr:
-        """The parameter that holds a size."""
-        return self.sizes[symbol]
+    def size(self, extent: Extent) -> Expr:
+        """A size, or the parameter that holds it."""
+        return Expr(str(extent)) if isinstance(extent, int) else self.sizes[extent]
 
     def constant(self, op: ConstantOp | arith.ConstantOp) -> Expr:
         """A constant's literal."""
         if (value := constant_of(op.result)) is None:
             raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
-        text, helper = literal(value, op.result.type, self.index)
+        return self.literal(value, op.result.type)
+
+    def literal(self, value: float, t: Attribute) -> Expr:
+        """A constant of type `t`."""
+        text, helper = literal(value, t, self.index)
         if helper is not None:
             self.use(helper)
         return text
