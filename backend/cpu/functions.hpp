@@ -49,26 +49,19 @@ INLINE vec<int> pairs(const bf16* p, long long begin, long long end) {
   return pairs(all_of);
 }
 
-//// vector.to_f32.bf16 needs bf16; to_f32.bf16
+//// vector.converted.bf16 needs bf16; to_f32.bf16; to_bf16
 INLINE vec<float> to_f32(bf16_vec x) { return (vec<float>)(convert<unsigned>(x.bits) << 16); }
-
-//// vector.to_bf16.bf16 needs bf16; to_bf16
 INLINE bf16_vec to_bf16(vec<float> x) {
   const auto u = (vec<unsigned>)x;
   return {convert<unsigned short>(choose(x != x, all(0x7fffu), (u + 0x7fffu + ((u >> 16) & 1)) >> 16))};
 }
 
-//// vector.to_f32.f16 needs f16; to_f32.f16
+//// vector.converted.f16 needs f16; to_f32.f16; to_f16
 #if defined(AVX) && defined(__F16C__)
 INLINE vec<float> to_f32(f16_vec x) { return (vec<float>)__builtin_ia32_vcvtph2ps256((vec<short>)x.bits); }
-#else
-INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
-#endif
-
-//// vector.to_f16.f16 needs f16; to_f16
-#if defined(AVX) && defined(__F16C__)
 INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)__builtin_ia32_vcvtps2ph256(x, 0))}; }
 #else
+INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
 #endif
 
@@ -170,8 +163,8 @@ INLINE vec<float> erff(vec<float> x) {
 }
 
 //// vector.turn needs vector.fused
-// sin(x + n * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
-INLINE float turned(float x, int n) {
+// sin(x + quarters * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
+template <int quarters> INLINE float turned(float x) {
   const float k = __builtin_rintf(x * 0.636619772f);
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   const float far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
@@ -186,10 +179,11 @@ INLINE float turned(float x, int n) {
   s = r + fused(fused(s, t, -0.16666655f) * t, r, low);
   float c = fused(2.4438092e-05f, t, -0.0013887364f);
   c = fused(fused(c, t, 0.041666646f), t, -0.5f), c = 1.0f + fused(c, t, -low * r);
-  n += (int)k;
+  const int n = (int)k + quarters;
   const float v = n & 1 ? c : s;
   return n & 2 ? -v : v;
 }
+template <int quarters> INLINE vec<float> all_turned(vec<float> x) PER_ELEMENT(turned<quarters>)
 INLINE bool any_large(vec<float> x) {
   bool large = false;
   PER_LANE large |= !(__builtin_fabsf(x[l]) < 4096.0f);
@@ -197,17 +191,10 @@ INLINE bool any_large(vec<float> x) {
 }
 
 //// vector.sinf needs vector.turn
-INLINE float sin_of(float x) { return turned(x, 0); }
-INLINE vec<float> near_sin(vec<float> x) PER_ELEMENT(sin_of)
-INLINE vec<float> sinf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return sinf((float)x[l]); }) : near_sin(x); }
+INLINE vec<float> sinf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return sinf((float)x[l]); }) : all_turned<0>(x); }
 
 //// vector.cosf needs vector.turn
-INLINE float cos_of(float x) { return turned(x, 1); }
-INLINE vec<float> near_cos(vec<float> x) PER_ELEMENT(cos_of)
-INLINE vec<float> cosf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return cosf((float)x[l]); }) : near_cos(x); }
-
-//// vector.rsqrtf
-INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
+INLINE vec<float> cosf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return cosf((float)x[l]); }) : all_turned<1>(x); }
 
 //// vector.pack
 struct Range { long begin, end; };
@@ -374,7 +361,7 @@ template <int c, int a, int b> INLINE void tile_dot() {
 }
 #endif
 
-//// vector.panel_fma.bf16 needs vector.panel_fma; vector.to_f32.bf16; vector.tiles
+//// vector.panel_fma.bf16 needs vector.panel_fma; vector.converted.bf16; vector.tiles
 // A matrix of bf16 as f32, with what is side by side in memory side by side.
 template <int rows, int columns> static void widened(float* to, const bf16* from, long row, long column, Range high, Range wide) {
   if (column != 1 && row == 1) return widened<columns, rows>(to, from, column, row, wide, high);

@@ -357,7 +357,7 @@ class VectorStatements(Statements):
             if "float" not in (c_source, c_target):
                 return self._cast(self._cast(a, source, f32), f32, target)
             name = "to_f32" if c_source == stored else f"to_{stored}"
-            self.writer.use(f"vector.{name}.{stored}")
+            self.writer.use(f"vector.converted.{stored}")
             return call(name, [a])
         if c_target == "bool":
             return call("as_mask", [infix(a, "!=", Expr("0"), RELATION)])
@@ -425,10 +425,10 @@ def _is_outside_of_loops(op: Operation) -> bool:
     return isinstance(around, kernel.FuncOp)
 
 
-ALWAYS = frozenset("max_nan min_nan sqrtf fabsf floorf ceilf truncf rintf".split())
+ALWAYS = frozenset("max_nan min_nan sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split())
 """Functions of vectors of f32 that every text has."""
 
-ASKED_FOR = frozenset("rsqrtf expf exp2f logf log2f tanhf erff sinf cosf".split())
+ASKED_FOR = frozenset("expf exp2f logf log2f tanhf erff sinf cosf".split())
 """Those that are sections of functions.hpp."""
 
 

@@ -1,5 +1,7 @@
 // Vectors of `lanes` elements: the same text for AVX-512, AVX, NEON and SSE. A vector of truth values is one of int, -1 where
 // they hold. Functions of vectors have the names of those of single elements.
+#include <utility>
+
 #define __device__ __attribute__((always_inline)) inline
 #define INLINE static inline __attribute__((always_inline))
 #define PER_LANE for (int l = 0; l < lanes; ++l)
@@ -23,10 +25,8 @@ template <class T> using vec = typename Vector<T>::type;
 typedef vec<int> mask;
 template <> struct Vector<bool> { typedef mask type; };
 template <int bytes> struct Int;
-template <> struct Int<1> { typedef signed char type; };
-template <> struct Int<2> { typedef short type; };
-template <> struct Int<4> { typedef int type; };
-template <> struct Int<8> { typedef long long type; };
+#define INT(T) template <> struct Int<sizeof(T)> { typedef T type; };
+INT(signed char) INT(short) INT(int) INT(long long)
 
 // Of narrow words and floats compilers convert one element after another, of narrow words and ints they do not.
 template <class V> INLINE mask widen(V x) { return __builtin_convertvector(x, mask); }
@@ -52,15 +52,8 @@ template <class V> INLINE V choose(mask m, V a, V b) {
 template <class T> INLINE vec<T> all(T x) { return x - vec<T>{}; }
 INLINE mask all(bool x) { return all(x ? -1 : 0); }
 // A constant for each lane, as a function of its number.
-template <class I, I... l> struct Lanes {
-  template <class T, class F> INLINE vec<T> of(F f) { return vec<T>{(T)f(l)...}; }
-};
-#ifdef __clang__
-template <int n> using First = __make_integer_seq<Lanes, int, n>;
-#else
-template <int n> using First = Lanes<int, __integer_pack(n)...>;
-#endif
-template <class T, class F> INLINE vec<T> constants(F f) { return First<lanes>::template of<T>(f); }
+template <class T, class F, int... l> INLINE vec<T> constants(F f, std::integer_sequence<int, l...>) { return vec<T>{(T)f(l)...}; }
+template <class T, class F> INLINE vec<T> constants(F f) { return constants<T>(f, std::make_integer_sequence<int, lanes>()); }
 template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
 template <class T> INLINE vec<T> load(const T* p) {
@@ -87,11 +80,11 @@ template <class T, class F> INLINE vec<T> each(F f) {
   return v;
 }
 
-// The first `n` elements, where these are less than a vector.
-template <class T> INLINE vec<T> load_first(const T* p, long long n, T fill) {
-  if (n >= lanes) return load(p);
+// The elements from one lane on up to another one, or the first `n`, where these are less than a vector.
+template <class T> INLINE vec<T> load_between(const T* p, long long begin, long long end, T fill) {
+  if (begin <= 0 && end >= lanes) return load(p);
   auto v = all(fill);
-  for (int l = 0; l < n; ++l) set(v, l, p[l]);
+  for (int l = begin > 0 ? begin : 0; l < end && l < lanes; ++l) set(v, l, p[l]);
   return v;
 }
 template <class T, class V> INLINE void store_first(T* p, long long n, V v) {
@@ -100,25 +93,16 @@ template <class T, class V> INLINE void store_first(T* p, long long n, V v) {
   store(all_of, v);
   for (int l = 0; l < n; ++l) p[l] = all_of[l];
 }
-// Those from one lane on up to another one.
-template <class T> INLINE vec<T> load_between(const T* p, long long begin, long long end, T fill) {
-  if (begin <= 0) return load_first(p, end, fill);
-  auto v = all(fill);
-  for (int l = begin; l < end && l < lanes; ++l) set(v, l, p[l]);
-  return v;
-}
 #ifdef AVX512
 INLINE unsigned short first_lanes(long long n) { return n >= lanes ? -1 : n > 0 ? (1 << n) - 1 : 0; }
 INLINE vec<float> load_between(const float* p, long long begin, long long end, float fill) {
   return __builtin_ia32_loadups512_mask(p, all(fill), first_lanes(end) & ~first_lanes(begin));
 }
-INLINE vec<float> load_first(const float* p, long long n, float fill) {
-  return n >= lanes ? load(p) : __builtin_ia32_loadups512_mask(p, all(fill), first_lanes(n));
-}
 INLINE void store_first(float* p, long long n, vec<float> v) {
   n >= lanes ? store(p, v) : __builtin_ia32_storeups512_mask(p, v, first_lanes(n));
 }
 #endif
+template <class T> INLINE vec<T> load_first(const T* p, long long n, T fill) { return n >= lanes ? load(p) : load_between(p, 0, n, fill); }
 
 // Storage types, on which nothing is computed.
 template <class T, class Bits> struct Stored { vec<Bits> bits; };
@@ -186,12 +170,9 @@ template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, lo
 
 // The body of a function of a vector: one without branches of each element.
 #define PER_ELEMENT(F) { float r[lanes]; store(r, x); PER_LANE r[l] = F(r[l]); return load(r); }
-INLINE vec<float> sqrtf(vec<float> x) PER_ELEMENT(__builtin_sqrtf)
-INLINE vec<float> fabsf(vec<float> x) PER_ELEMENT(__builtin_fabsf)
-INLINE vec<float> floorf(vec<float> x) PER_ELEMENT(__builtin_floorf)
-INLINE vec<float> ceilf(vec<float> x) PER_ELEMENT(__builtin_ceilf)
-INLINE vec<float> truncf(vec<float> x) PER_ELEMENT(__builtin_truncf)
-INLINE vec<float> rintf(vec<float> x) PER_ELEMENT(__builtin_rintf)
+#define BUILTIN(F) INLINE vec<float> F(vec<float> x) PER_ELEMENT(__builtin_##F)
+BUILTIN(sqrtf) BUILTIN(fabsf) BUILTIN(floorf) BUILTIN(ceilf) BUILTIN(truncf) BUILTIN(rintf)
+INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
   return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
 }

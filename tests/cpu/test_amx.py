@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.cpu import build, printer
+from deplodock.backend.cuda.device.generated import Helper
 from deplodock.backend.host_compiler import compiler
 
 MODEL = Path(__file__).with_name("amx_model.hpp").read_text()
@@ -47,7 +48,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-D__AMX_BF16__"))
 
     def use(text: str) -> None:
-        monkeypatch.setitem(printer.vector_functions(), "vector.tiles", ((), text))
+        monkeypatch.setitem(printer._HELPERS, "vector.tiles", Helper("vector.tiles", text))
 
     return use
 
