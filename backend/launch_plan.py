@@ -345,10 +345,10 @@ class _Program:
             if not last.written and not unused and inputs - 1 not in results:
                 break
             inputs -= 1
-        sizes_of = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
+        own, constant = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
         program = self if sizes is None else None
         steps = tuple(host.steps)
-        return LaunchPlan(tuple(buffers), steps, arguments, inputs, sum(sizes_of), in_place, sizes_of[1], program)
+        return LaunchPlan(tuple(buffers), steps, arguments, inputs, own + constant, in_place, constant, program)
 
 
 @dataclass(frozen=True)

@@ -211,10 +211,11 @@ class RecordFile:
 
     def plans(self, target: str | None = None) -> Record:
         """What a compilation is to do: for each nest and target the fastest schedule of this machine's cores, or else
-        of another device, or else one that was only decided, or else predicted."""
+        of another device, or else one that was only decided, or else predicted. Of equally fast ones it is the first,
+        as in a search, of decisions the last."""
         record, here = Record(self.path), device_of_cores()
         known = {key: what for key, what in self._rows("SELECT key, what FROM nests")}
-        order = "device = ? DESC, device = ? ASC, seconds IS NULL, seconds, at DESC"
+        order = "device = ? DESC, device = ? ASC, seconds IS NULL, seconds, iif(seconds IS NULL, -at, at)"
         rows = self._rows(f"{_SELECT} WHERE failure = '' ORDER BY {order}", here, PREDICTED)
         for entry in (Entry(*row) for row in rows):
             if target in (None, entry.target):

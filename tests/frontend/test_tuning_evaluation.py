@@ -105,7 +105,7 @@ def test_what_is_wrong_hangs_or_faults_is_not_taken(
         (taken, _) = records.plans().schedules["cpu"][task.key]
     assert found.ended == "the space is exhausted"
     assert found.best is not None
-    assert {taken, found.best.candidate.schedule} <= {LAST, task.untuned}  # which may take as long as each other
+    assert taken == found.best.candidate.schedule
     assert taken in (LAST, task.untuned)
     with RecordFile(path) as records:  # another search does not try again what it knows
         policy = Listed(OTHER, THIRD, FAULTS)

@@ -35,8 +35,8 @@ func.func @main(%x: memref<1xf32>, %w: memref<1xf32>, %y: memref<1xf32>, %z: mem
 
 // -----
 
-// Not constant: what is written again by a launch that is not, what a loop or a call of PyTorch uses, and what computes
-// with a size that is known only at a call.
+// Not constant: what is written again by a launch that is not, what a call of PyTorch uses, and what computes with a
+// size that is known only at a call.
 // CHECK-LABEL: func.func @main(
 // CHECK-NOT: {constant}
 kernel.func @double(%in: memref<1xf32>, %out: memref<1xf32>) grid [1] warps 1 {
