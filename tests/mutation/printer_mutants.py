@@ -13,7 +13,7 @@ Statements = statements.Statements
 
 PRINTER_CODE = [
     in_printer("conditions <=", "softmax", access.condition, "f'{A} < {B}'", "f'{A} <= {B}'"),
-    in_printer("conditions one short", "transpose", access.condition, "str(A)", "str(A - 1)"),
+    in_printer("conditions one short", "transpose", access.condition, "f'{A} < {B}'", "f'{A} < {B} - 1'"),
     in_printer("conditions >", "gather and pad", access.condition, "f'{A} >= {B}'", "f'{A} > {B}'"),
     in_printer("conditions without lower bounds", "gather and pad", access.condition, "_ < _", "False"),
     in_printer("conditions without upper bounds", "relu matmul", access.condition, "_ >= _", "False"),
