@@ -455,7 +455,7 @@ PAYLOAD = [
     _here("mean of one more", "layer_norm", constant(100.0, 101.0, "f32")),
     _here("no epsilon", "layer_norm", constant(1e-5, 0.0, "f32")),
     _here("square root, not its inverse", "rms_norm", replaced(math.RsqrtOp, 0, math.SqrtOp)),
-    _here("difference reversed", "softmax", operands(arith.SubfOp, 1, [1, 0])),
+    _here("difference reversed", "softmax", operands(arith.SubfOp, 0, [1, 0])),
     _here("quotient reversed", "softmax", operands(arith.DivfOp, 0, [1, 0])),
     _here("frame without repair", "chunked softmax", kept(0, 2)),
     _here("rescaling without repair", "chunked softmax", kept(1, 2)),
