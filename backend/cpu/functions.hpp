@@ -244,9 +244,9 @@ struct Extents { Range rows, columns, depth; };
 // for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
 // with a `step`, its columns are, and neighbours in one so many: all rows are used then.
 template <int rows, int vectors, int step, bool all_used, class T, class S>
-static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
+__attribute__((noinline)) static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
-  if (lanes < 16) asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
+  asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
   const S* row_of[rows];
 #pragma GCC unroll 14
   for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (all_used || i < used ? i : 0) * apart);
@@ -290,10 +290,15 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
     long pitch = width;
     const S* const from = panel_of(panel, j, high <= most, pitch);
     for (long k = 0; k < depth; k += terms)
-      for (long i = 0, left = parts; i < high; --left)
+      for (long i = 0, left = parts; i < high; --left) {
+        // The rows that lie behind a panel are those of the next one: they come meanwhile.
+        if (from != panel && parts >= 4 && k == 0)
+          for (long n = depth * i / high; n < depth * min(i + most, high) / high; ++n)
+            for (int l = 0; l < width; l += 64 / sizeof(S)) __builtin_prefetch(from + (depth + n) * pitch + l, 0, 2);
         i += rows_fma<most, vectors, step>(lanes < 16 ? (high - i + left - 1) / left : min(rows, high - i), c + i * N + j,
                                            long(N), a + (step ? i * step + k * apart : i * apart + k), apart,
                                            from + k * pitch, pitch, min(terms, depth - k), !fresh || k > 0);
+      }
   }
 }
 // c += a * b, or c = a * b where it is `fresh`: M x N row by row, M x K and K x N with strides; outside of `extents`, of
