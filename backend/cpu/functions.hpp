@@ -354,6 +354,7 @@ extern "C" long syscall(long, ...);
 static const bool has_tiles = syscall(158, 0x1023, 18) == 0;
 struct Tiles { unsigned char palette = 1, start = 0, none[14] = {}; unsigned short bytes[16] = {}; unsigned char rows[16] = {}; };
 INLINE void tile_config(const Tiles& t) { asm volatile("ldtilecfg %0" ::"m"(t)); }
+template <int t> INLINE void tile_zero() { asm volatile("tilezero %%tmm%c0" ::"i"(t)); }
 INLINE void tile_release() { asm volatile("tilerelease"); }
 template <int t> INLINE void tile_load(const void* p, long row) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(row), "i"(t) : "memory");
@@ -394,25 +395,28 @@ template <int columns> static void pack_pairs(int* to, const bf16* from, long ro
 }
 #endif
 #ifdef __AMX_BF16__
-// c += a * b for up to 32 rows of c and for a panel of b in pairs, `step` of which are multiplied at once: 16, and what is
-// left. c is zero before unless it is `read`. Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
-template <int width>
-static void tiles_fma(bool read, long rows, float* c, long c_row, const bf16* a, long a_row, const int* panel, long pairs,
-                      long step = 16) {
-  const long whole = pairs / step * step, first = min(rows, 16l), second = rows - first;
-  const long left = pairs - whole;
-  if (left) tiles_fma<width>(read, rows, c, c_row, a + 2 * whole, a_row, panel + whole * width, left, left), read = true;
-  if (!whole) return;
-  Tiles t;
+// Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b, of which `step` pairs are multiplied at once.
+static void tile_shape(Tiles& t, long first, long second, long step) {
+  if (t.rows[4] == first && t.rows[5] == second && t.rows[6] == step) return;
   for (int i = 0; i < 8; ++i) {
     t.rows[i] = i > 5 ? step : (i < 4 ? i > 1 : i > 4) ? second : first;
     t.bytes[i] = !t.rows[i] ? 0 : i == 4 || i == 5 ? 4 * step : 64;
   }
-  tile_config(t);  // all registers are zero
-  if (read) tile_load<0>(c, 4 * c_row);
-  if (read && width > 16) tile_load<1>(c + 16, 4 * c_row);
-  if (read && second) tile_load<2>(c + 16 * c_row, 4 * c_row);
-  if (read && second && width > 16) tile_load<3>(c + 16 * c_row + 16, 4 * c_row);
+  tile_config(t);
+}
+template <int t> INLINE void tile_begin(bool read, const float* c, long c_row) { read ? tile_load<t>(c, 4 * c_row) : tile_zero<t>(); }
+// c += a * b, or c = a * b if not `read`, for up to 32 rows of c and for a panel of b in pairs.
+template <int width>
+static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, const bf16* a, long a_row, const int* panel,
+                      long pairs, long step = 16) {
+  const long whole = pairs / step * step, left = pairs - whole, first = min(rows, 16l), second = rows - first;
+  if (left) tiles_fma<width>(t, read, rows, c, c_row, a + 2 * whole, a_row, panel + whole * width, left, left), read = true;
+  if (!whole) return;
+  tile_shape(t, first, second, step);
+  tile_begin<0>(read, c, c_row);
+  if (width > 16) tile_begin<1>(read, c + 16, c_row);
+  if (second) tile_begin<2>(read, c + 16 * c_row, c_row);
+  if (second && width > 16) tile_begin<3>(read, c + 16 * c_row + 16, c_row);
   for (long k = 0; k < whole; k += step) {
     tile_load<4>(a + 2 * k, 2 * a_row), tile_load<6>(panel + k * width, 4 * width), tile_dot<0, 4, 6>();
     if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width), tile_dot<1, 4, 7>();
@@ -436,6 +440,7 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
       const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
       alignas(64) bf16 left[M * K];
       alignas(64) int panel[K / 2 * width];
+      Tiles t;
       c += e.rows.begin * N, a += e.rows.begin * a_row + e.depth.begin * a_column, b += e.depth.begin * b_row;
       if (a_column != 1) {
         for (long i = 0; i < high; ++i)
@@ -445,7 +450,7 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
       for (long j = 0; high > 0 && j < e.columns.end; j += width) {
         pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
         for (long i = 0; i < high; i += 32)
-          tiles_fma<width>(!fresh, min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
+          tiles_fma<width>(t, !fresh, min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
       }
       return tile_release();
     }

@@ -12,6 +12,10 @@ INLINE void tile_config(const Tiles& t) {
   __builtin_memset(tile_words, 0, sizeof tile_words);
 }
 INLINE void tile_release() { tiles = {0}; }
+template <int t> INLINE void tile_zero() {
+  tile_needs(tiles.palette && tiles.rows[t]);
+  __builtin_memset(tile_words[t], 0, sizeof tile_words[t]);
+}
 template <int t> INLINE void tile_load(const void* p, long row) {
   tile_needs(tiles.palette && tiles.rows[t]);
   __builtin_memset(tile_words[t], 0, sizeof tile_words[t]);
