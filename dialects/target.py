@@ -294,7 +294,8 @@ def measured_cores() -> Target:
     speed = {"fp32": found.fma, "tensor": found.fma, "bandwidth": found.read}
     own = caches()
     lanes, registers = vectors(found.processor)
-    core = Core(lanes, registers, registers * 3 // 8, own.get("L1d", Core.l1), own.get("L2", Core.l2), bf16_rate())
+    rows, l1, l2 = min(8, registers * 3 // 8), own.get("L1d", Core.l1), own.get("L2", Core.l2)
+    core = Core(lanes, registers, rows, l1, l2, bf16_rate())
     return replace(CPU, card=card, sms=found.cores, l2=own.get("L3", CPU.l2), rates=rates, core=core, **speed)
 
 

@@ -338,7 +338,8 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
     } else {
       constexpr int pitch = K + lanes;
       alignas(64) T left[M * pitch];
-      if (a_column != 1) {
+      // Rows whole pages apart have few places in a cache: where several panels are read for them they are copied.
+      if (a_column != 1 || (N >= 4 * width && a_row * sizeof(T) % 4096 == 0)) {
         pack<K, pitch>(left, a, a_row, a_column, high, {0, depth});
         a = left, a_row = pitch;
       }
@@ -379,16 +380,16 @@ template <int rows, int columns> static void widened(float* to, const bf16* from
 }
 #if defined(AVX512) && defined(__AVX512BF16__) || defined(__AMX_BF16__)
 // The words of a panel whose rows are pairs of rows of b.
-template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, long end) {
-  if (row == 1 && column % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, pairs, {0, end});
+template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, Range wide) {
+  if (row == 1 && column % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, pairs, wide);
   for (long k = 0; k < pairs; ++k, from += 2 * row)
     for (long j = 0; j < columns; j += lanes) {
       vec<int> low{}, high{};
-      if (column == 1) {
-        low = convert<int>((vec<unsigned short>)load_first((const short*)from + j, end - j, short(0)));
-        high = convert<int>((vec<unsigned short>)load_first((const short*)from + row + j, end - j, short(0)));
+      if (column == 1 && wide.begin <= j) {
+        low = convert<int>((vec<unsigned short>)load_first((const short*)from + j, wide.end - j, short(0)));
+        high = convert<int>((vec<unsigned short>)load_first((const short*)from + row + j, wide.end - j, short(0)));
       } else {
-        for (long l = 0; l < lanes && j + l < end; ++l) low[l] = from[(j + l) * column].bits, high[l] = from[row + (j + l) * column].bits;
+        for (long l = max<long>(0, wide.begin - j); l < lanes && j + l < wide.end; ++l) low[l] = from[(j + l) * column].bits, high[l] = from[row + (j + l) * column].bits;
       }
       store(to + k * columns + j, low | high << 16);
     }
@@ -435,20 +436,20 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
 #ifdef __AMX_BF16__
   if constexpr (K % 2 == 0 && N >= 16)
-    if (has_tiles && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
+    if (has_tiles && (e.depth.begin | e.depth.end) % 2 == 0) {
       constexpr int width = N > 16 ? 32 : 16;
       const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
-      alignas(64) bf16 left[M * K];
+      constexpr int pitch = K + 2 * lanes;
+      alignas(64) short left[M * pitch];
       alignas(64) int panel[K / 2 * width];
       Tiles t;
       c += e.rows.begin * N, a += e.rows.begin * a_row + e.depth.begin * a_column, b += e.depth.begin * b_row;
       if (a_column != 1) {
-        for (long i = 0; i < high; ++i)
-          for (long k = 0; k < 2 * pairs; ++k) left[i * K + k] = a[i * a_row + k * a_column];
-        a = left, a_row = K;
+        pack<K, pitch>(left, (const short*)a, a_row, a_column, high, {0, 2 * pairs});
+        a = (const bf16*)left, a_row = pitch;
       }
-      for (long j = 0; high > 0 && j < e.columns.end; j += width) {
-        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
+      for (long j = e.columns.begin / width * width; high > 0 && j < e.columns.end; j += width) {
+        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
         for (long i = 0; i < high; i += 32)
           tiles_fma<width>(t, !fresh, min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
       }
@@ -458,13 +459,13 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
 #if defined(AVX512) && defined(__AVX512BF16__)
   const bool in_pairs = a_column == 1 && a_row % 2 == 0;
   if constexpr (K % 2 == 0 && N >= lanes)
-    if ((in_pairs || M % lanes == 0) && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
+    if ((in_pairs || M % lanes == 0) && (e.depth.begin | e.depth.end) % 2 == 0) {
       constexpr int width = panel_vectors<N, float> * lanes;
       const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
       a += e.rows.begin * a_row + e.depth.begin * a_column;
       b += e.depth.begin * b_row;
       const auto panel_of = [=](int* panel, long j, bool once, long& pitch) -> const int* {
-        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
+        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
         return panel;
       };
       c += e.rows.begin * N;
@@ -472,7 +473,7 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
         return panels_fma<M, N, K / 2, 0, fresh>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
       if constexpr (M % lanes == 0) {
         alignas(64) int left[M * K / 2];
-        pack_pairs<M>(left, a, a_column, a_row, pairs, high);
+        pack_pairs<M>(left, a, a_column, a_row, pairs, {0, high});
         return panels_fma<M, N, K / 2, 1, fresh>(c, left, M, high, pairs, e.columns, panel_of);
       }
     }

@@ -36,7 +36,7 @@ LANES = 16
 SHAPES = [(rows, columns) for columns in (64, 128, 32, 256, 16, 512) for rows in (256, 128, 64, 32, 16)]
 """Rows and columns of a tile of products, those first of which the sums stay in the nearest cache."""
 
-DEPTHS, KEYS = (256, 512, 128, 64), (256, 128, 64, 32)
+DEPTHS, KEYS = (256, 512, 128, 1024, 64), (256, 128, 64, 32)
 """Chunks of the index that a product sums over, and of one that a product gives and another one sums over."""
 
 
@@ -64,8 +64,9 @@ def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
 
 
 def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
-    """The positions of the free indices along which factors of products may be copied before, with their extents."""
-    outer = [p for p in products if p.reduction.outermost] if not is_nested(products) else []
+    """The positions of the free indices along which factors of products may be copied before, with their extents:
+    none of products of bf16, which are packed for each tile in any case."""
+    outer = [p for p in products if p.reduction.outermost and not p.of_bf16] if not is_nested(products) else []
     sides = dict.fromkeys(i for p in outer for i in (p.column, p.row) if i in info.free and info.extents[i] >= LANES)
     able = [i for i in sides if not isinstance(packable_loads(info.nest, i), str)]
     return {info.free.index(i): info.extents[i] for i in able}

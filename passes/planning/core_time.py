@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import numpy as np
-from xdsl.dialects.builtin import bf16
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.cores import PAGE
 from ...dialects.loop import ReduceOp, StagedReduceOp
-from ...dialects.payload import element_bytes, element_type, tensor_bytes
+from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.target import Core, Target
 from ..analysis.packed_operands import loaded_factor
@@ -30,6 +29,9 @@ SHORT = 128
 
 AT_ONCE = 4
 """Rows that are reduced at the same time, where a tile has them: they are read from as many places."""
+
+TILE_ROWS = 32
+"""Rows of the result that products of bf16 keep in two registers of AMX at once."""
 
 LATENCY = 8
 """Sums that a core has to have in flight, as vectors, so that no multiply-add waits for the one before."""
@@ -179,7 +181,7 @@ class CoreTime:
 
     def _accesses(self, tiles: Tiles) -> Floats:
         """Seconds of loads and stores, but of factors that products read where they lie."""
-        factors = {f.owner for p in self.arithmetic.products for f in p.factors}
+        factors = {load for p in self.arithmetic.products for load in _read_in_place(p)}
         found = np.zeros(tiles.rows)
         for site in self.info.sites:
             if site.op not in factors:
@@ -259,24 +261,27 @@ class CoreTime:
         count = tiles.visits(indices) / np.maximum(1, high * wide * deep)
         vectors = np.where(tiles.elements(rhs) >= 2 * lanes, 2, 1)
         (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
-        tall, most = tiles.elements(lhs), core.tile_rows
+        rate = core.bf16_rate if p.of_bf16 else 1.0
+        size, by_tiles = 2 if rate > 1 else 4, rate > 2
+        tall, most = tiles.elements(lhs), TILE_ROWS if by_tiles else core.tile_rows
         rows = ceil_div(tall, ceil_div(tall, most))
         panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
-        step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
-        step = step / (core.bf16_rate if all(map(_is_bf16, factors)) else 1)
+        step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma / rate
         fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
-        order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed)
+        order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed) * size / 4
         in_place = (right in rhs) & (tall <= most) | bool(packed & rhs) & (wide == vectors * lanes)
-        order = np.where(in_place, 0.0, order)
+        order = np.where(in_place & (not p.of_bf16), 0.0, order)  # in bf16 it is packed in any case
         if left is not None and left is not along and left not in lhs:  # by columns it is read where it lies
             order = order + high * deep * self.costs.gathered
-        again = np.where(4 * high * deep > core.l2 / 2, panels * high * deep, 0.0)  # what is left is read once more
-        again = again + np.where(4 * tall * wide > core.l1, high * wide, 0.0)
-        panel = deep * vectors * lanes
-        again = again + np.where(8 * panel > core.l1, panels * blocks * panel / 4, 0.0)
+        # Bytes from the next cache: what is left is read once more, and waited for where whole registers of it are.
+        again = np.where(by_tiles | (4 * high * deep > core.l2 / 2), size * panels * high * deep, 0.0)
+        again = again + np.where(4 * tall * wide > core.l1, 4 * high * wide, 0.0)
+        panel = size * deep * vectors * lanes
+        beside = panel * (1 + core.tile_rows / (vectors * lanes))  # with the rows that walk over it
+        again = again + np.where(beside > core.l1, panels * blocks * panel / 4, 0.0)
         by_element = 2 * self.costs.scalar * high * wide * deep * self.vector
         narrow = tiles.elements(rhs) < lanes
-        whole = fma + order * self.fma + 4 * again * self.near
+        whole = fma + order * self.fma + again * self.near
         if p.reduction.op not in self.alone:  # the sums so far are rescaled
             steps = tiles.trip_count(p.reduction.indices)
             whole = whole + np.where(steps > 1, 2 * self.costs.access * tall * wide / lanes * self.vector, 0.0)
@@ -304,10 +309,9 @@ def _is_rescaled(stage: ReduceOp) -> bool:
     return isinstance(around, StagedReduceOp) and len([*around.rescale.block.ops]) > 1
 
 
-def _is_bf16(factor: SSAValue) -> bool:
-    """Whether a factor of a product is loaded in bf16."""
-    load = loaded_factor(factor)
-    return load is not None and element_type(load.source.type) == bf16
+def _read_in_place(p: Matmul) -> list[Operation | Block | None]:
+    """The loads of factors that a product reads where they lie: of its own type, or both of bf16, which it widens."""
+    return [loaded_factor(f) if p.of_bf16 else f.owner for f in p.factors]
 
 
 def _neighbours(factor: SSAValue) -> SSAValue | None:

@@ -15,6 +15,7 @@ from ...dialects import loop
 from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import nest_operations
 from ..analysis.operand_types import widened_from
+from ..analysis.packed_operands import loaded_factor
 from .nest_info import NestInfo, Reduction
 from .points import Bools
 from .tiles import Tiles
@@ -40,6 +41,11 @@ class Matmul:
         found = self.reduction.contraction
         assert found is not None
         return found.lhs, found.rhs
+
+    @property
+    def of_bf16(self) -> bool:
+        """Whether both factors are loaded in bf16."""
+        return narrow_type(self) == bf16 and None not in map(loaded_factor, self.factors)
 
     @property
     def multiplication(self) -> Operation:
