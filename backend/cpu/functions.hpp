@@ -434,6 +434,7 @@ static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, cons
 template <int M, int N, int K, int step = 0, bool fresh = false>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
+  if (e.rows.begin >= e.rows.end) return;  // of what lies outside, b does, too
 #ifdef __AMX_BF16__
   if constexpr (K % 2 == 0 && N >= 16)
     if (has_tiles && (e.depth.begin | e.depth.end) % 2 == 0) {
@@ -448,7 +449,7 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
         pack<K, pitch>(left, (const short*)a, a_row, a_column, high, {0, 2 * pairs});
         a = (const bf16*)left, a_row = pitch;
       }
-      for (long j = e.columns.begin / width * width; high > 0 && j < e.columns.end; j += width) {
+      for (long j = e.columns.begin / width * width; j < e.columns.end; j += width) {
         pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
         for (long i = 0; i < high; i += 32)
           tiles_fma<width>(t, !fresh, min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
