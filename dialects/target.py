@@ -105,7 +105,7 @@ class Target:
     shared_per_sm     bytes of shared memory of an SM
     threads_per_sm    threads resident on an SM at once
     fp32, tensor      operations a second (a multiply-add is two), by the data sheet: on CUDA cores, and in bf16 on
-                      tensor cores
+                      tensor cores, or by what cores of a CPU have for bf16
     bandwidth         bytes a second from memory, by the data sheet
     l2                bytes of the level-2 cache
     workspace         bytes that PyTorch takes for sums beside its tensors: on a card what it reserves for cuBLAS, which
@@ -291,7 +291,7 @@ def measured_cores() -> Target:
     rates = replace(r, memory=found.read, store=found.copy, vector=r.vector * scale, special=r.special * scale)
     rates = replace(rates, cache=r.cache * scale, bulk=r.bulk * scale, fma=found.fma, mma=found.fma)
     card = f"{found.processor}, {found.cores} cores"
-    speed = {"fp32": found.fma, "tensor": found.fma, "bandwidth": found.read}
+    speed = {"fp32": found.fma, "tensor": found.fma * bf16_rate(), "bandwidth": found.read}
     own = caches()
     lanes, registers = vectors(found.processor)
     rows, l1, l2 = min(8, registers * 3 // 8), own.get("L1d", Core.l1), own.get("L2", Core.l2)
