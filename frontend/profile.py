@@ -29,7 +29,7 @@ from ..dialects.target import Target, get_target
 from ..passes.analysis.kernel_parts import parts_of
 from ..passes.analysis.nest_schedule import schedule_of
 from ..passes.planning.cost_model import Model, Prediction
-from ..passes.planning.matmul import find_matmuls
+from ..passes.planning.matmul import on_tensor_cores
 from ..passes.planning.nest_info import NestInfo
 from .api import CompiledFunction
 from .bench import Subject, alone
@@ -49,7 +49,7 @@ FULL = 0.5
 class Kernel:
     """A kernel as the text calls it: how often a call launches it, its grid, the least work of a launch, how it is
     scheduled (each nest, if it stands for several), the lines of Python that it computes, and what the planning model
-    expects of a launch. `tensor_cores` says whether it multiplies on these, or on a CPU in bf16."""
+    expects of a launch."""
 
     name: str
     launches: int
@@ -145,15 +145,10 @@ def _kernel(f: FuncOp, name: str, launches: int, nests: Sequence[NestOp], work: 
         work,
         tuple(str(s).removeprefix("#tile.schedule") for s in schedules),
         tuple(dict.fromkeys(filter(None, (line_text(op.location) for nest in nests for op in nest.walk())))),
-        any(s.data.atom != "fma" for s in schedules) or target.core is not None and any(map(_multiplies_bf16, nests)),
+        any(on_tensor_cores(NestInfo(nest), s.data.atom, target) for nest, s in zip(nests, schedules, strict=True)),
         seconds,
         limit,
     )
-
-
-def _multiplies_bf16(nest: NestOp) -> bool:
-    """Whether a nest has a product of bf16, for which cores may have instructions of their own."""
-    return any(product.of_bf16 for product in find_matmuls(NestInfo(nest)))
 
 
 def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:

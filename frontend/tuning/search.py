@@ -56,8 +56,8 @@ class Search:
         """The share of the roofline that the best has reached."""
         if self.best is None or not self.best.seconds:
             return 0.0
-        tensor_cores = parse_schedule(self.best.candidate.schedule).data.atom != "fma"
-        return self.task.floor(tensor_cores) / self.best.seconds
+        atom = parse_schedule(self.best.candidate.schedule).data.atom
+        return self.task.floor(atom) / self.best.seconds
 
     @property
     def speedup(self) -> float:

@@ -26,6 +26,7 @@ from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes, pipeline_text
 from ...passes.planning.core_time import footprint
 from ...passes.planning.cost_model import Model, Prediction
+from ...passes.planning.matmul import on_tensor_cores
 from ...passes.planning.nest_info import NestInfo
 from ...passes.records import describe_nest, plan_key
 from ..compilation import Compilation
@@ -117,13 +118,13 @@ class Task:
         """The seconds that the model expects of it. Raises ScheduleError where there is no schedule."""
         return float(self.predict(self.untuned).seconds)
 
-    def floor(self, tensor_cores: bool) -> float:
+    def floor(self, atom: str) -> float:
         """The least seconds by the rates of the target: bytes from memory, or from the caches where all of it fits
-        into them, or operations."""
-        t, work = self.target, self.work
-        near = footprint(NestInfo(self.nest)) <= t.l2 // 2
+        into them, or operations, of which products have this atom."""
+        t, work, info = self.target, self.work, NestInfo(self.nest)
+        near = footprint(info) <= t.l2 // 2
         rate = t.rates.cache if near else t.rates.memory
-        return max(work.bytes / rate, work.flops / (t.tensor if tensor_cores else t.fp32))
+        return max(work.bytes / rate, work.flops / (t.tensor if on_tensor_cores(info, atom, t) else t.fp32))
 
     def inputs(self) -> list[np.ndarray]:
         """Random arguments: normal floats, and integers that are indices of whatever they are used to index."""

@@ -14,6 +14,7 @@ from xdsl.ir.affine import AffineDimExpr
 from ...dialects import loop
 from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import nest_operations
+from ...dialects.target import Target
 from ..analysis.operand_types import widened_from
 from ..analysis.packed_operands import loaded_factor
 from .nest_info import NestInfo, Reduction
@@ -145,6 +146,12 @@ def lies_along_k(product: Matmul, load: loop.LoadOp) -> bool:
 def computed_operands(product: Matmul) -> int:
     """How many factors of a product were computed in f32, or loaded as such."""
     return sum(widened_from(f) is None for f in product.factors)
+
+
+def on_tensor_cores(info: NestInfo, atom: str, target: Target) -> bool:
+    """Whether a nest multiplies on tensor cores with this atom, or on the cores of a CPU in bf16, for which these may
+    have instructions of their own."""
+    return atom != "fma" or target.core is not None and any(product.of_bf16 for product in find_matmuls(info))
 
 
 def narrow_type(product: Matmul, may_narrow: bool = False) -> Attribute | None:
