@@ -37,6 +37,12 @@ from .dtypes import DTYPES, dtype_of
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first extent."""
 
+KEPT_PLANS = 256
+"""So many plans of a program are kept, one for each set of shapes that it was called with."""
+
+Key = tuple[tuple[Any, Any], ...]
+"""The shapes and types of the tensors that a program is called with."""
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -238,6 +244,22 @@ class LaunchPlan:
                 reason = f"is {dtype}{list(shape)}, not {buffer.dtype}{list(buffer.shape)}"
                 raise ExecutionError(reason, argument=buffer.name)
         return plan
+
+    def check_tensors(self, given: Sequence[Any]) -> LaunchPlan:
+        """The same for these tensors of PyTorch."""
+        return self.check_arguments([(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in given])
+
+
+def key_of(tensors: Sequence[Any]) -> Key:
+    """What a plan is kept for."""
+    return tuple([(t.shape, t.dtype) for t in tensors])
+
+
+def new_results(plan: LaunchPlan, inputs: Sequence[Any], empty: Callable[[Sequence[int], str], Any]) -> list[Any]:
+    """Tensors for the results of a call: an argument where it is changed in place, else what `empty` makes of shape and
+    type."""
+    places, buffers = dict(plan.in_place), enumerate(plan.output_buffers, plan.inputs)
+    return [inputs[places[i]].detach() if i in places else empty(static(b.shape), b.dtype) for i, b in buffers]
 
 
 def make_plan(module: ModuleOp) -> LaunchPlan:

@@ -12,7 +12,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -31,12 +31,19 @@ from ..calls import building, extension
 from ..cuda.ordering import registers
 from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
-from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan
+from ..launch_plan import (
+    KEPT_PLANS,
+    EagerStep,
+    Key,
+    Launch,
+    LaunchPlan,
+    compute_eagerly,
+    key_of,
+    make_plan,
+    new_results,
+)
 from ..spans import Span
 from .build import build
-
-KEPT_PLANS = 256
-"""So many plans of a program are kept, one for each set of shapes that it was called with."""
 
 SHARED_WORK = 1 << 19
 """Operations on single elements from which on several cores share a launch: to wake them takes as long as one needs for
@@ -57,30 +64,24 @@ _MADV_COLLAPSE = 25
 _MESSAGE = 200
 """Bytes for what an assertion says."""
 
-_Key = tuple[tuple[Any, Any], ...]
-
 
 class _Launches:
-    """`count` launches as the numbers that `run` of the C++ reads, and the addresses between which they lie."""
+    """`count` launches as the numbers that `run` of the C++ reads, and the addresses between which they lie. `shared`
+    says that cores share a launch, `work` is about how many operations on single elements all launches are."""
 
-    def __init__(self, count: int, numbers: Sequence[int]) -> None:
-        self.count = count
-        self.numbers = np.array(numbers, dtype=np.int64)
+    def __init__(self, numbers: Sequence[int] = (), count: int = 0, shared: bool = False, work: int = 0) -> None:
+        self.numbers, self.count, self.shared, self.work = np.array(numbers, dtype=np.int64), count, shared, work
         self.first = self.numbers.ctypes.data
         self.end = self.first + self.numbers.nbytes
 
 
 @dataclass(frozen=True)
 class _Constants:
-    """What constant launches gave, in `memory`, for the arguments numbered `read`; `seen` says which these were."""
+    """What constant launches gave, in `memory`; `seen` says of the arguments that they read, by number, which these
+    were."""
 
-    memory: Any = None
-    read: tuple[int, ...] = ()
-    seen: tuple[tuple[int, int], ...] = ()
-
-    def are_of(self, args: Sequence[Any]) -> bool:
-        """Whether they are the same for these arguments."""
-        return not self.read or self.seen == _seen(args, self.read)
+    memory: Any
+    seen: Mapping[int, tuple[int, int]]
 
     def places(self, plan: LaunchPlan) -> list[tuple[int, int]]:
         """Where each buffer is: in which memory, and how many bytes behind its begin; -1 and the address for ours."""
@@ -90,26 +91,19 @@ class _Constants:
         return [*((i, 0) for i in range(plan.arguments)), *own]
 
 
-def _seen(args: Sequence[Any], numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, int]]:
     """Where these arguments are, and how often they were changed in place, as far as PyTorch counts that."""
-    return tuple((args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers)
+    return {n: (args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers}
 
 
 @dataclass(frozen=True)
 class _Placed:
     """A program for arguments of certain shapes. `parts` are its launches, in numbers, and what PyTorch computes in
-    between; `constants` is what constant launches gave, which are not among them; `results` are the shape and the type
-    of each result, or the number of the argument whose memory it is; `pointers` is the type of the array of all
-    arguments and of the scratch memory. `shared` says that cores share a launch, `work` is about how many operations on
-    single elements all launches are."""
+    between; `constants` is what constant launches gave, which are not among them."""
 
     plan: LaunchPlan
-    parts: tuple[_Launches | EagerStep, ...]
+    parts: Sequence[_Launches | EagerStep]
     constants: _Constants
-    results: tuple[tuple[tuple[int, ...], Any] | int, ...]
-    pointers: Callable[..., Any]
-    shared: bool
-    work: int
 
 
 @dataclass(frozen=True)
@@ -155,39 +149,32 @@ class CpuProgram:
         building()  # which takes a core for some seconds the first time, and the program's compiler comes before
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
-        self._placed: dict[_Key, _Placed] = {}
-        self._constants = _Constants()
+        self._placed: dict[Key, _Placed] = {}
+        self._constants = _Constants(None, {})
         self._scratch: list[Any] = []
 
     def run(self, args: Sequence[Any], clock: list[tuple[float, float]] | None = None) -> list[Any]:
         """The results for the tensors `args`; a `clock` is told when each step began and ended. Raises ExecutionError
         if the arguments do not fit, or the program stops at an assertion."""
-        torch = self.torch
-        key = _key(args)
+        torch, key = self.torch, key_of(args)
         placed = self._placed.get(key)
-        if placed is None or not placed.constants.are_of(args):
+        if placed is None or placed.constants.seen != _seen(args, placed.constants.seen):
             placed = self._place(key, args)
         inputs = [_plain(a) for a in args]
-        outputs = [inputs[r].detach() if isinstance(r, int) else self._empty(*r) for r in placed.results]
+        outputs = new_results(placed.plan, inputs, self._empty)
         scratch = self._take_scratch(placed.plan.call_bytes)
-        pointers = [t.data_ptr() for t in inputs]
-        for output in outputs:
-            pointers.append(output.data_ptr())
-            _advise_huge_pages(output)
-        memory = placed.pointers(*pointers, scratch.data_ptr())
+        memory = _pointers((*inputs, *outputs, scratch))
         message = ctypes.create_string_buffer(_MESSAGE) if self.asserts else None
         threads = torch.get_num_threads()  # which also makes it known to OpenMP, in a thread that has not asked before
         for part in placed.parts:
             if isinstance(part, EagerStep):
                 start = perf_counter()
                 compute_eagerly(part, self.eager, placed.plan, [*inputs, *outputs], scratch, torch)
-                if clock is not None:
-                    clock.append((start, perf_counter()))
-            elif clock is None:
-                self._launch(part.first, part.end, memory, threads, message, None)
+                times = start, perf_counter()
             else:
                 times = (ctypes.c_double * (part.count + 1))()
-                self._launch(part.first, part.end, memory, threads, message, times)
+                self._launch(part.first, part.end, memory, threads, message, None if clock is None else times)
+            if clock is not None:
                 clock += pairwise(times)
         self._scratch.append(scratch)
         _check(message)
@@ -197,7 +184,7 @@ class CpuProgram:
         """Run it for `args` and tell when each step ran. Raises as `run`."""
         clock: list[tuple[float, float]] = []
         self.run(args, clock)
-        steps = self._placed[_key(args)].plan.call_steps
+        steps = self._placed[key_of(args)].plan.call_steps
         names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
         return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
@@ -215,86 +202,73 @@ class CpuProgram:
         """Have `calls` know a call that was made: its arguments, and results with the strides that they have for the
         caller. By `updates`, pairs (result, argument), arguments are changed in place: not remembered is a call where
         that is not the program's own doing."""
-        placed = self._placed[_key(inputs)]
-        known = tuple(r if isinstance(r, int) else example for r, example in zip(placed.results, results, strict=True))
-        launches = placed.parts[0] if placed.parts else _Launches(0, ())
-        in_place = all(placed.results[r] == a for r, a in updates)
+        placed = self._placed[key_of(inputs)]
+        plan, places = placed.plan, dict(placed.plan.in_place)
+        known = tuple(places.get(i, example) for i, example in enumerate(results, plan.inputs))
+        launches = placed.parts[0] if placed.parts else _Launches()
+        in_place = all(places.get(plan.inputs + r) == a for r, a in updates)
         if len(placed.parts) <= 1 and isinstance(launches, _Launches) and in_place:
-            how = (placed.plan.call_bytes, placed.shared, placed.work >= LONG_WORK, placed.constants.read)
+            how = (plan.call_bytes, launches.shared, launches.work >= LONG_WORK, tuple(placed.constants.seen))
             calls.remember(tuple(inputs), known, launches.first, launches.end, *how, (launches, placed.constants))
 
-    def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def _empty(self, shape: Sequence[int], dtype: str) -> Any:
         """A new tensor on the host, whatever the default device is."""
-        return self.torch.empty(shape, dtype=dtype, device="cpu")
+        made = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device="cpu")
+        _advise_huge_pages(made)
+        return made
 
     def _take_scratch(self, size: int) -> Any:
         """Memory for a call, of `size` bytes or more: what an earlier one has left, if it is enough."""
         found = self._scratch.pop() if self._scratch else None
-        if found is None or found.nbytes < size:
-            found = self._empty((size,), self.torch.uint8)
-            _advise_huge_pages(found)
-        return found
+        return self._empty((size,), "ui8") if found is None or found.nbytes < size else found
 
-    def _place(self, key: _Key, args: Sequence[Any]) -> _Placed:
+    def _place(self, key: Key, args: Sequence[Any]) -> _Placed:
         """The program for the arguments `args` and others of these shapes and types. Raises ExecutionError for others
         than it takes."""
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
-        plan = self.plan.check_arguments([(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in key])
+        plan = self.plan.check_tensors(args)
         constants = self._constants_of(plan, args)
         places = constants.places(plan)
         parts: list[_Launches | EagerStep] = []
         for eager, steps in groupby(plan.call_steps, lambda s: isinstance(s, EagerStep)):
             parts += steps if eager else [self._launches(steps, places)]
-        results = tuple(
-            dict(plan.in_place).get(i, (b.shape, getattr(self.torch, DTYPES[b.dtype].torch)))
-            for i, b in enumerate(plan.output_buffers, plan.inputs)
-        )
-        launches = [s for s in plan.call_steps if isinstance(s, Launch)]
-        shared, work = any(map(self._is_shared, launches)), sum(map(self._work, launches))
-        pointers = ctypes.c_void_p * (plan.arguments + 1)
-        placed = _Placed(plan, tuple(parts), constants, results, pointers, shared, work)
-        self._placed[key] = placed
+        placed = self._placed[key] = _Placed(plan, parts, constants)
         return placed
 
     def _constants_of(self, plan: LaunchPlan, args: Sequence[Any]) -> _Constants:
         """What the constant launches of a plan give for the tensors `args`, computed unless it is there."""
-        launches = plan.constant_launches
-        if launches and (self._constants.memory is None or not self._constants.are_of(args)):
-            read = tuple(sorted({b for x in launches for b in x.buffers if b < plan.arguments}))
-            made = _Constants(self._empty((plan.constant_bytes,), self.torch.uint8), read, _seen(args, read))
-            _advise_huge_pages(made.memory)
+        launches, old = plan.constant_launches, self._constants
+        if launches and (old.memory is None or old.seen != _seen(args, old.seen)):
+            read = sorted({b for x in launches for b in x.buffers if b < plan.arguments})
+            made = _Constants(self._empty((plan.constant_bytes,), "ui8"), _seen(args, read))
             once = self._launches(launches, made.places(plan))
-            tensors = {n: _plain(args[n]) for n in read}
-            memory = (ctypes.c_void_p * plan.arguments)()
-            for n, tensor in tensors.items():
-                memory[n] = tensor.data_ptr()
+            tensors = [_plain(a) if n in read else None for n, a in enumerate(args)]
             message = ctypes.create_string_buffer(_MESSAGE)
-            self._launch(once.first, once.end, memory, self.torch.get_num_threads(), message, None)
+            self._launch(once.first, once.end, _pointers(tensors), self.torch.get_num_threads(), message, None)
             _check(message)
             self._constants = made
         return self._constants
 
     def _launches(self, launches: Iterable[Launch], places: Sequence[tuple[int, int]]) -> _Launches:
-        """Launches as the C++ reads them, where the buffers lie at `places`."""
-        numbers = [self._numbers(launch, places) for launch in launches]
-        return _Launches(len(numbers), [*chain(*numbers)])
+        """Launches as `run` of the C++ reads them, where the buffers lie at `places`."""
+        numbers, works, any_shared = list[int](), list[int](), False
+        for launch in launches:
+            (kernel, work), blocks = self._kernels[launch.kernel], prod(launch.blocks)
+            works.append(blocks * work)
+            shared = blocks > 1 and works[-1] >= SHARED_WORK
+            any_shared |= shared
+            numbers += [kernel, blocks, int(shared), len(launch.buffers)]
+            for number, begin in zip(launch.buffers, launch.begins(), strict=True):
+                memory, offset = places[number]
+                numbers += [memory, offset + begin]
+            numbers += [len(launch.values), *launch.values]
+        return _Launches(numbers, len(works), any_shared, sum(works))
 
-    def _numbers(self, launch: Launch, places: Sequence[tuple[int, int]]) -> list[int]:
-        """A launch as `run` of the C++ reads it, where the buffers lie at `places`."""
-        kernel, _ = self._kernels[launch.kernel]
-        numbers = [kernel, prod(launch.blocks), int(self._is_shared(launch)), len(launch.buffers)]
-        for number, begin in zip(launch.buffers, launch.begins(), strict=True):
-            memory, offset = places[number]
-            numbers += [memory, offset + begin]
-        return [*numbers, len(launch.values), *launch.values]
 
-    def _work(self, launch: Launch) -> int:
-        """About how many elements a launch computes, loads and stores."""
-        return prod(launch.blocks) * self._kernels[launch.kernel][1]
-
-    def _is_shared(self, launch: Launch) -> bool:
-        return prod(launch.blocks) > 1 and self._work(launch) >= SHARED_WORK
+def _pointers(tensors: Sequence[Any]) -> Any:
+    """An array of where these tensors lie; None is nowhere."""
+    return (ctypes.c_void_p * len(tensors))(*(t if t is None else t.data_ptr() for t in tensors))
 
 
 def _fail(message: str) -> None:
@@ -305,11 +279,6 @@ def _check(message: Any) -> None:
     """Raises ExecutionError if an assertion has left a message."""
     if message is not None and message.value:
         _fail(message.value.decode())
-
-
-def _key(args: Sequence[Any]) -> _Key:
-    """What a program is placed for: shapes and types of the arguments."""
-    return tuple([(a.shape, a.dtype) for a in args])
 
 
 def _work(block: Block) -> int:

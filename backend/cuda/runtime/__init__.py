@@ -19,7 +19,7 @@ from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
 from ... import calls
 from ...dtypes import DTYPES
-from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan
+from ...launch_plan import KEPT_PLANS, EagerStep, Key, LaunchPlan, compute_eagerly, key_of, make_plan, new_results
 from ...spans import Span
 from ..machine_code import unpack
 from .driver import check_driver, driver_version
@@ -31,9 +31,6 @@ from .tensor_maps import encode
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
-
-KEPT_PLANS = 256
-"""So many plans of a program are kept, one for each set of shapes."""
 
 KEPT_GRAPHS = 16
 """So many CUDA graphs of a program are kept, those that were used last, each with its scratch memory."""
@@ -101,7 +98,7 @@ class CudaProgram:
         with self.cupy.cuda.Device(self.device.index):
             self._load(cubin, arch)
         self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
-        self._plans: dict[tuple[tuple[Any, Any], ...], PreparedLaunches] = {}
+        self._plans: dict[Key, PreparedLaunches] = {}
         self._graphs: dict[PreparedLaunches, LaunchGraph] = {}
         self._making = Lock()
         self.graphs = graphs and not self.plan.eager
@@ -155,9 +152,7 @@ class CudaProgram:
             a if self._is_ready(a) else self._on_device(a, b.name, capturing)
             for a, b in zip(args, plan.input_buffers, strict=True)
         ]
-        places = dict(plan.in_place)
-        numbers = range(plan.inputs, plan.arguments)
-        outputs = [inputs[places[i]].detach() if i in places else self._empty(plan.buffers[i]) for i in numbers]
+        outputs = new_results(plan, inputs, self._empty)
         if clock is None and not capturing and not plan.eager:
             self.launch(launches, [t.data_ptr() for t in (*inputs, *outputs)])
         else:
@@ -248,7 +243,7 @@ class CudaProgram:
     def _arena(self, plan: LaunchPlan) -> Any:
         """Memory for what lies between arguments and results, a tensor of bytes; None where that is nothing."""
         size = plan.arena_bytes
-        return self.torch.empty(size, dtype=self.torch.uint8, device=self.device) if size else None
+        return self._empty((size,), "ui8") if size else None
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
         """Run it for `args` and tell when each step ran, by events. The device sleeps until all is queued, so that it
@@ -278,13 +273,12 @@ class CudaProgram:
     def _placed(self, args: Sequence[Any]) -> PreparedLaunches:
         """The launches for arguments of these shapes and types; the last ones are kept. Raises ExecutionError for
         others than the program takes."""
-        key = tuple([(a.shape, a.dtype) for a in args])
+        key = key_of(args)
         if (found := self._plans.get(key)) is None:
             if len(self._plans) >= KEPT_PLANS:
                 self._plans.clear()
-            given = [(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in key]
             functions = {name: function.ptr for name, function in self.functions.items()}
-            found = self._plans[key] = PreparedLaunches(self.plan.check_arguments(given), functions)
+            found = self._plans[key] = PreparedLaunches(self.plan.check_tensors(args), functions)
         return found
 
     def _is_ready(self, tensor: Any) -> bool:
@@ -300,9 +294,8 @@ class CudaProgram:
         tensor = tensor.detach().to(self.device).resolve_neg().contiguous()
         return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
-    def _empty(self, buffer: Buffer) -> Any:
-        dtype = getattr(self.torch, DTYPES[buffer.dtype].torch)
-        return self.torch.empty(buffer.shape, dtype=dtype, device=self.device)
+    def _empty(self, shape: Sequence[int], dtype: str) -> Any:
+        return self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device=self.device)
 
 
 def torch_with_cuda() -> Any:
