@@ -66,18 +66,8 @@ INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f1
 #endif
 
 //// vector.clamped
-// Within [least, most]; NaN stays NaN. Named as the processor's instructions, which g++ does not find by itself.
-INLINE vec<float> clamped(vec<float> x, float least, float most) {
-#ifdef AVX512
-  const auto y = __builtin_ia32_maxps512_mask(all(least), x, x, -1, 4);
-  return __builtin_ia32_minps512_mask(all(most), y, y, -1, 4);
-#elif defined(AVX)
-  return __builtin_ia32_minps256(all(most), __builtin_ia32_maxps256(all(least), x));
-#else
-  x = x < least ? all(least) : x;
-  return x > most ? all(most) : x;
-#endif
-}
+// Within [least, most]; NaN stays NaN.
+INLINE vec<float> clamped(vec<float> x, float least, float most) { return smaller(all(most), larger(all(least), x)); }
 
 //// vector.scaled
 // m * 2^n for whole n from -252 to 254, also where that is a denormal number.
@@ -183,18 +173,19 @@ template <int quarters> INLINE float turned(float x) {
   const float v = n & 1 ? c : s;
   return n & 2 ? -v : v;
 }
-template <int quarters> INLINE vec<float> all_turned(vec<float> x) PER_ELEMENT(turned<quarters>)
-INLINE bool any_large(vec<float> x) {
+// The same of a vector, or `far` of each element where one is too large.
+template <int quarters> INLINE vec<float> all_turned(vec<float> x, float (*far)(float)) {
   bool large = false;
   PER_LANE large |= !(__builtin_fabsf(x[l]) < 4096.0f);
-  return large;
+  if (large) return each<float>([&](int l) { return far(x[l]); });
+  PER_ELEMENT(turned<quarters>)
 }
 
 //// vector.sinf needs vector.turn
-INLINE vec<float> sinf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return sinf((float)x[l]); }) : all_turned<0>(x); }
+INLINE vec<float> sinf(vec<float> x) { return all_turned<0>(x, sinf); }
 
 //// vector.cosf needs vector.turn
-INLINE vec<float> cosf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return cosf((float)x[l]); }) : all_turned<1>(x); }
+INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
 
 //// vector.pack
 struct Range { long begin, end; };
@@ -434,17 +425,19 @@ static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, cons
 template <int M, int N, int K, int step = 0, bool fresh = false>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
-  if (e.rows.begin >= e.rows.end) return;  // of what lies outside, b does, too
+  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, pairs = depth / 2;
+  const bool even = (e.depth.begin | e.depth.end) % 2 == 0;
+  if (high <= 0) return;  // of what lies outside, b does, too
+  c += e.rows.begin * N;
+  a += e.rows.begin * a_row + e.depth.begin * a_column;
+  b += e.depth.begin * b_row;
 #ifdef __AMX_BF16__
   if constexpr (K % 2 == 0 && N >= 16)
-    if (has_tiles && (e.depth.begin | e.depth.end) % 2 == 0) {
-      constexpr int width = N > 16 ? 32 : 16;
-      const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
-      constexpr int pitch = K + 2 * lanes;
+    if (has_tiles && even) {
+      constexpr int width = N > 16 ? 32 : 16, pitch = K + 2 * lanes;
       alignas(64) short left[M * pitch];
       alignas(64) int panel[K / 2 * width];
       Tiles t;
-      c += e.rows.begin * N, a += e.rows.begin * a_row + e.depth.begin * a_column, b += e.depth.begin * b_row;
       if (a_column != 1) {
         pack<K, pitch>(left, (const short*)a, a_row, a_column, high, {0, 2 * pairs});
         a = (const bf16*)left, a_row = pitch;
@@ -460,16 +453,12 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
 #if defined(AVX512) && defined(__AVX512BF16__)
   const bool in_pairs = a_column == 1 && a_row % 2 == 0;
   if constexpr (K % 2 == 0 && N >= lanes)
-    if ((in_pairs || M % lanes == 0) && (e.depth.begin | e.depth.end) % 2 == 0) {
+    if ((in_pairs || M % lanes == 0) && even) {
       constexpr int width = panel_vectors<N, float> * lanes;
-      const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
-      a += e.rows.begin * a_row + e.depth.begin * a_column;
-      b += e.depth.begin * b_row;
       const auto panel_of = [=](int* panel, long j, bool once, long& pitch) -> const int* {
         pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
         return panel;
       };
-      c += e.rows.begin * N;
       if (in_pairs)
         return panels_fma<M, N, K / 2, 0, fresh>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
       if constexpr (M % lanes == 0) {
@@ -480,8 +469,9 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
     }
 #endif
   alignas(64) float left[M * K], right[K * N];
-  widened<M, K>(left, a, a_row, a_column, e.rows, e.depth);
-  widened<K, N>(right, b, b_row, b_column, e.depth, e.columns);
+  widened<M, K>(left, a, a_row, a_column, {0, high}, {0, depth});
+  widened<K, N>(right, b, b_row, b_column, {0, depth}, e.columns);
   const bool a_turned = a_column != 1 && a_row == 1, b_turned = b_column != 1 && b_row == 1;
-  panel_fma<M, N, K, 0, fresh>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1, e);
+  panel_fma<M, N, K, 0, fresh>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1,
+                              {{0, high}, e.columns, {0, depth}});
 }

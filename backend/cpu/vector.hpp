@@ -176,16 +176,19 @@ INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
   return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
 }
-// As for single elements, NaN wins.
-template <class V> INLINE V max_nan(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
-template <class V> INLINE V min_nan(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
-#ifdef AVX512  // the instructions give the second operand where one is NaN
-INLINE vec<float> max_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_maxps512_mask(a, b, b, -1, 4); }
-INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_minps512_mask(a, b, b, -1, 4); }
+// The second one where one is NaN: as the instructions do, which g++ does not find by itself.
+template <class V> INLINE V larger(V a, V b) { return a > b ? a : b; }
+template <class V> INLINE V smaller(V a, V b) { return a < b ? a : b; }
+#ifdef AVX512
+INLINE vec<float> larger(vec<float> a, vec<float> b) { return __builtin_ia32_maxps512_mask(a, b, b, -1, 4); }
+INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_minps512_mask(a, b, b, -1, 4); }
 #elif defined(AVX)
-INLINE vec<float> max_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_maxps256(a, b); }
-INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_minps256(a, b); }
+INLINE vec<float> larger(vec<float> a, vec<float> b) { return __builtin_ia32_maxps256(a, b); }
+INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_minps256(a, b); }
 #endif
+// As for single elements, NaN wins.
+template <class V> INLINE V max_nan(V a, V b) { return a != a ? a : larger(a, b); }
+template <class V> INLINE V min_nan(V a, V b) { return a != a ? a : smaller(a, b); }
 
 #define ATOMIC(NAME, EXPRESSION) template <class T> static T NAME(T* p, T v) { \
   T old = *p, result; do { result = EXPRESSION; } while (!__atomic_compare_exchange(p, &old, &result, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); return old; }
@@ -194,10 +197,9 @@ ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
 template <class T> static T atomicCAS(T* p, T expected, T v) { __atomic_compare_exchange(p, &expected, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); return expected; }
 
 // Blocks that a core takes at a time: some eight shares for each, so that one that is busy with something else gets fewer.
-static inline int share(int blocks, int threads) { const int n = blocks / (8 * threads); return n > 1 ? n : 1; }
 template <class Block> static inline void all_blocks(int blocks, int threads, Block block) {
   if (threads > 1) {
-#pragma omp parallel for schedule(dynamic, share(blocks, threads)) num_threads(threads)
+#pragma omp parallel for schedule(dynamic, max(1, blocks / (8 * threads))) num_threads(threads)
     for (int b = 0; b < blocks; ++b) block(b);
   } else {
     for (int b = 0; b < blocks; ++b) block(b);
