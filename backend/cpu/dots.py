@@ -16,7 +16,7 @@ from ...dialects.kernel import ReduceRegistersOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_type
 from ...dialects.tensor import ReductionKind
-from .ends import End, end_of_reduced
+from .ends import End, end_of_read
 from .folds import row_of
 from .panels import distances, only_read_by, plain_load, sources
 
@@ -49,7 +49,7 @@ def dot_of(op: Operation) -> Dot | None:
     """The dot product that a reduction is; None for any other, and where rows are no whole number of vectors."""
     if not isinstance(op, ReduceRegistersOp) or op.kind.data is not ReductionKind.ADD:
         return None
-    length, end, product = row_of(op), end_of_reduced(op), op.source.owner
+    length, end, product = row_of(op), end_of_read(op), op.source.owner
     if length is None or not isinstance(product, MulfOp) or product.result.get_user_of_unique_use() is None:
         return None
     if end is not None:

@@ -10,7 +10,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel import IndicesOp, ReduceRegistersOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
-from ...dialects.payload import CastOp, CmpOp, ConstantOp, ExtentOp, SelectOp, element_type, is_payload
+from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, element_type, is_payload
+from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
@@ -82,8 +83,7 @@ class Ends:
     def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
         """The one end of a loop over a row of registers of `ops`, of which `kept` are read elsewhere; None if it has to
         go on to the last register."""
-        found = {end_of_access(op) for op in ops if isinstance(op, StoreOp)}
-        found |= {end_of_reduced(op) for op in ops if isinstance(op, ReduceRegistersOp)}
+        found = {end_of_read(op) for op in ops if isinstance(op, StoreOp | ReduceRegistersOp)}
         found = found.union(*map(self._of_value, kept))
         end = found.pop() if len(found) == 1 else None
         return end if end is not None and end.row == row else None
@@ -98,10 +98,8 @@ class Ends:
         return known
 
     def _of_use(self, op: Operation, value: SSAValue) -> frozenset[End | None]:
-        if isinstance(op, StoreOp) and op.value is value:
-            return frozenset((end_of_access(op),))
-        if isinstance(op, ReduceRegistersOp):
-            return frozenset((end_of_reduced(op),))
+        if isinstance(op, ReduceRegistersOp) or isinstance(op, StoreOp) and op.value is value:
+            return frozenset((end_of_read(op),))
         if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
             return self._of_value(op.result)
         if is_payload(op) and registers(op.results[0]) == registers(value):
@@ -117,8 +115,10 @@ def _is_repeated(op: ShuffleRegistersOp) -> bool:
     return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
 
 
-def end_of_reduced(op: ReduceRegistersOp) -> End | None:
-    """From where on all of a row that is reduced changes nothing."""
+def end_of_read(op: StoreOp | ReduceRegistersOp) -> End | None:
+    """From where on nothing of a value is stored, or all of a row that is reduced changes nothing."""
+    if isinstance(op, StoreOp):
+        return end_of_access(op)
     row, neutral = row_of(op), identity(op.kind.data, element_type(op.source.type))
     end = None if row is None else _end_before(op.source, neutral)
     return end if end is not None and end.row == row else None
@@ -128,20 +128,15 @@ def _end_before(value: SSAValue, number: float) -> End | None:
     """From where on all registers of a value are `number`."""
     op = value.owner
     if isinstance(op, LoadOp):
-        return end_of_access(op) if is_constant(op.fill, number) else None
+        return end_of_access(op) if op.fill is not None and constant_of(op.fill) == number else None
     if isinstance(op, SelectOp):
-        return end_of_select(op) if is_constant(op.rhs, number) else None
+        return end_of_select(op) if constant_of(op.rhs) == number else None
     if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
         return _end_before(op.source, number)
     if number == 0 and isinstance(op, CastOp | MulfOp):
         ends = {_end_before(operand, 0) for operand in op.operands}
         return ends.pop() if len(ends) == 1 else None
     return None
-
-
-def is_constant(value: SSAValue | None, number: float) -> bool:
-    """Whether a value is a constant, this one."""
-    return value is not None and isinstance(value.owner, ConstantOp) and value.owner.scalar == number
 
 
 def end_of_select(op: SelectOp) -> End | None:
@@ -153,12 +148,10 @@ def end_of_select(op: SelectOp) -> End | None:
             return None
     if not isinstance(test, CmpOp) or test.predicate.data.value != "lt" or not isinstance(test.lhs.owner, IndicesOp):
         return None
-    indices, bound = test.lhs.owner, test.rhs.owner
+    indices, number = test.lhs.owner, constant_of(test.rhs)
     steps = indices.steps.get_values()
     if spread is not None:
         steps = [moved(step, steps) for step in spread[1]]
-    if isinstance(bound, ExtentOp):
-        return End.at(indices.origin, steps, bound.symbol)
-    if isinstance(bound, ConstantOp):
-        return End.at(indices.origin, steps, int(bound.scalar))
-    return None
+    if isinstance(test.rhs.owner, ExtentOp):
+        return End.at(indices.origin, steps, test.rhs.owner.symbol)
+    return None if number is None else End.at(indices.origin, steps, int(number))

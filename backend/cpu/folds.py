@@ -1,31 +1,35 @@
-"""Reductions of registers in a block that is one thread, as combinations of SIMD vectors."""
+"""Operations of two operands on SIMD vectors, and the reductions of registers in a block that is one thread as such."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import Float32Type, Float64Type, IntegerType
+from collections.abc import Sequence
+
+from xdsl.ir import Attribute
 
 from ...dialects.kernel import ReduceRegistersOp
-from ...dialects.payload import element_type
+from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
-
-_COMBINED = {
-    **dict.fromkeys(("arith.addf", "arith.addi"), "{a} + {b}"),
-    **dict.fromkeys(("arith.mulf", "arith.muli"), "{a} * {b}"),
-    "arith.maximumf": "max_nan({a}, {b})",
-    "arith.minimumf": "min_nan({a}, {b})",
-    "arith.maxsi": "{a} > {b} ? {a} : {b}",
-    "arith.minsi": "{a} < {b} ? {a} : {b}",
-}
-"""Operations of vectors as of single elements; integers wrap."""
+from ..cuda.expressions import ATOM, OPERATORS, WRAPPING, Expr, c_size, call, infix
 
 
-def combining(op: ReduceRegistersOp) -> str | None:
-    """How two vectors, or two elements, {a} and {b} of what is reduced are combined; None if that is not known."""
-    element = element_type(op.result.type)
-    words = isinstance(element, IntegerType) and element.width.data in (32, 64)
-    if not words and not isinstance(element, Float32Type | Float64Type):
+def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
+    """The operation `name` on vectors of `element`, or on single ones; None for one that has no such form. Integers
+    wrap. An operator takes `operands` that may be the same in all lanes; what is none takes `whole` vectors."""
+    operator = OPERATORS.get(name)
+    if operator is None or c_size(element) < 4:
         return None
-    return _COMBINED.get(MONOIDS[op.kind.data].combiner(op.result.type).name)
+    if operator.level != ATOM:
+        known = is_float(element) or name in WRAPPING
+        return infix(operands[0], operator.symbol, operands[1], operator.level) if known else None
+    function = operator.symbol if is_float(element) else {"arith.maxsi": "larger", "arith.minsi": "smaller"}.get(name)
+    return None if function is None else call(function, whole)
+
+
+def combining(op: ReduceRegistersOp, a: str = "a", b: str = "b") -> str | None:
+    """How two vectors, or two elements, `a` and `b` of what is reduced are combined; None if that is not known."""
+    both, t = (Expr(a), Expr(b)), op.result.type
+    found = combined(MONOIDS[op.kind.data].combiner(t).name, element_type(t), both, both)
+    return None if found is None else found.text
 
 
 def row_of(op: ReduceRegistersOp) -> int | None:
@@ -36,4 +40,4 @@ def row_of(op: ReduceRegistersOp) -> int | None:
 
 def combiner(op: ReduceRegistersOp) -> str:
     """The same as a C++ function."""
-    return f"[](auto a, auto b) {{ return {(combining(op) or '').format(a='a', b='b')}; }}"
+    return f"[](auto a, auto b) {{ return {combining(op)}; }}"

@@ -13,43 +13,29 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 
 from xdsl.dialects.builtin import f32, i1
-from xdsl.dialects.scf import IfOp
+from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.cores import PAGE
 from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
-from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type, is_float
+from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
+from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent, least
 from ...dialects.shapes.ranges import span
+from ...dialects.support.locations import enclosing
 from ...dialects.tensor import identity
-from ..cuda.expressions import (
-    ADD,
-    AND,
-    ATOM,
-    COMPARISONS,
-    FLOAT_FUNCTIONS,
-    OPERATORS,
-    RELATION,
-    TERNARY,
-    UNARY,
-    WRAPPING,
-    Expr,
-    add,
-    c_type,
-    call,
-    infix,
-)
-from ..cuda.memory import condition, element_at, guard
+from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_type, call, infix
+from ..cuda.memory import element_at, loaded, stored
 from ..cuda.names import hint_of
 from ..cuda.ordering import Group, registers
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .dots import PAIRS, Factor
-from .ends import End, Limit, end_of_access, is_constant
-from .folds import combiner, combining, row_of
-from .ordering import WIDEST, VectorOrdering, lanes_of, varies
+from .ends import End, Limit, end_of_access
+from .folds import combined, combiner, combining, row_of
+from .ordering import WIDEST, VectorOrdering, lanes_of
 from .panels import extents, is_bf16, is_read_by_columns, operands
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
@@ -95,7 +81,7 @@ class VectorStatements(Statements):
                 self.array_of(matrix.source)
             given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         ends = extents(writer, op, matrices)
-        fresh = ends is None and is_constant(op.acc, 0)
+        fresh = ends is None and constant_of(op.acc) == 0
         target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
         writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
@@ -152,8 +138,7 @@ class VectorStatements(Statements):
                             lhs, rhs = map(self._pairs, order.dots[op].factors)
                             writer.line(f"{at} = fused({lhs}, {rhs}, {at});")
                             continue
-                        both = (combining(op) or "").format(a=writer.read_vector(op.source).whole.at(UNARY), b=at)
-                        writer.line(f"{at} = {both};")
+                        writer.line(f"{at} = {combining(op, writer.read_vector(op.source).whole.at(UNARY), at)};")
                     elif isinstance(op, StoreOp):
                         self._store(op)
                     else:
@@ -247,10 +232,9 @@ class VectorStatements(Statements):
         """Where the loop along a row of a group ends."""
         writer, start = self.writer, "row" if row < group.size else "0"
         end = writer.ends.of(group.ops, kept, row)
-        if end is None:
-            return Limit(start, row)
-        if end.length is not None:
-            return Limit(start, min(row, end.length), end=end)
+        length = None if end is None else end.length
+        if end is None or length is not None:
+            return Limit(start, row if length is None else min(row, length), end=end)
         return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
     def _before(self, end: End, register: str) -> str:
@@ -276,7 +260,7 @@ class VectorStatements(Statements):
         if end is not None and end.length is not None:
             length = min(length, end.length)
         size = length * element_bytes(op.result.type)
-        one_row = _is_outside_of_loops(op) and size <= (AHEAD if writer.row else PAGE)
+        one_row = enclosing(op, ForOp) is None and size <= (AHEAD if writer.row else PAGE)
         if one_row and lanes_of(op) == 1 and op not in writer.prefetched:
             writer.prefetched.add(op)
             how = "" if size <= PAGE else ", 0, 2"
@@ -319,14 +303,11 @@ class VectorStatements(Statements):
 
     def _instructions(self, op: Operation, read: Sequence[Lanes]) -> Expr | None:
         """The operation on vectors; None for one that has no such form."""
-        t, source = element_type(op.results[0].type), element_type(op.operands[0].type)
-        c, operator = c_type(t, self.writer.index), OPERATORS.get(op.name)
+        writer, t, source = self.writer, element_type(op.results[0].type), element_type(op.operands[0].type)
         operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
-            symbol, level = COMPARISONS[op.predicate.data]
-            compared = infix(operands[0], symbol, operands[1], level)
-            as_wide = c_type(source, self.writer.index) in ("float", "int")
-            return compared if as_wide else call("as_mask", [compared])
+            compared = writer.scalars.print(op, operands)
+            return compared if c_type(source, writer.index) in ("float", "int") else call("as_mask", [compared])
         if isinstance(op, SelectOp):
             if read[0].is_vector:
                 return call("choose", [operands[0], *whole[1:]])
@@ -337,15 +318,14 @@ class VectorStatements(Statements):
             symbol = {"arith.andi": "&", "arith.ori": "|", "arith.xori": "^"}.get(op.name)
             return None if symbol is None else Expr(f"({whole[0].at(UNARY)} {symbol} {whole[1].at(UNARY)})")
         if op.name == "arith.negf":
-            return Expr(f"-{operands[0].at(UNARY)}", UNARY)
-        wraps = op.name in WRAPPING and c in ("int", "long long")
-        if operator is not None and operator.level != ATOM and (is_float(t) or wraps):
-            return infix(operands[0], operator.symbol, operands[1], operator.level)
-        name = operator.symbol if operator is not None else FLOAT_FUNCTIONS.get(op.name, "") + "f"
-        if c != "float" or name not in ASKED_FOR | ALWAYS:
+            return writer.scalars.print(op, operands)
+        if (both := combined(op.name, t, operands, whole)) is not None:
+            return both
+        name = FLOAT_FUNCTIONS.get(op.name, "") + "f"
+        if t != f32 or name not in ASKED_FOR | ALWAYS:
             return None
         if name in ASKED_FOR:
-            self.writer.use(f"vector.{name}")
+            writer.use(f"vector.{name}")
         return call(name, whole)
 
     def _cast(self, a: Expr, source: object, target: object) -> Expr:
@@ -373,19 +353,16 @@ class VectorStatements(Statements):
             some = f"load_first({at}, {end}" if begin == "" else f"load_between({at}, {begin}, {end or 'lanes'}"
             whole = f"load({at})" if begin == end == "" else f"{some}, ({writer.type_of(result)}){fill})"
             return writer.lanes(result, Expr(whole))
-        same = lanes == 0 and not varies(op)
-        register = VECTOR if same else LANE
-        one, met = Expr(element_at(writer, op, register)), condition(writer, op, register)
-        if met is not None:
-            one = Expr(f"{met.at(AND)} ? {one.text} : {fill}", TERNARY)
+        differ = any(registers(v) > 1 for v in op.checks) or any(map(any, op.check_steps[:4]))
+        same = lanes == 0 and not differ
+        one = loaded(writer, op, VECTOR if same else LANE)
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
     def _store(self, op: StoreOp) -> None:
         writer = self.writer
         begin, end = (self._inside(op) if lanes_of(op) == 1 else None) or ("no", "lanes")
         if begin:
-            one = f"{guard(writer, op, LANE)}{element_at(writer, op, LANE)} = {writer.read(op.value, LANE).text};"
-            writer.line(f"PER_LANE {one}")
+            writer.line(f"PER_LANE {stored(writer, op, LANE)}")
             return
         head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "
         at, whole = f"&{element_at(writer, op, VECTOR)}", writer.read_vector(op.value).whole.text
@@ -417,15 +394,7 @@ class VectorStatements(Statements):
         return begin, f"{' && '.join(all_or_none)} ? {count or self.step} : 0" if all_or_none else count
 
 
-def _is_outside_of_loops(op: Operation) -> bool:
-    """Whether a block computes an operation at most once."""
-    around = op.parent_op()
-    while isinstance(around, IfOp):
-        around = around.parent_op()
-    return isinstance(around, kernel.FuncOp)
-
-
-ALWAYS = frozenset("max_nan min_nan sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split())
+ALWAYS = frozenset("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split())
 """Functions of vectors of f32 that every text has."""
 
 ASKED_FOR = frozenset("expf exp2f logf log2f tanhf erff sinf cosf".split())

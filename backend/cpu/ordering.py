@@ -137,12 +137,6 @@ def _conflict(op: LoadOp | StoreOp | kernel.ReduceRegistersOp, other: Operation)
     return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]
 
 
-def varies(op: LoadOp | StoreOp) -> bool:
-    """Whether the lanes of a vector differ in their coordinates or checks by more than the register bases say."""
-    own = any(registers(v) > 1 for v in (*op.coordinates, *op.checks))
-    return own or any(any(basis) for basis in op.check_steps[:4]) or op.xor is not None
-
-
 def lanes_of(op: LoadOp | StoreOp) -> int | None:
     """How the lanes of a vector lie in memory: 1 side by side, 0 in one place, None otherwise."""
     if any(registers(v) > 1 for v in op.coordinates) or op.xor is not None:

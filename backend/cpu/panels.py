@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import bf16
 from xdsl.ir import Operation, SSAValue, Use
@@ -11,12 +11,13 @@ from xdsl.ir import Operation, SSAValue, Use
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, SelectOp, element_type
+from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
 from ..cuda.ordering import linear_steps, moved, registers
 from ..cuda.writer import Writer
-from .ends import End, end_of_select, is_constant
+from .ends import End, end_of_select
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
@@ -91,12 +92,10 @@ def is_read_by_columns(matrix: Strided) -> bool:
 
 def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:
     """What of a product of `matrices` is not zero, as `Extents` in C++; None if all of it is."""
-    (lhs, rhs), (rows, columns), depth, zero = matrices, op.extents, op.depth.data, dict[str, None]()
+    (lhs, rhs), (rows, columns), depth = matrices, op.extents, op.depth.data
     sides = ((rows, ((lhs, ROWS),)), (columns, ((rhs, COLUMNS),)), (depth, ((lhs, COLUMNS), (rhs, ROWS))))
-    for matrix in matrices:
-        zero |= {
-            f"{text} {'> 0' if kind == 'begin' else '<= 0'}": None for kind, text in matrix.checks(writer, BOTH, 1)
-        }
+    nowhere = {"begin": "> 0", "end": "<= 0"}
+    zero = dict.fromkeys(f"{text} {nowhere[kind]}" for m in matrices for kind, text in m.checks(writer, BOTH, 1))
     ranges, whole = list[str](), not zero
     for most, own in sides:
         found = dict.fromkeys(check for matrix, side in own for check in matrix.checks(writer, side, most))
@@ -132,10 +131,11 @@ def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
     for source, first, steps in sources(value):
         if not widened and element_type(source.type) != element_type(value.type):
             break
-        found = _matrix(source, first, steps, columns) or found
+        if (strides := _strides(steps, columns)) is not None:
+            found = Strided(source, first, *strides)
         if (load := plain_load(source)) is not None and (sides := _sides(load, first, steps, columns)) is not None:
-            here = _matrix(source, first, distances(load, steps), columns)
-            found = found if here is None else replace(here, load=load, sides=sides)
+            strides = _strides(distances(load, steps), columns)
+            found = found if strides is None else Strided(source, first, *strides, load, sides)
     return found
 
 
@@ -143,7 +143,7 @@ def plain_load(value: SSAValue) -> LoadOp | None:
     """The load of a value that may as well be read where it lies: from memory that the kernel does not write, and zero
     where its checks do not hold."""
     load = value.owner
-    if not isinstance(load, LoadOp) or load.xor is not None or load.checks and not is_constant(load.fill, 0):
+    if not isinstance(load, LoadOp) or load.xor is not None or load.fill is not None and constant_of(load.fill) != 0:
         return None
     if any(registers(c) > 1 for c in (*load.coordinates, *load.checks)):
         return None
@@ -160,13 +160,13 @@ def only_read_by(op: Operation, reads: Callable[[Use], bool], between: Callable[
 
 def is_left_to_panels(op: Operation) -> bool:
     """Whether an operation loads something, or casts it, only for products of matrices, which read the memory."""
-    load = plain_load([*sources(op.result)][-1][0]) if isinstance(op, LoadOp | CastOp) else None
 
     def reads(use: Use) -> bool:
         product = use.operation
-        return isinstance(product, PanelFmaOp) and use.index < 2 and operands(product)[use.index].load is load
+        return isinstance(product, PanelFmaOp) and use.index < 2 and operands(product)[use.index].load is not None
 
-    return load is not None and only_read_by(op, reads, lambda o: isinstance(o, ShuffleRegistersOp | CastOp))
+    between = ShuffleRegistersOp | CastOp
+    return isinstance(op, LoadOp | CastOp) and only_read_by(op, reads, lambda o: isinstance(o, between))
 
 
 def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[tuple[int | None, int], ...] | None:
@@ -186,12 +186,6 @@ def distances(load: LoadOp | StoreOp, steps: Sequence[int]) -> list[int]:
     pitch = [number for number, _ in pitches(memory_extents(load.memory.type))]
     bits = [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in load.reg_bases]
     return [moved(step, bits) for step in steps]
-
-
-def _matrix(source: SSAValue, first: int, steps: Sequence[int], columns: int) -> Strided | None:
-    """The matrix of which the bits of an element's number are `steps` apart, if its rows and columns have strides."""
-    strides = _strides(steps, columns)
-    return None if strides is None else Strided(source, first, *strides)
 
 
 def _strides(steps: Sequence[int], columns: int) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, SSAValue, Use
 
 from ...dialects.kernel import ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
@@ -33,7 +33,7 @@ class Squares:
         """The first element of the square that `register` of the result is the first one of, and how many elements
         apart rows are, as arguments; None if the source has no place."""
         shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers)
-        load = _load_of_rows(shuffle.source, self.pitch)
+        load = _load_of_rows(self)
         if load is not None and linear is not None:
             at = terms(register, distances(load, linear[1]))
             return f"&{element_at(writer, load, linear[0])} + {at.text}, {distances(load, [self.pitch])[0]}"
@@ -55,25 +55,25 @@ def squares_of(value: SSAValue) -> Squares | None:
     return Squares(op, 1 << first, pitch) if found else None
 
 
-def _load_of_rows(value: SSAValue, pitch: int) -> LoadOp | None:
-    """The load of `value`, if squares of it lie row by row in memory, and nothing else needs it."""
-    load = plain_load(value)
+def _load_of_rows(square: Squares) -> LoadOp | None:
+    """The load of a source, if squares of it lie row by row in memory, and nothing else needs it."""
+    load = plain_load(square.shuffle.source)
     if load is None or load.checks or distances(load, LANES) != LANES:
         return None
-    one, *others = distances(load, [pitch * lane for lane in LANES])
-    if others != [one * lane for lane in LANES[1:]]:
+    one, *others = distances(load, [square.pitch * lane for lane in LANES])
+    if others != [one * lane for lane in LANES[1:]] or not all(map(_square_of, load.result.uses)):
         return None
-    shuffles = [use.operation for use in value.uses]
-    if not all(isinstance(s, ShuffleRegistersOp) and squares_of(s.result) for s in shuffles):
-        return None
-    users = [use.operation for s in shuffles for use in s.results[0].uses]
-    size = registers(value)
-    alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == size for u in users)
+    users = [use.operation for shuffle in load.result.uses for use in shuffle.operation.results[0].uses]
+    alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)
     return load if alike and all(u.parent is load.parent for u in users) else None
+
+
+def _square_of(use: Use) -> Squares | None:
+    """How a use reads squares."""
+    return squares_of(use.operation.results[0]) if use.operation.results else None
 
 
 def is_left_to_squares(op: Operation) -> bool:
     """Whether an operation is a load that is only ever read square by square, where it lies."""
-    uses = [use.operation for use in op.results[0].uses] if isinstance(op, LoadOp) else []
-    found = [squares_of(r) for user in uses for r in user.results]
-    return bool(found) and all(s is not None and _load_of_rows(s.shuffle.source, s.pitch) is op for s in found)
+    found = [*map(_square_of, op.result.uses)] if isinstance(op, LoadOp) else []
+    return bool(found) and all(square is not None and _load_of_rows(square) is op for square in found)

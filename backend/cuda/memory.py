@@ -49,15 +49,8 @@ def print_load(writer: Writer, op: LoadOp) -> None:
     width, fill = op.vec.data, op.fill
     writer.type_of(op.result)
     prepare(writer, op)
-
-    def loaded(r: Register) -> str:
-        met, text = condition(writer, op, r), element_at(writer, op, r)
-        if fill is None or met is None:
-            return text
-        return f"{met.at(AND)} ? {text} : {writer.read(fill).at(TERNARY)}"
-
     if width == 1:
-        writer.define(op.result, loaded)
+        writer.define(op.result, lambda r: loaded(writer, op, r).text)
         return
     place = writer.declare(op.result)
     with writer.registers_loop(op.registers, width) as r:
@@ -69,17 +62,29 @@ def print_load(writer: Writer, op: LoadOp) -> None:
             writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(fill).text});")
 
 
+def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
+    """What register `r` of a load is."""
+    met, text = condition(writer, op, r), element_at(writer, op, r)
+    if op.fill is None or met is None:
+        return Expr(text)
+    return Expr(f"{met.at(AND)} ? {text} : {writer.read(op.fill).text}", TERNARY)
+
+
 def print_store(writer: Writer, op: StoreOp) -> None:
     """A store of a value that has a place."""
     size, width = op.registers, op.vec.data
     prepare(writer, op)
     with writer.registers_loop(size, width) as r:
-        head = guard(writer, op, r)
         if width == 1:
-            writer.line(f"{head}{element_at(writer, op, r)} = {writer.read(op.value, r).text};")
+            writer.line(stored(writer, op, r))
             return
         source = writer.pointer(writer.places[op.value].name, str(r), width * c_size(op.value.type))
-        writer.line(f"{head}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
+        writer.line(f"{guard(writer, op, r)}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
+
+
+def stored(writer: Writer, op: StoreOp, r: Register) -> str:
+    """The statement that stores register `r`."""
+    return f"{guard(writer, op, r)}{element_at(writer, op, r)} = {writer.read(op.value, r).text};"
 
 
 def print_atomic(writer: Writer, op: AtomicRmwOp) -> None:
