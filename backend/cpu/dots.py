@@ -49,14 +49,13 @@ def dot_of(op: Operation) -> Dot | None:
     """The dot product that a reduction is; None for any other, and where rows are no whole number of vectors."""
     if not isinstance(op, ReduceRegistersOp) or op.kind.data is not ReductionKind.ADD:
         return None
-    length, end, product = row_of(op), end_of_read(op), op.source.owner
-    if length is None or not isinstance(product, MulfOp) or product.result.get_user_of_unique_use() is None:
+    end, product = end_of_read(op), op.source.owner
+    length = row_of(op) if end is None else end.length
+    if length is None or length < PAIRS or length % PAIRS or not isinstance(product, MulfOp):
         return None
-    if end is not None:
-        length = end.length or 0
     lhs, rhs = (_factor(value, end) for value in product.operands)
-    whole = length > 0 and length % PAIRS == 0
-    return Dot(product, (lhs, rhs), end) if whole and lhs and rhs and (lhs.load or rhs.load) else None
+    alone = product.result.get_user_of_unique_use() is op
+    return Dot(product, (lhs, rhs), end) if alone and lhs and rhs and (lhs.load or rhs.load) else None
 
 
 def is_left_to_dots(op: Operation) -> bool:

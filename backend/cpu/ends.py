@@ -90,12 +90,9 @@ class Ends:
 
     def _of_value(self, value: SSAValue) -> frozenset[End | None]:
         """The ends of what the uses of a value read; None for all of it."""
-        known = self._needed.get(value)
-        if known is None:
-            self._needed[value] = frozenset((None,))  # a value that depends on itself is needed as a whole
-            found = [self._of_use(use.operation, value) for use in value.uses]
-            known = self._needed[value] = frozenset().union(*found)
-        return known
+        if value not in self._needed:
+            self._needed[value] = frozenset().union(*(self._of_use(use.operation, value) for use in value.uses))
+        return self._needed[value]
 
     def _of_use(self, op: Operation, value: SSAValue) -> frozenset[End | None]:
         if isinstance(op, ReduceRegistersOp) or isinstance(op, StoreOp) and op.value is value:

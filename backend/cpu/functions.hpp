@@ -27,14 +27,6 @@ INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
 #endif
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
 
-//// vector.polynomial needs vector.fused
-// Of x, by its coefficients, the highest first.
-template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
-  auto p = all(first);
-  ((p = fused(p, x, all((float)others))), ...);
-  return p;
-}
-
 //// vector.pairs.bf16 needs bf16; vector.fused
 // Elements of bf16 that are neighbours in memory as words; of those from one on up to another one, the others being 0.
 INLINE vec<int> pairs(const bf16* p) {
@@ -65,11 +57,15 @@ INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
 #endif
 
-//// vector.clamped
+//// vector.exponential needs vector.fused
+// A polynomial of x, by its coefficients, the highest first.
+template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
+  auto p = all(first);
+  ((p = fused(p, x, all((float)others))), ...);
+  return p;
+}
 // Within [least, most]; NaN stays NaN.
 INLINE vec<float> clamped(vec<float> x, float least, float most) { return smaller(all(most), larger(all(least), x)); }
-
-//// vector.scaled
 // m * 2^n for whole n from -252 to 254, also where that is a denormal number.
 INLINE vec<float> scaled(vec<float> m, vec<float> n) {
 #ifdef AVX512
@@ -80,13 +76,13 @@ INLINE vec<float> scaled(vec<float> m, vec<float> n) {
 #endif
 }
 
-//// vector.exp2f needs vector.polynomial; vector.clamped; vector.scaled
+//// vector.exp2f needs vector.exponential
 INLINE vec<float> exp2f(vec<float> x) {
   const auto y = clamped(x, -151.0f, 129.0f), n = rintf(y);
   return scaled(polynomial(y - n, 0.000154763f, 0.001340027f, 0.009618004f, 0.05550328f, 0.2402265f, 0.6931472f, 1.0f), n);
 }
 
-//// vector.expf needs vector.polynomial; vector.clamped; vector.scaled
+//// vector.expf needs vector.exponential
 INLINE vec<float> expf(vec<float> x) {
   const auto y = clamped(x, -104.0f, 89.0f), n = rintf(y * 1.442695041f);
   const auto r = fused(n, 0.00021219444f, fused(n, -0.693359375f, y));
@@ -187,8 +183,9 @@ INLINE vec<float> sinf(vec<float> x) { return all_turned<0>(x, sinf); }
 //// vector.cosf needs vector.turn
 INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
 
-//// vector.pack
+//// vector.panel_fma needs vector.fused
 struct Range { long begin, end; };
+struct Extents { Range rows, columns, depth; };
 // A matrix of which neighbours in a column and in a row are so many elements apart, row by row, each `pitch` behind the
 // one before: `high` rows of it, and zero outside of the columns in `wide`.
 template <int columns, int pitch = columns, class T>
@@ -228,9 +225,6 @@ template <int panels, int columns, int rows, class T> static void pack_panels(T*
     for (int j = 0; j < panels * columns; j += lanes)
       store(to + j / columns * columns * rows + i * columns + j % columns, load(from + i * row + j));
 }
-
-//// vector.panel_fma needs vector.fused; vector.pack
-struct Extents { Range rows, columns, depth; };
 // c += a * b, or c = a * b if not `more`, for `rows` rows of c, or for those that are `used`, which stay in registers, and
 // for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
 // with a `step`, its columns are, and neighbours in one so many: all rows are used then.

@@ -210,7 +210,7 @@ class VectorStatements(Statements):
     def _squares(self, group: Group) -> dict[SSAValue, Squares]:
         """The transposed operands of a group, if all are so in the same way."""
         places = self.writer.places
-        found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v))}
+        found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v.owner))}
         ready = {v: s for v, s in found.items() if s.source(self.writer, "first") is not None}
         reduced = any(isinstance(op, kernel.ReduceRegistersOp) for op in group.ops)
         if not reduced and len({s.across for s in ready.values()}) <= 1:

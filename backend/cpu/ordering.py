@@ -142,7 +142,7 @@ def lanes_of(op: LoadOp | StoreOp) -> int | None:
     if any(registers(v) > 1 for v in op.coordinates) or op.xor is not None:
         return None
     bases, pitch = op.reg_bases[:4], pitches(memory_extents(op.memory.type))
-    if all(not any(b) for b in bases):
+    if not any(map(any, bases)):
         return 0
     if any(b and symbols for basis in bases for b, (_, symbols) in zip(basis, pitch, strict=True)):
         return None

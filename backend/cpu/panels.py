@@ -61,7 +61,7 @@ class Strided:
                 continue
             if first < low:
                 yield ("begin", _steps(infix(Expr(str(low)), "-", at, ADD), step))
-            if last + (0 if side is BOTH else (most - 1) * step) >= least(high):
+            if last + (most - 1) * step >= least(high):
                 yield ("end", _steps(end if at.text == "0" else infix(end, "-", at, ADD), step))
 
 

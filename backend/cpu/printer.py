@@ -72,10 +72,9 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
 
 def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
     """The function that runs all blocks, on the buffers `a` and for the sizes `n`."""
-    buffers, passed = len(func.body.block.args), list[str]()
-    for number, parameter in enumerate(given):
-        kind = parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip()
-        passed.append(f"({kind}){f'a[{number}]' if number < buffers else f'n[{number - buffers}]'}")
+    buffers = len(func.body.block.args)
+    kinds = [parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip() for parameter in given]
+    passed = [f"({k}){f'a[{i}]' if i < buffers else f'n[{i - buffers}]'}" for i, k in enumerate(kinds)]
     shared = 0 if func.shared is None else func.shared.data
     first = f"alignas(64) static thread_local unsigned char memory[{shared}]; " if shared else ""
     first += "failure = message; " if asserts else ""

@@ -129,15 +129,14 @@ class CpuProgram:
     """A compiled program; `run` takes and gives torch tensors on the host.
 
     `module` is at the kernel level, or what has to be known of it, and `text` its C++ or the shared object that was
-    built of it, `march` the processor as g++ names it. `eager` computes the functions that are left to PyTorch. Raises
-    ExecutionError where there is no compiler.
+    built of it. `eager` computes the functions that are left to PyTorch. Raises ExecutionError where there is no
+    compiler.
     """
 
     def __init__(
         self,
         module: ModuleOp | CpuPlan,
         text: str | Path,
-        march: str = "native",
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
     ) -> None:
         import torch
@@ -145,7 +144,7 @@ class CpuProgram:
         self.torch, self.eager = torch, eager or {}
         known = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
         self.plan, self.asserts, self._kernels = known.plan, known.asserts, known.kernels
-        self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text, march))).run
+        self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text))).run
         building()  # which takes a core for some seconds the first time, and the program's compiler comes before
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
@@ -162,7 +161,9 @@ class CpuProgram:
             placed = self._place(key, args)
         inputs = [_plain(a) for a in args]
         outputs = new_results(placed.plan, inputs, self._empty)
-        scratch = self._take_scratch(placed.plan.call_bytes)
+        scratch, size = self._scratch.pop() if self._scratch else None, placed.plan.call_bytes
+        if scratch is None or scratch.nbytes < size:  # what an earlier call has left is not enough
+            scratch = self._empty((size,), "ui8")
         memory = _pointers((*inputs, *outputs, scratch))
         message = ctypes.create_string_buffer(_MESSAGE) if self.asserts else None
         threads = torch.get_num_threads()  # which also makes it known to OpenMP, in a thread that has not asked before
@@ -216,11 +217,6 @@ class CpuProgram:
         made = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device="cpu")
         _advise_huge_pages(made)
         return made
-
-    def _take_scratch(self, size: int) -> Any:
-        """Memory for a call, of `size` bytes or more: what an earlier one has left, if it is enough."""
-        found = self._scratch.pop() if self._scratch else None
-        return self._empty((size,), "ui8") if found is None or found.nbytes < size else found
 
     def _place(self, key: Key, args: Sequence[Any]) -> _Placed:
         """The program for the arguments `args` and others of these shapes and types. Raises ExecutionError for others

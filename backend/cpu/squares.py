@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.ir import Block, Operation
 
 from ...dialects.kernel import ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
@@ -41,9 +41,8 @@ class Squares:
         return f"&{writer.read(shuffle.result, register).text}, {self.pitch}" if found else None
 
 
-def squares_of(value: SSAValue) -> Squares | None:
-    """How `value` consists of transposed squares; None if it does not."""
-    op = value.owner
+def squares_of(op: Operation | Block) -> Squares | None:
+    """How the result of an operation consists of transposed squares; None if it does not."""
     if not isinstance(op, ShuffleRegistersOp) or (linear := linear_steps(op.registers)) is None:
         return None
     steps = [*linear[1]]
@@ -61,19 +60,14 @@ def _load_of_rows(square: Squares) -> LoadOp | None:
     if load is None or load.checks or distances(load, LANES) != LANES:
         return None
     one, *others = distances(load, [square.pitch * lane for lane in LANES])
-    if others != [one * lane for lane in LANES[1:]] or not all(map(_square_of, load.result.uses)):
+    if others != [one * lane for lane in LANES[1:]] or not all(squares_of(use.operation) for use in load.result.uses):
         return None
     users = [use.operation for shuffle in load.result.uses for use in shuffle.operation.results[0].uses]
     alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)
     return load if alike and all(u.parent is load.parent for u in users) else None
 
 
-def _square_of(use: Use) -> Squares | None:
-    """How a use reads squares."""
-    return squares_of(use.operation.results[0]) if use.operation.results else None
-
-
 def is_left_to_squares(op: Operation) -> bool:
     """Whether an operation is a load that is only ever read square by square, where it lies."""
-    found = [*map(_square_of, op.result.uses)] if isinstance(op, LoadOp) else []
+    found = [squares_of(use.operation) for use in op.result.uses] if isinstance(op, LoadOp) else []
     return bool(found) and all(square is not None and _load_of_rows(square) is op for square in found)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend import host_compiler
+from deplodock.backend.cpu.build import build
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.host_compiler import CLANG, find_compiler
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
@@ -189,7 +190,7 @@ def test_other_vectors(name: str, march: str) -> None:
     compiled = deplodock.compile(function, args, target="cpu").compilation
     if march == "x86-64-v3" and "avx" not in torch.backends.cpu.get_cpu_capability().lower():
         pytest.skip("this machine has no AVX2")
-    _close(CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args), function(*args))
+    _close(CpuProgram(compiled.at("kernel"), build(compiled.cpp, march)).run(args), function(*args))
 
 
 @pytest.mark.skipif(find_compiler(("clang++",), {CLANG: "-fopenmp"}) is None, reason="needs clang++ and libomp")
