@@ -421,7 +421,7 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
   const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, pairs = depth / 2;
   const bool even = (e.depth.begin | e.depth.end) % 2 == 0;
-  if (high <= 0) return;  // of what lies outside, b does, too
+  if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
   c += e.rows.begin * N;
   a += e.rows.begin * a_row + e.depth.begin * a_column;
   b += e.depth.begin * b_row;
