@@ -161,9 +161,7 @@ class CpuProgram:
             placed = self._place(key, args)
         inputs = [_plain(a) for a in args]
         outputs = new_results(placed.plan, inputs, self._empty)
-        scratch, size = self._scratch.pop() if self._scratch else None, placed.plan.call_bytes
-        if scratch is None or scratch.nbytes < size:  # what an earlier call has left is not enough
-            scratch = self._empty((size,), "ui8")
+        scratch = self._scratch_of(placed.plan.call_bytes)
         memory = _pointers((*inputs, *outputs, scratch))
         message = ctypes.create_string_buffer(_MESSAGE) if self.asserts else None
         threads = torch.get_num_threads()  # which also makes it known to OpenMP, in a thread that has not asked before
@@ -211,6 +209,14 @@ class CpuProgram:
         if len(placed.parts) <= 1 and isinstance(launches, _Launches) and in_place:
             how = (plan.call_bytes, launches.shared, launches.work >= LONG_WORK, tuple(placed.constants.seen))
             calls.remember(tuple(inputs), known, launches.first, launches.end, *how, (launches, placed.constants))
+
+    def _scratch_of(self, size: int) -> Any:
+        """Scratch memory of a call: what an earlier one has left, if it is enough and no other thread was faster."""
+        try:
+            left = self._scratch.pop()
+        except IndexError:
+            left = None
+        return self._empty((size,), "ui8") if left is None or left.nbytes < size else left
 
     def _empty(self, shape: Sequence[int], dtype: str) -> Any:
         """A new tensor on the host, whatever the default device is."""

@@ -14,6 +14,7 @@ import pytest
 import torch
 from cpu.alone import Failed, Machine
 from cpu.samples import check_all, enough, of_function, of_schedule
+from cpu.test_programs import PROGRAMS
 
 from deplodock.backend.cpu.printer import print_cpp
 
@@ -34,6 +35,12 @@ def addresses(request: pytest.FixtureRequest) -> Machine:
 
 def test_addresses(request: pytest.FixtureRequest, addresses: Machine) -> None:
     check_all(enough(request, 4, 300), addresses)
+
+
+def test_a_right_operand_outside_of_its_tensor(addresses: Machine) -> None:
+    """Of an image whose rows are all outside, the product of a tap reads nothing."""
+    function, args = PROGRAMS["convolution of bf16"]
+    check_all([of_function("convolution", function, list(args))], addresses)
 
 
 def test_threads(request: pytest.FixtureRequest) -> None:
