@@ -31,17 +31,8 @@ from ..calls import building, extension
 from ..cuda.ordering import registers
 from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
-from ..launch_plan import (
-    KEPT_PLANS,
-    EagerStep,
-    Key,
-    Launch,
-    LaunchPlan,
-    compute_eagerly,
-    key_of,
-    make_plan,
-    new_results,
-)
+from ..launch_plan import EagerStep, Launch, LaunchPlan, make_plan
+from ..planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
 from ..spans import Span
 from .build import build
 

@@ -19,7 +19,8 @@ from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
 from ... import calls
 from ...dtypes import DTYPES
-from ...launch_plan import KEPT_PLANS, EagerStep, Key, LaunchPlan, compute_eagerly, key_of, make_plan, new_results
+from ...launch_plan import EagerStep, LaunchPlan, make_plan
+from ...planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
 from ...spans import Span
 from ..machine_code import unpack
 from .driver import check_driver, driver_version
