@@ -1,14 +1,23 @@
-"""What the samples of a time say, and how the samples of several arms are taken: side by side."""
+"""What the samples of a time say, and how the samples of several arms are taken: side by side; on cores by the clock of
+the host."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from timeit import timeit
 from typing import Any
 
 Arms = Mapping[str, Callable[[], object]]
 """What is compared, by its name: calls that do the same."""
+
+LEAST = 0.02
+"""Seconds that one sample takes at least: shorter calls are repeated for it."""
+
+MOST = 31
+"""Samples of each arm at most."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +60,25 @@ def in_turns(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[s
         for name in list(samplers)[:: 1 if i % 2 == 0 else -1]:
             samples[name].append(samplers[name]())
     return samples
+
+
+def on_cores(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
+    """Seconds of a call of each arm. The first calls, which compile, are not counted. There are as many samples as fit
+    into `seconds`, at least `least`."""
+    for arm in arms.values():
+        arm()
+    once = {name: min(_seconds(arm, 1) for _ in range(3 if least > 1 else 1)) for name, arm in arms.items()}
+    repeats = {name: max(1, int(LEAST / time)) for name, time in once.items()}
+    rounds = int(seconds / sum(once[name] * repeats[name] for name in arms))
+    samplers = {name: partial(_seconds, arm, repeats[name]) for name, arm in arms.items()}
+    samples = in_turns(samplers, max(least, min(MOST, rounds)))
+    return {name: Timing.of(s) for name, s in samples.items()}
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    """Seconds of a call, by so many of them; by fewer where the machine has become slower and these take `LEAST`."""
+    some, done, taken = max(1, times // 16), 0, 0.0
+    while done < times and taken < LEAST:
+        taken += timeit(call, number=some)
+        done += some
+    return taken / done

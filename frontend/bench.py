@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backend.cpu.timing import on_cores
 from ..backend.cuda.runtime.timing import on_device, whole_calls
-from ..backend.timing import Timing
+from ..backend.timing import Timing, on_cores
 from ..dialects.cores import cores, processor, read_measured
 from ..errors import ExecutionError
 from ..progress import steps

@@ -209,8 +209,8 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str
     changes its arguments."""
     import torch
 
-    from ..backend.cpu.timing import on_cores
     from ..backend.cuda.runtime.timing import on_device
+    from ..backend.timing import on_cores
     from ..frontend.api import CompiledFunction
     from ..frontend.tuning.tuned import schedule_argument
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute
 
 from ...dialects.kernel import ReduceRegistersOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
-from ..cuda.expressions import ATOM, OPERATORS, WRAPPING, Expr, c_size, call, infix
+from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
+
+BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
+"""Levels of operators that vectors of truth values have, too."""
 
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
     """The operation `name` on vectors of `element`, or on single ones; None for one that has no such form. Integers
     wrap. An operator takes `operands` that may be the same in all lanes; what is none takes `whole` vectors."""
     operator = OPERATORS.get(name)
-    if operator is None or c_size(element) < 4:
+    if operator is None or c_size(element) < 4 and (element != i1 or operator.level not in BITWISE):
         return None
     if operator.level != ATOM:
-        known = is_float(element) or name in WRAPPING
-        return infix(operands[0], operator.symbol, operands[1], operator.level) if known else None
+        known = is_float(element) or name in WRAPPING or operator.level in BITWISE
+        lhs, rhs = whole if element == i1 else operands
+        return infix(lhs, operator.symbol, rhs, operator.level) if known else None
     function = operator.symbol if is_float(element) else {"arith.maxsi": "larger", "arith.minsi": "smaller"}.get(name)
     return None if function is None else call(function, whole)
 

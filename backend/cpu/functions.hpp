@@ -2,16 +2,15 @@
 
 //// vector.fused
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
-template <class T> INLINE vec<T> fused_lanes(vec<T> a, vec<T> b, vec<T> c) {
-  T x[lanes], y[lanes], r[lanes];
-  store(x, a), store(y, b), store(r, c);
-  PER_LANE r[l] = fused(x[l], y[l], r[l]);
-  return load(r);
-}
-INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return fused_lanes<float>(a, b, c); }
-INLINE vec<double> fused(vec<double> a, vec<double> b, vec<double> c) { return fused_lanes<double>(a, b, c); }
+#define FUSED(T, F) \
+  INLINE T fused(T a, T b, T c) { return F(a, b, c); } \
+  INLINE vec<T> fused(vec<T> a, vec<T> b, vec<T> c) { \
+    T x[lanes], y[lanes], r[lanes]; \
+    store(x, a), store(y, b), store(r, c); \
+    PER_LANE r[l] = F(x[l], y[l], r[l]); \
+    return load(r); \
+  }
+FUSED(float, __builtin_fmaf) FUSED(double, __builtin_fma)
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
 #if defined(AVX512) && defined(__AVX512BF16__)
@@ -49,9 +48,16 @@ INLINE bf16_vec to_bf16(vec<float> x) {
 }
 
 //// vector.converted.f16 needs f16; to_f32.f16; to_f16
-#if defined(AVX) && defined(__F16C__)
-INLINE vec<float> to_f32(f16_vec x) { return (vec<float>)__builtin_ia32_vcvtph2ps256((vec<short>)x.bits); }
-INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)__builtin_ia32_vcvtps2ph256(x, 0))}; }
+#if defined(AVX512) || defined(AVX) && defined(__F16C__)
+#ifdef AVX512
+INLINE vec<float> wide(vec<short> x) { return __builtin_ia32_vcvtph2ps512_mask(x, vec<float>{}, -1, 4); }
+INLINE vec<short> narrow(vec<float> x) { return __builtin_ia32_vcvtps2ph512_mask(x, 0, vec<short>{}, -1); }
+#else
+INLINE vec<float> wide(vec<short> x) { return __builtin_ia32_vcvtph2ps256(x); }
+INLINE vec<short> narrow(vec<float> x) { return __builtin_ia32_vcvtps2ph256(x, 0); }
+#endif
+INLINE vec<float> to_f32(f16_vec x) { return wide((vec<short>)x.bits); }
+INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)narrow(x))}; }
 #else
 INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
@@ -83,51 +89,48 @@ INLINE vec<float> exp2f(vec<float> x) {
 }
 
 //// vector.expf needs vector.exponential
+// x less the nearest multiple of log(2), of which there are n.
+INLINE vec<float> below_log2(vec<float> x, vec<float>& n) {
+  n = rintf(x * 1.442695041f);
+  return fused(n, 0.00021219444f, fused(n, -0.693359375f, x));
+}
 INLINE vec<float> expf(vec<float> x) {
-  const auto y = clamped(x, -104.0f, 89.0f), n = rintf(y * 1.442695041f);
-  const auto r = fused(n, 0.00021219444f, fused(n, -0.693359375f, y));
+  vec<float> n, r = below_log2(clamped(x, -104.0f, 89.0f), n);
   return scaled(polynomial(r, 0.0013950492f, 0.00836889f, 0.041666206f, 0.16666518f, 0.5f, 1.0f, 1.0f), n);
 }
+INLINE vec<float> expm1f(vec<float> x) {
+  vec<float> n, r = below_log2(clamped(x, -20.0f, 89.0f), n);
+  const auto p = polynomial(r, 0.0013950492f, 0.00836889f, 0.041666206f, 0.16666518f, 0.5f);
+  return with_sign(scaled(fused(r * r, p, 1.0f - scaled(all(1.0f), -n) + r), n), x);
+}
 
-//// vector.mantissa
-// x = (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2), for positive numbers.
-INLINE float mantissa(float x, float* e) {
-  const bool tiny = x < 1.17549435e-38f;
-  const int bits = __float_as_int(tiny ? x * 8388608.0f : x), n = (bits - 0x3f3504f3) >> 23;
-  *e = (float)n - (tiny ? 23.0f : 0.0f);
-  return __int_as_float(bits - (n << 23)) - 1.0f;
-}
-INLINE float log_ends(float x, float r) {
-  r = x == __builtin_inff() ? x : r;
-  r = x == 0.0f ? -__builtin_inff() : r;
-  return x < 0.0f || x != x ? __builtin_nanf("") : r;
-}
-INLINE float log_rest(float f) {  // (log(1 + f) - f + f^2 / 2) / f^3
-  float p = fused(-0.07859598f, f, 0.12881635f);
+//// vector.expm1f needs vector.expf
+
+//// vector.logf needs vector.fused
+// The logarithm of x to base 2 or e, or that of 1 + x: of (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2).
+enum Logarithm { to_base_2, natural, of_1_more };
+template <Logarithm kind> INLINE float log_of(float x) {
+  const float u = kind == of_1_more ? 1.0f + x : x, lost = kind == of_1_more ? (x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u : 0.0f;
+  const bool tiny = u < 1.17549435e-38f;
+  const int bits = __float_as_int(tiny ? u * 8388608.0f : u), n = (bits - 0x3f3504f3) >> 23;
+  const float e = (float)n - (tiny ? 23.0f : 0.0f), f = __int_as_float(bits - (n << 23)) - 1.0f, s = f * f;
+  float p = fused(-0.07859598f, f, 0.12881635f);  // (log(1 + f) - f + f^2 / 2) / f^3
   p = fused(p, f, -0.13128753f), p = fused(p, f, 0.14181194f), p = fused(p, f, -0.16624555f);
-  p = fused(p, f, 0.20002286f), p = fused(p, f, -0.2500081f);
-  return fused(p, f, 0.33333316f);
+  p = fused(p, f, 0.20002286f), p = fused(p, f, -0.2500081f), p = fused(p, f, 0.33333316f);
+  const float rest = fused(s, -0.5f, s * f * p);
+  float r = kind == to_base_2 ? e + fused(f, 1.4423828125f, fused(f, 0.0003122284f, rest * 1.442695041f))
+                              : fused(e, 0.693359375f, fused(e, -0.00021219444f, rest + lost) + f);
+  r = x == __builtin_inff() || kind == of_1_more && x == 0.0f ? x : r;
+  r = u == 0.0f ? -__builtin_inff() : r;
+  return u < 0.0f || x != x ? __builtin_nanf("") : r;
 }
+INLINE vec<float> logf(vec<float> x) PER_ELEMENT(log_of<natural>)
+INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log_of<to_base_2>)
+INLINE vec<float> log1pf(vec<float> x) PER_ELEMENT(log_of<of_1_more>)
 
-//// vector.logf needs vector.fused; vector.mantissa
-INLINE float log_of(float x) {
-  float e;
-  const float f = mantissa(x, &e), s = f * f;
-  float r = fused(e, -0.00021219444f, s * f * log_rest(f));
-  r = fused(s, -0.5f, r);
-  return log_ends(x, fused(e, 0.693359375f, r + f));
-}
-INLINE vec<float> logf(vec<float> x) PER_ELEMENT(log_of)
+//// vector.log2f needs vector.logf
 
-//// vector.log2f needs vector.fused; vector.mantissa
-INLINE float log2_of(float x) {
-  float e;
-  const float f = mantissa(x, &e), s = f * f, small = fused(s, -0.5f, s * f * log_rest(f));
-  float r = fused(f, 0.0003122284f, small * 1.442695041f);
-  r = fused(f, 1.4423828125f, r);
-  return log_ends(x, e + r);
-}
-INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log2_of)
+//// vector.log1pf needs vector.logf
 
 //// vector.tanhf needs vector.expf
 INLINE vec<float> tanhf(vec<float> x) {
@@ -267,7 +270,7 @@ constexpr long terms = 256;  // that are added up in one register: rounding erro
 template <int M, int N, int K, int step, bool fresh, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
-  constexpr int full = lanes < 16 ? 6 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
+  constexpr int full = lanes < 16 ? __is_same(S, T) ? 6 : 5 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
   constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
   const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
   alignas(64) S panel[panels_at_once<N, T> * K * width];
@@ -286,6 +289,17 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
       }
   }
 }
+// The same for fewer columns than there are lanes, one element after the other.
+template <class T> INLINE T widened(T x) { return x; }
+template <int N, bool fresh, class T, class S>
+static void columns_fma(T* c, const S* a, long a_row, long a_column, const S* b, long b_row, long b_column, long high, long depth, Range columns) {
+  for (long i = 0; i < high; ++i)
+    for (long j = columns.begin; j < columns.end; ++j) {
+      T sum{};
+      for (long k = 0; k < depth; ++k) sum = fused(widened(a[i * a_row + k * a_column]), widened(b[k * b_row + j * b_column]), sum);
+      c[i * N + j] = fresh ? sum : c[i * N + j] + sum;
+    }
+}
 // c += a * b, or c = a * b where it is `fresh`: M x N row by row, M x K and K x N with strides; outside of `extents`, of
 // which there are none then, the operands are zero.
 template <int M, int N, int K, int step = 0, bool fresh = false, class T>
@@ -296,12 +310,7 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
   a += e.rows.begin * a_row + e.depth.begin * a_column;
   b += e.depth.begin * b_row;
   if constexpr (N < lanes) {
-    for (int i = 0; i < high; ++i)
-      for (int j = e.columns.begin; j < e.columns.end; ++j) {
-        T sum{};
-        for (int k = 0; k < depth; ++k) sum = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], sum);
-        c[i * N + j] = fresh ? sum : c[i * N + j] + sum;
-      }
+    columns_fma<N, fresh>(c, a, a_row, a_column, b, b_row, b_column, high, depth, e.columns);
   } else {
     constexpr int width = panel_vectors<N, T> * lanes, several = panels_at_once<N, T> * width;
     const auto panel_of = [=](T* panel, long j, bool once, long& pitch) -> const T* {
@@ -353,33 +362,22 @@ template <int c, int a, int b> INLINE void tile_dot() {
 }
 #endif
 
-//// vector.panel_fma.bf16 needs vector.panel_fma; vector.converted.bf16; vector.tiles
-// A matrix of bf16 as f32, with what is side by side in memory side by side.
-template <int rows, int columns> static void widened(float* to, const bf16* from, long row, long column, Range high, Range wide) {
-  if (column != 1 && row == 1) return widened<columns, rows>(to, from, column, row, wide, high);
-  for (long i = high.begin; i < high.end; ++i) {
-    long j = wide.begin;
-    for (; column == 1 && j + lanes <= wide.end; j += lanes) store(to + i * columns + j, to_f32(load(from + i * row + j)));
-    for (; j < wide.end; ++j) to[i * columns + j] = to_f32(from[i * row + j * column]);
-  }
-}
-#if defined(AVX512) && defined(__AVX512BF16__) || defined(__AMX_BF16__)
-// The words of a panel whose rows are pairs of rows of b.
-template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, Range wide) {
-  if (row == 1 && column % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, pairs, wide);
-  for (long k = 0; k < pairs; ++k, from += 2 * row)
+//// vector.panel_fma.bf16 needs vector.panel_fma; to_f32.bf16; vector.tiles
+INLINE float widened(bf16 x) { return to_f32(x); }
+// The words of a panel whose rows are pairs of rows of b, the last one with 0 where there is no second.
+template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long depth, Range wide) {
+  if (row == 1 && ((long)from | 2 * column) % 4 == 0 && depth % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, depth / 2, wide);
+  for (long k = 0; k < depth; k += 2, from += 2 * row, to += columns)
     for (long j = 0; j < columns; j += lanes) {
-      vec<int> low{}, high{};
-      if (column == 1 && wide.begin <= j) {
-        low = convert<int>((vec<unsigned short>)load_first((const short*)from + j, wide.end - j, short(0)));
-        high = convert<int>((vec<unsigned short>)load_first((const short*)from + row + j, wide.end - j, short(0)));
-      } else {
-        for (long l = max<long>(0, wide.begin - j); l < lanes && j + l < wide.end; ++l) low[l] = from[(j + l) * column].bits, high[l] = from[row + (j + l) * column].bits;
+      vec<int> words{};
+      for (int half = 0; half < (k + 1 < depth ? 2 : 1); ++half) {
+        const unsigned short* const p = &from[half * row].bits;
+        if (column == 1 && wide.begin <= j) words |= convert<int>((vec<unsigned short>)load_first((const short*)p + j, wide.end - j, short(0))) << 16 * half;
+        else for (long l = max<long>(0, wide.begin - j); l < lanes && j + l < wide.end; ++l) words[l] |= p[(j + l) * column] << 16 * half;
       }
-      store(to + k * columns + j, low | high << 16);
+      store(to + j, words);
     }
 }
-#endif
 #ifdef __AMX_BF16__
 // Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b, of which `step` pairs are multiplied at once.
 static void tile_shape(Tiles& t, long first, long second, long step) {
@@ -414,58 +412,45 @@ static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, cons
   if (second) tile_store<2>(c + 16 * c_row, 4 * c_row);
   if (second && width > 16) tile_store<3>(c + 16 * c_row + 16, 4 * c_row);
 }
+// The same for all `high` rows of a and for `columns` of b, panel by panel.
+template <int K, int width, class Panel>
+INLINE void tiled_fma(float* c, long c_row, bool read, const bf16* a, long a_row, long high, long pairs, Range columns, Panel panel_of) {
+  alignas(64) int panel[K * width];
+  long pitch = width;
+  Tiles t;
+  for (long j = columns.begin / width * width; j < columns.end; j += width) {
+    panel_of(panel, j, false, pitch);
+    for (long i = 0; i < high; i += 32)
+      tiles_fma<width>(t, read, min(high - i, 32l), c + i * c_row + j, c_row, a + i * a_row, a_row, panel, pairs);
+  }
+  tile_release();
+}
 #endif
-// With operands in bf16; in pairs where the processor has them and the rows of a are even.
+// With operands in bf16, multiplied in pairs along k.
 template <int M, int N, int K, int step = 0, bool fresh = false>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
-  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, pairs = depth / 2;
-  const bool even = (e.depth.begin | e.depth.end) % 2 == 0;
+  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, pairs = (depth + 1) / 2;
   if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
   c += e.rows.begin * N;
   a += e.rows.begin * a_row + e.depth.begin * a_column;
   b += e.depth.begin * b_row;
+  if constexpr (N < lanes) {
+    columns_fma<N, fresh>(c, a, a_row, a_column, b, b_row, b_column, high, depth, e.columns);
+  } else {
+    constexpr int width = panel_vectors<N, float> * lanes, words = (K + 1) / 2, pitch = words + lanes;
+    alignas(64) int left[M * pitch];
+    if (a_column != 1 || ((long)a | 2 * a_row) % 4 || depth % 2) {
+      pack<2 * words, 2 * pitch>((short*)left, (const short*)a, a_row, a_column, high, {0, depth});
+      a = (const bf16*)left, a_row = 2 * pitch;
+    }
+    const auto panel_of = [=](int* panel, long j, bool, long&) -> const int* {
+      pack_pairs<width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
+      return panel;
+    };
 #ifdef __AMX_BF16__
-  if constexpr (K % 2 == 0 && N >= 16)
-    if (has_tiles && even) {
-      constexpr int width = N > 16 ? 32 : 16, pitch = K + 2 * lanes;
-      alignas(64) short left[M * pitch];
-      alignas(64) int panel[K / 2 * width];
-      Tiles t;
-      if (a_column != 1) {
-        pack<K, pitch>(left, (const short*)a, a_row, a_column, high, {0, 2 * pairs});
-        a = (const bf16*)left, a_row = pitch;
-      }
-      for (long j = e.columns.begin / width * width; j < e.columns.end; j += width) {
-        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
-        for (long i = 0; i < high; i += 32)
-          tiles_fma<width>(t, !fresh, min(high - i, 32l), c + i * N + j, N, a + i * a_row, a_row, panel, pairs);
-      }
-      return tile_release();
-    }
+    if (has_tiles) return tiled_fma<words, width>(c, N, !fresh, a, a_row, high, pairs, e.columns, panel_of);
 #endif
-#if defined(AVX512) && defined(__AVX512BF16__)
-  const bool in_pairs = a_column == 1 && a_row % 2 == 0;
-  if constexpr (K % 2 == 0 && N >= lanes)
-    if ((in_pairs || M % lanes == 0) && even) {
-      constexpr int width = panel_vectors<N, float> * lanes;
-      const auto panel_of = [=](int* panel, long j, bool once, long& pitch) -> const int* {
-        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
-        return panel;
-      };
-      if (in_pairs)
-        return panels_fma<M, N, K / 2, 0, fresh>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
-      if constexpr (M % lanes == 0) {
-        alignas(64) int left[M * K / 2];
-        pack_pairs<M>(left, a, a_column, a_row, pairs, {0, high});
-        return panels_fma<M, N, K / 2, 1, fresh>(c, left, M, high, pairs, e.columns, panel_of);
-      }
-    }
-#endif
-  alignas(64) float left[M * K], right[K * N];
-  widened<M, K>(left, a, a_row, a_column, {0, high}, {0, depth});
-  widened<K, N>(right, b, b_row, b_column, {0, depth}, e.columns);
-  const bool a_turned = a_column != 1 && a_row == 1, b_turned = b_column != 1 && b_row == 1;
-  panel_fma<M, N, K, 0, fresh>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1,
-                              {{0, high}, e.columns, {0, depth}});
+    panels_fma<M, N, words, 0, fresh>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
+  }
 }

@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import reduce
 
-from xdsl.dialects.builtin import f32, i1
+from xdsl.dialects.builtin import f32
 from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation, SSAValue
 
@@ -314,9 +314,6 @@ class VectorStatements(Statements):
             return Expr(f"({operands[0].at(AND)} ? {whole[1].text} : {whole[2].text})")
         if isinstance(op, CastOp):
             return self._cast(operands[0], source, t)
-        if t == i1:
-            symbol = {"arith.andi": "&", "arith.ori": "|", "arith.xori": "^"}.get(op.name)
-            return None if symbol is None else Expr(f"({whole[0].at(UNARY)} {symbol} {whole[1].at(UNARY)})")
         if op.name == "arith.negf":
             return writer.scalars.print(op, operands)
         if (both := combined(op.name, t, operands, whole)) is not None:
@@ -397,7 +394,7 @@ class VectorStatements(Statements):
 ALWAYS = frozenset("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split())
 """Functions of vectors of f32 that every text has."""
 
-ASKED_FOR = frozenset("expf exp2f logf log2f tanhf erff sinf cosf".split())
+ASKED_FOR = frozenset("expf exp2f expm1f logf log2f log1pf tanhf erff sinf cosf".split())
 """Those that are sections of functions.hpp."""
 
 

@@ -1,23 +1,21 @@
 
-// How fast the cores copy, read and multiply. Everything is done in shares of a core; what is read is summed up.
+// How fast the cores copy, read and multiply, each its share; what is read is summed up.
 typedef vec<float> Row;
-static inline long begin(long n, int threads, int t) { return n / lanes * t / threads * lanes; }
 
 extern "C" void copy(float* to, const float* from, long n, int threads) {
-#pragma omp parallel for num_threads(threads)
-  for (int t = 0; t < threads; ++t)
-    for (long i = begin(n, threads, t); i < begin(n, threads, t + 1); i += lanes) store(&to[i], load(&from[i]));
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long i = 0; i < n; i += lanes) store(&to[i], load(&from[i]));
 }
 
 // A core reads from as many places in turn as there are `streams`: kernels read several tensors and rows at once.
 extern "C" float read(const float* from, long n, int threads, int streams) {
   float total = 0;
-#pragma omp parallel for num_threads(threads) reduction(+ : total)
-  for (int t = 0; t < threads; ++t) {
+#pragma omp parallel num_threads(threads) reduction(+ : total)
+  {
     Row sum[8] = {};
-    const long first = begin(n, threads, t), part = (begin(n, threads, t + 1) - first) / (8 * lanes * streams) * 8 * lanes;
-    for (long i = first; i < first + part; i += 8 * lanes)
-      for (long at = i; at < i + streams * part; at += part)
+#pragma omp for schedule(static)
+    for (long i = 0; i < n / streams; i += 8 * lanes)
+      for (long at = i; at < n; at += n / streams)
 #pragma GCC unroll 8
         for (int r = 0; r < 8; ++r) sum[r] += load(&from[at + r * lanes]);
     for (int r = 0; r < 8; ++r) total += sum[r][0];

@@ -27,7 +27,7 @@ INPUTS = torch.cat(
 )
 
 
-@pytest.mark.parametrize("name", "exp exp2 log log2 tanh erf sin cos rsqrt sqrt".split())
+@pytest.mark.parametrize("name", "exp exp2 expm1 log log2 log1p tanh erf sin cos rsqrt sqrt".split())
 def test_error(name: str) -> None:
     function = getattr(torch, name)
     found = deplodock.compile(function, (INPUTS,), target="cpu")(INPUTS)

@@ -6,8 +6,8 @@ import time
 
 import torch
 
-from deplodock.backend.cpu.timing import on_cores
 from deplodock.backend.cuda.runtime.timing import on_device
+from deplodock.backend.timing import on_cores
 
 
 def test_a_long_call_is_timed_once() -> None:
