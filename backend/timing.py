@@ -62,7 +62,7 @@ def in_turns(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[s
     return samples
 
 
-def on_cores(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
+def by_clock(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
     """Seconds of a call of each arm. The first calls, which compile, are not counted. There are as many samples as fit
     into `seconds`, at least `least`."""
     for arm in arms.values():

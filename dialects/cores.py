@@ -192,6 +192,26 @@ _VECTORS = {
 many vectors a core has room for."""
 
 
+ISAS = {
+    "avx512": ("avx512vl", "x86-64-v4", "AVX-512"),
+    "avx2": ("avx2", "x86-64-v3", "AVX2"),
+    "sse": ("sse4_2", "x86-64-v2", "SSE2"),
+    "neon": ("asimd", "armv8-a", "NEON"),
+}
+"""The instruction sets that a target may name: the flag of processors that have one, what compilers call the least of
+these, and the vectors."""
+
+
+def has_isa(isa: str) -> bool:
+    """Whether this processor has an instruction set of `ISAS`."""
+    return ISAS[isa][0] in _told()[1]
+
+
+def vectors_of(isa: str) -> tuple[int, int]:
+    """How many f32 are in a vector of an instruction set, and for how many vectors a core has room."""
+    return vectors(f", {ISAS[isa][2]}")
+
+
 def vectors(processor: str) -> tuple[int, int]:
     """How many f32 are in a vector of a processor that is called so, and for how many vectors a core has room."""
     wide = processor.rpartition(", ")[2]

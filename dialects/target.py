@@ -7,6 +7,7 @@ nothing that is computed depends on them, only how.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TargetError
-from .cores import CoreCosts, bf16_rate, caches, device_of_cores, known_cores, read_factors, vectors
+from .cores import ISAS, CoreCosts, bf16_rate, caches, device_of_cores, known_cores, read_factors, vectors, vectors_of
 from .layouts.linear import LANES
 
 KIB = 1024
@@ -82,6 +83,7 @@ class Core:
     tile_rows  rows of the result that a product of panels keeps in registers at once
     l1, l2     bytes of the caches of its own
     bf16_rate  how many times as fast it multiplies matrices of bf16 as those of f32
+    isa        the instruction set that a program is for, one of `ISAS`; native is what the machine has
     costs      what it spends beside operations
     """
 
@@ -91,7 +93,12 @@ class Core:
     l1: int = 32 * KIB
     l2: int = 1024 * KIB
     bf16_rate: float = 1.0
+    isa: str = "native"
     costs: CoreCosts = CoreCosts()
+
+    def march(self) -> str:
+        """What compilers call the processors that programs are for."""
+        return self.isa if self.isa == "native" else ISAS[self.isa][1]
 
 
 @dataclass(frozen=True)
@@ -278,6 +285,8 @@ CPU = Target(
 def calibrated(name: str) -> Target:
     """The target called `name`, with its constants as tuning has found them on the device here."""
     plain = TARGETS.get(name) or measured_cores()
+    if name != plain.name:
+        plain = _with_options(plain, name)
     return plain.scaled(read_factors(name, device_of_cores() if plain.core is not None else None))
 
 
@@ -299,11 +308,44 @@ def measured_cores() -> Target:
     return replace(CPU, card=card, sms=found.cores, l2=own.get("L3", CPU.l2), rates=rates, core=core, **speed)
 
 
+def _with_options(cores: Target, name: str) -> Target:
+    """The `cores` as the text `cpu{isa=avx2 cores=4}` names them: their vectors, and how many. What they compute in a
+    second goes with both. Raises TargetError."""
+    said = _OPTIONS.fullmatch(name)
+    pairs = [word.partition("=") for word in said[1].split()] if said else []
+    options = {key: value for key, _, value in pairs}
+    known = said and len(options) == len(pairs) and {*options} <= {"isa", "cores"} and cores.core is not None
+    isa, count = options.get("isa", "native"), options.get("cores", str(cores.sms))
+    if not known or isa not in {"native", *ISAS} or not count.isdecimal() or int(count) < 1:
+        isas = "|".join(["native", *ISAS])
+        raise TargetError(f"{name!r} is not cpu{{isa={isas} cores=N}}", argument="target")
+    assert cores.core is not None
+    core = cores.core
+    if isa != "native":
+        lanes, registers = vectors_of(isa)
+        rows = min(8, registers * 3 // 8)
+        core = replace(core, lanes=lanes, registers=registers, tile_rows=rows, bf16_rate=1.0, isa=isa)
+    r, scale = cores.rates, core.lanes / cores.core.lanes * int(count) / cores.sms
+    rates = replace(r, vector=r.vector * scale, special=r.special * scale, cache=r.cache * scale, bulk=r.bulk * scale)
+    rates = replace(rates, fma=r.fma * scale, mma=r.mma * scale)
+    speed = {"fp32": cores.fp32 * scale, "tensor": cores.fp32 * scale * core.bf16_rate}
+    return replace(cores, name=name, sms=int(count), rates=rates, core=core, **speed)
+
+
+_OPTIONS = re.compile(rf"{CPU.name}\{{([^{{}}]*)\}}")
+
+
+def on_cores(name: str) -> bool:
+    """Whether the target called `name` is the cores of a CPU."""
+    return name == CPU.name or _OPTIONS.fullmatch(name) is not None
+
+
 def get_target(name: str, multiprocessors: int | None = None) -> Target:
-    """The target called `name`, on a card with so many multiprocessors; without a number on the one in `TARGETS`.
+    """The target called `name`, on a card with so many multiprocessors; without a number on the one in `TARGETS`. The
+    cores of a CPU may be said more closely: `cpu{isa=avx2 cores=4}`.
 
     Raises TargetError, which lists those that are known."""
-    if name in TARGETS or name == CPU.name:
+    if name in TARGETS or on_cores(name):
         found = calibrated(name)
         return found if multiprocessors is None else found.with_multiprocessors(multiprocessors)
     close = get_close_matches(str(name), TARGETS, 1)

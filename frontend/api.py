@@ -20,6 +20,7 @@ from ..backend.calls import building
 from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
+from ..dialects.target import on_cores
 from ..errors import CaptureError, ExecutionError
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
@@ -133,7 +134,7 @@ class CompiledFunction:
         from .artifact import ToSave, save
 
         compilation = self.compilation
-        if prepack_weights and compilation.target == "cpu" and compilation.module is self.captured.module:
+        if prepack_weights and on_cores(compilation.target) and compilation.module is self.captured.module:
             compilation = compilation.of(self.captured.constant_module())
         save(Path(path), {"main": ToSave(self.captured, compilation, {})})
 

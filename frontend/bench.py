@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..backend.cuda.runtime.timing import on_device, whole_calls
-from ..backend.timing import Timing, on_cores
+from ..backend.timing import Timing, by_clock
 from ..dialects.cores import cores, processor, read_measured
 from ..errors import ExecutionError
 from ..progress import steps
@@ -110,7 +110,7 @@ def measure(
 def quick_look(subject: Subject, ours: CompiledFunction) -> dict[str, Timing]:
     """Calls of eager PyTorch and ours on the cores, a few of each: what every `run` shows."""
     with torch.no_grad():
-        return on_cores(_arms(subject, ours, ()), seconds=0.25, least=1)
+        return by_clock(_arms(subject, ours, ()), seconds=0.25, least=1)
 
 
 def alone(subject: Subject, ours: CompiledFunction) -> Subject:
@@ -186,7 +186,7 @@ def _is_right(errors: Mapping[str, float]) -> bool:
 def _times(arms: Mapping[str, Subject], device: str, repetitions: int | None) -> dict[str, dict[str, Timing]]:
     with steps("timing", len(arms), "arms"):
         if device == "cpu":
-            return {"call": on_cores(arms)}
+            return {"call": by_clock(arms)}
         return {
             "cold": on_device(arms, repetitions),
             "hot": on_device(arms, repetitions, cold=False),

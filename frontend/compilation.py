@@ -26,7 +26,7 @@ from ..dialects.cores import NONE
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module, stamp_comment
-from ..dialects.target import get_target
+from ..dialects.target import get_target, on_cores
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
@@ -218,7 +218,7 @@ class Compilation:
         """A level as text, below the stamp of the program if it has one. The torch level, and with `places` every one,
         carries the locations of the Python source, so that nothing is lost when it is read back."""
         if level == "cuda":
-            return stamp_comment(self.at("kernel")) + (self.cpp if self.target == "cpu" else self.cuda)
+            return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
         return print_module(self.at(level), debuginfo=places or level == "torch")
 
 

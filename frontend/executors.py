@@ -23,6 +23,8 @@ from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import compiler_build
 from ..backend.host_compiler import compiler
 from ..backend.spans import Span
+from ..dialects.cores import ISAS, has_isa, processor
+from ..dialects.target import CPU, get_target, on_cores
 from ..errors import CompileError, ExecutionError, TargetError
 from .capture.arrays import to_numpy, to_torch
 from .capture.eager_fallback import EagerCall
@@ -83,7 +85,7 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
     """The executor called `name` for a program; `auto` chooses. With `cuda_graphs` a GPU runs the launches of a call as
     a CUDA graph. Raises CompileError for an unknown name and ExecutionError where `cuda` is asked for and there is
     none."""
-    if name == "auto" and compilation.target == "cpu":
+    if name == "auto" and on_cores(compilation.target):
         if missing := compiler_missing():
             return Executor("reference", missing, _reference(compilation))
         return _made("cpu", "the target is this machine", compilation, False)
@@ -187,9 +189,16 @@ def _cuda(compilation: Compilation, graphs: bool) -> CudaProgram:
 
 
 def _cpu(compilation: Compilation) -> CpuProgram:
+    from ..backend.cpu.build import build
     from ..backend.cpu.runtime import CpuProgram
 
-    return CpuProgram(compilation.at("kernel"), compilation.cpp, eager=compilation.eager)
+    target = get_target(compilation.target)
+    assert target.core is not None
+    if target.core.isa in ISAS and not has_isa(target.core.isa):
+        raise TargetError(f"this processor ({processor()}) does not have {target.core.isa}", argument="target")
+    text = build(compilation.cpp, target.core.march())
+    most = None if compilation.target == CPU.name else target.sms
+    return CpuProgram(compilation.at("kernel"), text, eager=compilation.eager, cores=most)
 
 
 def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:

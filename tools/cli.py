@@ -61,7 +61,7 @@ def _program_options(
                 "--target",
                 default=target,
                 show_default=True,
-                help="The GPU to compile for, cpu, or auto: what is here.",
+                help="The GPU to compile for, cpu (or cpu{isa=avx2 cores=4}), or auto: what is here.",
             ),
             click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
             click.option(

@@ -10,6 +10,7 @@ import torch
 
 from ..backend.cuda.kernel_texts import entries
 from ..backend.cuda.runtime.counters import count, ncu_missing
+from ..dialects.target import on_cores
 from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
@@ -25,7 +26,7 @@ def check_timing(target: str, executor: str) -> None:
     """Refuse, before anything takes long, to time what does not run here as compiled code. Raises ExecutionError."""
     if executor not in ("auto", "cuda", "cpu"):
         raise ExecutionError(f"times compiled code, and --executor {executor} is an interpreter", argument="--bench")
-    missing = compiler_missing() if target == "cpu" else cuda_missing()
+    missing = compiler_missing() if on_cores(target) else cuda_missing()
     if missing:
         reason = f"nothing is there to time: {missing}; --predict tells what the model of a GPU expects"
         raise ExecutionError(reason, argument="--bench")
@@ -125,7 +126,7 @@ def _only_run(arguments: Sequence[str]) -> list[str]:
 
 def _prediction(loaded: Loaded) -> Profile:
     """What the planning model expects of the program on its GPU; of one for the cores on the GPU that texts are for."""
-    return predicted((loaded.to(DEFAULT_GPU) if loaded.compilation.target == "cpu" else loaded).compilation)
+    return predicted((loaded.to(DEFAULT_GPU) if on_cores(loaded.compilation.target) else loaded).compilation)
 
 
 def _profile_text(found: Profile, width: int | None) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dialects.target import on_cores
 from ..errors import CompileError
 from ..progress import steps
 from . import terminal
@@ -91,8 +92,8 @@ def _device(given: Given) -> str:
     if given.target == "auto":
         named = {"cpu": "cpu", PREDICTED: DEFAULT_GPU}
         given.target = named.get(given.device) or choose_target("auto", "cuda" if given.device == "cuda" else "auto")
-    missing = compiler_missing() if given.target == "cpu" else cuda_missing()
-    here = "cpu" if given.target == "cpu" else "cuda"
+    here = "cpu" if on_cores(given.target) else "cuda"
+    missing = compiler_missing() if here == "cpu" else cuda_missing()
     if given.ray and given.device in ("auto", here):
         return here
     if given.device == "auto":
@@ -196,7 +197,7 @@ def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
     command = f"deplodock compile {source} --target {given.target} --record none"
     if given.f32_matmul_precision:
         command += f" --f32-matmul-precision {given.f32_matmul_precision}"
-    printed = "cpp" if given.target == "cpu" else "cuda"
+    printed = "cpp" if on_cores(given.target) else "cuda"
     loops = command + (f" --schedule {part}" if (part := fusion_argument(found)) else "")
     lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {quote(pipeline_argument(found))} -t {printed}"}
     if not options_in(found) and not given.pipeline:
@@ -210,7 +211,7 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str
     import torch
 
     from ..backend.cuda.runtime.timing import on_device
-    from ..backend.timing import on_cores
+    from ..backend.timing import by_clock
     from ..frontend.api import CompiledFunction
     from ..frontend.tuning.tuned import schedule_argument
 
@@ -221,11 +222,11 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str
     how = {**loaded.options, "record": "none", "schedule": schedule_argument(found)}
     plain = loaded.compiled
     changed = CompiledFunction(loaded.captured, given.target, **how)
-    subject = loaded.subject if given.target == "cpu" else loaded.subject.copied("cuda")
+    subject = loaded.subject if on_cores(given.target) else loaded.subject.copied("cuda")
     arms: dict[str, Any] = {
         "PyTorch": subject,
         "untuned": lambda: plain(*subject.args, **subject.kwargs),
         "tuned": lambda: changed(*subject.args, **subject.kwargs),
     }
     with torch.no_grad(), terminal.progress(), steps("timing", len(arms), "arms"):
-        return on_cores(arms, seconds=1.0) if given.target == "cpu" else on_device(arms)
+        return by_clock(arms, seconds=1.0) if on_cores(given.target) else on_device(arms)

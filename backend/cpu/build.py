@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,14 +26,13 @@ def build(text: str, march: str = "native") -> Path:
     """The shared object of a printed program, for processors that `march` names as g++ does.
 
     Raises ExecutionError if there is no compiler, or if the text does not compile."""
-    flags = (*FLAGS, f"-march={march}")
-    name = digest(text, known(march), *flags) + ".so"
-
-    return cached_file("cpu", name, lambda target: build_at(target, text, flags))
+    name = digest(text, known(march), march, *FLAGS) + ".so"
+    return cached_file("cpu", name, lambda target: build_at(target, text, march))
 
 
-def build_at(target: Path, text: str, flags: Sequence[str] = (*FLAGS, "-march=native")) -> None:
+def build_at(target: Path, text: str, march: str = "native") -> None:
     """Build the shared object of a printed program, and nothing else is kept. Raises ExecutionError."""
+    flags = (*FLAGS, f"-march={march}")
 
     def compiled(part: tuple[int, str]) -> str:
         source = target.parent / f"{target.stem}-part{part[0]}.cpp"

@@ -3,7 +3,7 @@ typedef void Grid(char* const* a, const long long* n, int blocks, int threads, c
 DECLARED
 static Grid* const grids[] = {GRIDS};
 
-// The launches of a call, in order, as numbers: the kernel; its blocks; whether cores share them; how many buffers it
+// The launches of a call, in order, as numbers: the kernel; its blocks; how many cores may share them; how many buffers it
 // has, and where each lies: in which memory and how many bytes behind its begin, or -1 and its address; how many sizes it
 // has, and these. Where there is a clock, it is told when the first began, and when each ended.
 extern "C" double omp_get_wtime(void);
@@ -15,7 +15,7 @@ extern "C" void run(const long long* p, const long long* end, char* const* memor
     char* a[BUFFERS];
     p += 4;
     for (int i = 0; i < buffers; ++i, p += 2) a[i] = p[0] < 0 ? (char*)p[1] : memory[p[0]] + p[1];
-    grids[launch[0]](a, p + 1, launch[1], launch[2] ? threads : 1, message);
+    grids[launch[0]](a, p + 1, launch[1], min<int>(threads, launch[2]), message);
     if (clock) *clock++ = omp_get_wtime();
     p += 1 + *p;
   }

@@ -49,6 +49,9 @@ LONG_WORK = 1 << 16
 HUGE = 4 << 20
 """Bytes of a buffer from which on the system is advised to map it in huge pages."""
 
+_MANY = 1 << 16
+"""More cores than a machine has."""
+
 _MADV_COLLAPSE = 25
 """Of Linux from 6.1 on; `mmap` has no name for it."""
 
@@ -120,8 +123,8 @@ class CpuProgram:
     """A compiled program; `run` takes and gives torch tensors on the host.
 
     `module` is at the kernel level, or what has to be known of it, and `text` its C++ or the shared object that was
-    built of it. `eager` computes the functions that are left to PyTorch. Raises ExecutionError where there is no
-    compiler.
+    built of it. `eager` computes the functions that are left to PyTorch. At most so many `cores` work; without a number
+    as many as PyTorch may use. Raises ExecutionError where there is no compiler.
     """
 
     def __init__(
@@ -129,10 +132,11 @@ class CpuProgram:
         module: ModuleOp | CpuPlan,
         text: str | Path,
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
+        cores: int | None = None,
     ) -> None:
         import torch
 
-        self.torch, self.eager = torch, eager or {}
+        self.torch, self.eager, self.cores = torch, eager or {}, cores or _MANY
         known = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
         self.plan, self.asserts, self._kernels = known.plan, known.asserts, known.kernels
         self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text))).run
@@ -251,7 +255,7 @@ class CpuProgram:
             works.append(blocks * work)
             shared = blocks > 1 and works[-1] >= SHARED_WORK
             any_shared |= shared
-            numbers += [kernel, blocks, int(shared), len(launch.buffers)]
+            numbers += [kernel, blocks, self.cores if shared else 1, len(launch.buffers)]
             for number, begin in zip(launch.buffers, launch.begins(), strict=True):
                 memory, offset = places[number]
                 numbers += [memory, offset + begin]

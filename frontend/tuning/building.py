@@ -77,7 +77,7 @@ class Builder:
         target = get_target(source.target, source.multiprocessors)
         if target.core is not None:
             plan, (_, name) = CpuPlan.of(module), tempfile.mkstemp(".so", "candidate-", self.folder)
-            build_at(Path(name), text)
+            build_at(Path(name), text, target.core.march())
             for scratch in self.folder.glob(f"{Path(name).stem}-part*"):
                 scratch.unlink()
             return Built(plan, Path(name), code, lowering, _processor_time() - lowered)

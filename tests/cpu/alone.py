@@ -77,7 +77,7 @@ class Machine:
 
     def _numbers(self, launch: Launch, indices: dict[str, int], places: dict[int, int]) -> list[int]:
         blocks = prod(launch.blocks)
-        numbers = [indices[launch.kernel], blocks, int(self.threads > 1 and blocks > 1), len(launch.buffers)]
+        numbers = [indices[launch.kernel], blocks, self.threads if blocks > 1 else 1, len(launch.buffers)]
         for number, begin in zip(launch.buffers, launch.begins(), strict=True):
             numbers += [places.get(number, number), begin]
         return [*numbers, len(launch.values), *launch.values]

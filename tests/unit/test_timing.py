@@ -7,12 +7,12 @@ import time
 import torch
 
 from deplodock.backend.cuda.runtime.timing import on_device
-from deplodock.backend.timing import on_cores
+from deplodock.backend.timing import by_clock
 
 
 def test_a_long_call_is_timed_once() -> None:
     """One sample is its own median and percentiles."""
-    (found,) = on_cores({"wait": lambda: time.sleep(0.03)}, seconds=0.0, least=1).values()
+    (found,) = by_clock({"wait": lambda: time.sleep(0.03)}, seconds=0.0, least=1).values()
     assert found.repetitions == 1
     assert 0.03 <= found.p20 == found.median == found.p80
 
@@ -26,7 +26,7 @@ def test_a_machine_that_becomes_slower_does_not_take_for_ever() -> None:
         calls += 1
         time.sleep(0.0001 if calls < 5 else 0.01)
 
-    found = on_cores({"slower": slower}, seconds=0.0, least=3)["slower"]
+    found = by_clock({"slower": slower}, seconds=0.0, least=3)["slower"]
     assert found.repetitions == 3
     assert found.median >= 0.01
     assert calls < 100  # and not 600

@@ -1,0 +1,80 @@
+"""The target of cores with options: `cpu{isa=avx2 cores=4}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import deplodock
+from deplodock.backend.cpu import build
+from deplodock.dialects import cores
+from deplodock.dialects.target import get_target
+from deplodock.errors import TargetError
+
+HERE = [isa for isa in cores.ISAS if cores.has_isa(isa)]
+
+X, W = torch.randn(70, 90), torch.randn(50, 90)
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.linear(x, w)).softmax(-1)
+
+
+@pytest.mark.parametrize("isa", HERE)
+def test_programs_are_built_for_an_instruction_set(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = build.build_at
+
+    def build_at(target: Path, text: str, march: str = "native") -> None:
+        asked.append(march)
+        real(target, text, march)
+
+    def always_made(folder: str, name: str, make: Callable[[Path], None]) -> Path:
+        make(tmp_path / name)
+        return tmp_path / name
+
+    monkeypatch.setattr(build, "build_at", build_at)
+    monkeypatch.setattr(build, "cached_file", always_made)
+    found = deplodock.compile(product, (X, W), target=f"cpu{{isa={isa}}}")(X, W)
+    torch.testing.assert_close(found, product(X, W))
+    assert asked == [cores.ISAS[isa][1]]
+
+
+@pytest.mark.parametrize("isa", cores.ISAS)
+def test_plans_are_for_its_vectors(isa: str) -> None:
+    found, plain = get_target(f"cpu{{isa={isa} cores=3}}"), get_target("cpu")
+    assert found.core is not None
+    assert plain.core is not None
+    assert (found.core.lanes, found.core.registers) == cores.vectors_of(isa)
+    assert found.sms == 3
+    each = found.rates.fma / 3 / found.core.lanes
+    assert each == pytest.approx(plain.rates.fma / plain.sms / plain.core.lanes)
+    assert found.rates.memory == plain.rates.memory
+
+
+def test_as_many_cores_as_it_says() -> None:
+    """The number of cores that may share a launch is what the C++ is told."""
+    x = torch.randn(1 << 20)
+    for target, most in (("cpu{cores=1}", 1), ("cpu{cores=3}", 3), ("cpu", 1 << 16)):
+        compiled = deplodock.compile(torch.exp, (x,), target=target)
+        torch.testing.assert_close(compiled(x), x.exp())
+        (placed,) = compiled.executor.program._placed.values()  # pyright: ignore
+        assert placed.parts[0].numbers[2] == most  # pyright: ignore
+
+
+@pytest.mark.parametrize("options", ["isa=mmx", "cores=0", "cores=2 cores=3", "x", "lanes=8", "isa="])
+def test_what_is_not_known_is_refused(options: str) -> None:
+    with pytest.raises(TargetError, match="isa=native"):
+        get_target(f"cpu{{{options}}}")
+
+
+def test_an_instruction_set_of_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deplodock.frontend.executors.has_isa", lambda isa: False)
+    compiled = deplodock.compile(product, (X, W), target="cpu{isa=neon}", executor="reference")
+    assert compiled.ir("cuda")  # the text is there to be read
+    with pytest.raises(TargetError, match="does not have neon"):
+        deplodock.compile(product, (X, W), target="cpu{isa=neon}")(X, W)
