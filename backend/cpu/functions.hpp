@@ -63,7 +63,12 @@ INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
 #endif
 
-//// vector.exponential needs vector.fused
+//// vector.builtin
+#define BUILTIN(F) INLINE vec<float> F(vec<float> x) PER_ELEMENT(__builtin_##F)
+BUILTIN(sqrtf) BUILTIN(fabsf) BUILTIN(floorf) BUILTIN(ceilf) BUILTIN(truncf) BUILTIN(rintf)
+INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
+
+//// vector.exponential needs vector.fused; vector.builtin
 // A polynomial of x, by its coefficients, the highest first.
 template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
   auto p = all(first);
@@ -185,6 +190,20 @@ INLINE vec<float> sinf(vec<float> x) { return all_turned<0>(x, sinf); }
 
 //// vector.cosf needs vector.turn
 INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
+
+//// vector.library
+// Functions that few programs have: by glibc's vectors of them (libmvec, within 4 ulp) where there are such.
+#if defined(__x86_64__) && __GLIBC__ * 100 + __GLIBC_MINOR__ >= 235
+#define SIMD __attribute__((simd("notinbranch"), const))
+#else
+#define SIMD
+#endif
+#define LIBRARY(F) extern "C" SIMD float library_##F(float) asm(#F); INLINE vec<float> F(vec<float> x) PER_ELEMENT(library_##F)
+#define LIBRARY2(F, RESULT) extern "C" SIMD float library_##F(float, float) asm(#F); INLINE vec<float> F(vec<float> x, vec<float> y) { \
+  float r[lanes], e[lanes]; store(r, x), store(e, y); _Pragma("omp simd") PER_LANE r[l] = library_##F(r[l], e[l]); return RESULT; }
+LIBRARY(acosf) LIBRARY(acoshf) LIBRARY(asinf) LIBRARY(asinhf) LIBRARY(atanf) LIBRARY(atanhf) LIBRARY(cbrtf) LIBRARY(coshf)
+LIBRARY(log10f) LIBRARY(sinhf) LIBRARY(tanf) LIBRARY2(atan2f, load(r))
+LIBRARY2(powf, choose(y == 0.0f, all(1.0f), load(r)))  // NaN to the power of 0, too
 
 //// vector.panel_fma needs vector.fused
 struct Range { long begin, end; };

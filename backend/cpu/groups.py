@@ -319,10 +319,9 @@ class VectorStatements(Statements):
         if (both := combined(op.name, t, operands, whole)) is not None:
             return both
         name = FLOAT_FUNCTIONS.get(op.name, "") + "f"
-        if t != f32 or name not in ASKED_FOR | ALWAYS:
+        if t != f32 or name not in FUNCTIONS:
             return None
-        if name in ASKED_FOR:
-            writer.use(f"vector.{name}")
+        writer.use(FUNCTIONS[name].format(name))
         return call(name, whole)
 
     def _cast(self, a: Expr, source: object, target: object) -> Expr:
@@ -391,11 +390,11 @@ class VectorStatements(Statements):
         return begin, f"{' && '.join(all_or_none)} ? {count or self.step} : 0" if all_or_none else count
 
 
-ALWAYS = frozenset("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split())
-"""Functions of vectors of f32 that every text has."""
-
-ASKED_FOR = frozenset("expf exp2f expm1f logf log2f log1pf tanhf erff sinf cosf".split())
-"""Those that are sections of functions.hpp."""
+FUNCTIONS = dict.fromkeys("expf exp2f expm1f logf log2f log1pf tanhf erff sinf cosf".split(), "vector.{}")
+FUNCTIONS |= dict.fromkeys("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split(), "vector.builtin")
+FUNCTIONS |= dict.fromkeys("acosf acoshf asinf asinhf atanf atanhf atan2f cbrtf coshf".split(), "vector.library")
+FUNCTIONS |= dict.fromkeys("log10f powf sinhf tanf".split(), "vector.library")
+"""Functions of vectors of f32, and the sections of functions.hpp that have them."""
 
 
 add_printer(kernel.PanelFmaOp, VectorStatements.panel_fma)

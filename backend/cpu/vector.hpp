@@ -170,9 +170,6 @@ template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, lo
 
 // The body of a function of a vector: one without branches of each element.
 #define PER_ELEMENT(F) { float r[lanes]; store(r, x); PER_LANE r[l] = F(r[l]); return load(r); }
-#define BUILTIN(F) INLINE vec<float> F(vec<float> x) PER_ELEMENT(__builtin_##F)
-BUILTIN(sqrtf) BUILTIN(fabsf) BUILTIN(floorf) BUILTIN(ceilf) BUILTIN(truncf) BUILTIN(rintf)
-INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
   return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
 }

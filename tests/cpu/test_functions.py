@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
+import subprocess
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,8 +14,13 @@ from cpu.alone import Machine
 from cpu.samples import of_function
 
 import deplodock
+from deplodock.backend.cpu.build import build
+from deplodock.backend.host_compiler import compiler
 
 MOST_ULPS = 1.5
+
+MOST_ULPS_OF_LIBRARY = 4.0
+"""Of functions that are the C library's."""
 
 _RANDOM = torch.Generator().manual_seed(0)
 _MANY = 1 << 18
@@ -27,17 +35,47 @@ INPUTS = torch.cat(
 )
 
 
-@pytest.mark.parametrize("name", "exp exp2 expm1 log log2 log1p tanh erf sin cos rsqrt sqrt".split())
-def test_error(name: str) -> None:
-    function = getattr(torch, name)
-    found = deplodock.compile(function, (INPUTS,), target="cpu")(INPUTS)
-    wanted = function(INPUTS.double())
+def _check(function: Callable[..., torch.Tensor], args: tuple[torch.Tensor, ...], most: float) -> None:
+    """Compare a function of `args` with that in f64; `most` ulps are permitted."""
+    found = deplodock.compile(function, args, target="cpu")(*args)
+    wanted = function(*(x.double() for x in args))
     nearest = wanted.float()
     finite = nearest.isfinite()
     assert torch.equal(found[~finite].isnan(), nearest[~finite].isnan())
     assert torch.equal(found[~finite].nan_to_num(), nearest[~finite].nan_to_num())
     ulps = (found.double() - wanted).abs() / torch.from_numpy(np.spacing(nearest.abs().numpy())).double()
-    assert ulps[finite].max().item() <= MOST_ULPS, INPUTS[finite][ulps[finite].argmax()].item()
+    worst = [x[finite][ulps[finite].argmax()].item() for x in args]
+    assert ulps[finite].max().item() <= most, worst
+
+
+@pytest.mark.parametrize("name", "exp exp2 expm1 log log2 log1p tanh erf sin cos rsqrt sqrt".split())
+def test_error(name: str) -> None:
+    _check(getattr(torch, name), (INPUTS,), MOST_ULPS)
+
+
+@pytest.mark.parametrize("name", "acos acosh asin asinh atan atanh cosh log10 sinh tan".split())
+def test_error_of_library(name: str) -> None:
+    _check(getattr(torch, name), (INPUTS,), MOST_ULPS_OF_LIBRARY)
+
+
+def test_error_of_two_arguments() -> None:
+    """Powers of numbers around 1, of any numbers, and to whole numbers, 0 among them; angles."""
+    x = torch.cat([torch.empty(_MANY).uniform_(0.5, 2, generator=_RANDOM), INPUTS.abs(), INPUTS, INPUTS])
+    others = INPUTS[torch.randperm(len(INPUTS), generator=_RANDOM)]
+    whole = torch.randint(-9, 10, INPUTS.shape, generator=_RANDOM).float()
+    y = torch.cat([torch.empty(_MANY).uniform_(-99, 99, generator=_RANDOM), others, others.round(), whole])
+    _check(torch.pow, (x, y), MOST_ULPS)
+    _check(torch.atan2, (x, y), MOST_ULPS_OF_LIBRARY)
+
+
+def test_the_library_is_called_for_whole_vectors() -> None:
+    if platform.machine() != "x86_64" or "g++" not in compiler() or platform.libc_ver() < ("glibc", "2.35"):
+        pytest.skip("needs g++ and glibc's libmvec")
+    x = torch.rand(1000)
+    program = deplodock.compile(lambda x: torch.atan(x) ** x, (x,), target="cpu").compilation
+    called = subprocess.run(["nm", "-D", build(program.cpp)], check=True, capture_output=True, text=True).stdout
+    assert re.search(r"_ZGV\w+_atanf", called)
+    assert re.search(r"_ZGV\w+_powf", called)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a processor of this kind")
