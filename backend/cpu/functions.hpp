@@ -13,27 +13,35 @@
 FUSED(float, __builtin_fmaf) FUSED(double, __builtin_fma)
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
+// Products of words of neighbours along k, added to c: of two in bf16, in an order and with a rounding of its own ...
+INLINE vec<float> fused(vec<unsigned> a, vec<unsigned> b, vec<float> c) {
 #if defined(AVX512) && defined(__AVX512BF16__)
-// Two neighbours along k in a word: c + a.low * b.low + a.high * b.high, in an order and with a rounding of its own.
-INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
   return c;
-}
 #else
-INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
-  return fused((vec<float>)(a & -65536), (vec<float>)(b & -65536), fused((vec<float>)(a << 16), (vec<float>)(b << 16), c));
-}
+  return fused((vec<float>)(a & 0xffff0000u), (vec<float>)(b & 0xffff0000u), fused((vec<float>)(a << 16), (vec<float>)(b << 16), c));
 #endif
+}
+// ... and of four in int8; what is multiplied as if it had no sign is 128 more.
+INLINE vec<int> fused(vec<unsigned> a, vec<unsigned> b, vec<int> c) {
+#if defined(AVX512) && defined(__AVX512VNNI__)
+  const auto more = (mask)all(0x80808080u);
+  return __builtin_ia32_vpdpbusd_v16si(c - __builtin_ia32_vpdpbusd_v16si(mask{}, more, (mask)b), (mask)a ^ more, (mask)b);
+#else
+  for (int n = 0; n < 32; n += 8) c += ((mask)(a << n) >> 24) * ((mask)(b << n) >> 24);
+  return c;
+#endif
+}
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
 
 //// vector.pairs.bf16 needs bf16; vector.fused
 // Elements of bf16 that are neighbours in memory as words; of those from one on up to another one, the others being 0.
-INLINE vec<int> pairs(const bf16* p) {
-  vec<int> v;
+INLINE vec<unsigned> pairs(const bf16* p) {
+  vec<unsigned> v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
-INLINE vec<int> pairs(const bf16* p, long long begin, long long end) {
+INLINE vec<unsigned> pairs(const bf16* p, long long begin, long long end) {
   if (begin <= 0 && end >= 2 * lanes) return pairs(p);
   bf16 all_of[2 * lanes] = {};
   for (int l = begin > 0 ? begin : 0; l < end && l < 2 * lanes; ++l) all_of[l] = p[l];
@@ -376,23 +384,24 @@ template <int t> INLINE void tile_load(const void* p, long row) {
 template <int t> INLINE void tile_store(void* p, long row) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(row), "i"(t) : "memory");
 }
-template <int c, int a, int b> INLINE void tile_dot() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
-}
+template <int c, int a, int b> INLINE void tile_dot(float*) { asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b)); }
+template <int c, int a, int b> INLINE void tile_dot(int*) { asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b)); }
 #endif
 
-//// vector.panel_fma.bf16 needs vector.panel_fma; to_f32.bf16; vector.tiles
-INLINE float widened(bf16 x) { return to_f32(x); }
-// The words of a panel whose rows are pairs of rows of b, the last one with 0 where there is no second.
-template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long depth, Range wide) {
-  if (row == 1 && ((long)from | 2 * column) % 4 == 0 && depth % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, depth / 2, wide);
-  for (long k = 0; k < depth; k += 2, from += 2 * row, to += columns)
+//// vector.panel_fma.words needs vector.panel_fma; vector.tiles
+// Words of neighbours along k in a panel, the last ones with 0 where there are no more.
+template <int columns, class E> static void pack_words(unsigned* to, const E* from, long row, long column, long depth, Range wide) {
+  typedef typename Int<sizeof(E)>::type Part;
+  constexpr int parts = 4 / sizeof(E), bits = 32 / parts;
+  if (row == 1 && (long)from % 4 == 0 && column % parts == 0 && depth % parts == 0)
+    return pack<columns>(to, (const unsigned*)from, 1, column / parts, depth / parts, wide);
+  for (long k = 0; k < depth; k += parts, from += parts * row, to += columns)
     for (long j = 0; j < columns; j += lanes) {
-      vec<int> words{};
-      for (int half = 0; half < (k + 1 < depth ? 2 : 1); ++half) {
-        const unsigned short* const p = &from[half * row].bits;
-        if (column == 1 && wide.begin <= j) words |= convert<int>((vec<unsigned short>)load_first((const short*)p + j, wide.end - j, short(0))) << 16 * half;
-        else for (long l = max<long>(0, wide.begin - j); l < lanes && j + l < wide.end; ++l) words[l] |= p[(j + l) * column] << 16 * half;
+      vec<unsigned> words{};
+      for (int n = 0; n < min<long>(parts, depth - k); ++n) {
+        const auto p = (const Part*)from + n * row;
+        if (column == 1 && wide.begin <= j) words |= convert<unsigned>((vec<std::make_unsigned_t<Part>>)load_first(p + j, wide.end - j, Part(0))) << bits * n;
+        else for (long l = max<long>(0, wide.begin - j); l < lanes && j + l < wide.end; ++l) words[l] |= (unsigned)(std::make_unsigned_t<Part>)p[(j + l) * column] << bits * n;
       }
       store(to + j, words);
     }
@@ -407,13 +416,13 @@ static void tile_shape(Tiles& t, long first, long second, long step) {
   }
   tile_config(t);
 }
-template <int t> INLINE void tile_begin(bool read, const float* c, long c_row) { read ? tile_load<t>(c, 4 * c_row) : tile_zero<t>(); }
-// c += a * b, or c = a * b if not `read`, for up to 32 rows of c and for a panel of b in pairs.
-template <int width>
-static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, const bf16* a, long a_row, const int* panel,
-                      long pairs, long step = 16) {
-  const long whole = pairs / step * step, left = pairs - whole, first = min(rows, 16l), second = rows - first;
-  if (left) tiles_fma<width>(t, read, rows, c, c_row, a + 2 * whole, a_row, panel + whole * width, left, left), read = true;
+template <int t, class T> INLINE void tile_begin(bool read, const T* c, long c_row) { read ? tile_load<t>(c, 4 * c_row) : tile_zero<t>(); }
+// c += a * b, or c = a * b if not `read`, for up to 32 rows of c and for a panel of b, in words.
+template <int width, class T>
+static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const unsigned* a, long a_row, const unsigned* panel,
+                      long words, long step = 16) {
+  const long whole = words / step * step, left = words - whole, first = min(rows, 16l), second = rows - first;
+  if (left) tiles_fma<width>(t, read, rows, c, c_row, a + whole, a_row, panel + whole * width, left, left), read = true;
   if (!whole) return;
   tile_shape(t, first, second, step);
   tile_begin<0>(read, c, c_row);
@@ -421,10 +430,10 @@ static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, cons
   if (second) tile_begin<2>(read, c + 16 * c_row, c_row);
   if (second && width > 16) tile_begin<3>(read, c + 16 * c_row + 16, c_row);
   for (long k = 0; k < whole; k += step) {
-    tile_load<4>(a + 2 * k, 2 * a_row), tile_load<6>(panel + k * width, 4 * width), tile_dot<0, 4, 6>();
-    if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width), tile_dot<1, 4, 7>();
-    if (second) tile_load<5>(a + 16 * a_row + 2 * k, 2 * a_row), tile_dot<2, 5, 6>();
-    if (second && width > 16) tile_dot<3, 5, 7>();
+    tile_load<4>(a + k, 4 * a_row), tile_load<6>(panel + k * width, 4 * width), tile_dot<0, 4, 6>(c);
+    if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width), tile_dot<1, 4, 7>(c);
+    if (second) tile_load<5>(a + 16 * a_row + k, 4 * a_row), tile_dot<2, 5, 6>(c);
+    if (second && width > 16) tile_dot<3, 5, 7>(c);
   }
   tile_store<0>(c, 4 * c_row);
   if (width > 16) tile_store<1>(c + 16, 4 * c_row);
@@ -432,24 +441,24 @@ static void tiles_fma(Tiles& t, bool read, long rows, float* c, long c_row, cons
   if (second && width > 16) tile_store<3>(c + 16 * c_row + 16, 4 * c_row);
 }
 // The same for all `high` rows of a and for `columns` of b, panel by panel.
-template <int K, int width, class Panel>
-INLINE void tiled_fma(float* c, long c_row, bool read, const bf16* a, long a_row, long high, long pairs, Range columns, Panel panel_of) {
-  alignas(64) int panel[K * width];
+template <int K, int width, class T, class Panel>
+INLINE void tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of) {
+  alignas(64) unsigned panel[K * width];
   long pitch = width;
   Tiles t;
   for (long j = columns.begin / width * width; j < columns.end; j += width) {
     panel_of(panel, j, false, pitch);
     for (long i = 0; i < high; i += 32)
-      tiles_fma<width>(t, read, min(high - i, 32l), c + i * c_row + j, c_row, a + i * a_row, a_row, panel, pairs);
+      tiles_fma<width>(t, read, min(high - i, 32l), c + i * c_row + j, c_row, a + i * a_row, a_row, panel, words);
   }
   tile_release();
 }
 #endif
-// With operands in bf16, multiplied in pairs along k.
-template <int M, int N, int K, int step = 0, bool fresh = false>
-static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
-                      const Extents e = {{0, M}, {0, N}, {0, K}}) {
-  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, pairs = (depth + 1) / 2;
+// With operands in bf16 or int8, which are multiplied in words of neighbours along k.
+template <int M, int N, int K, int step = 0, bool fresh = false, class T, class E>
+static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, long b_row, long b_column, const Extents e = {{0, M}, {0, N}, {0, K}}) {
+  constexpr int parts = 4 / sizeof(E);
+  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, words = (depth + parts - 1) / parts;
   if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
   c += e.rows.begin * N;
   a += e.rows.begin * a_row + e.depth.begin * a_column;
@@ -457,19 +466,26 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
   if constexpr (N < lanes) {
     columns_fma<N, fresh>(c, a, a_row, a_column, b, b_row, b_column, high, depth, e.columns);
   } else {
-    constexpr int width = panel_vectors<N, float> * lanes, words = (K + 1) / 2, pitch = words + lanes;
-    alignas(64) int left[M * pitch];
-    if (a_column != 1 || ((long)a | 2 * a_row) % 4 || depth % 2) {
-      pack<2 * words, 2 * pitch>((short*)left, (const short*)a, a_row, a_column, high, {0, depth});
-      a = (const bf16*)left, a_row = 2 * pitch;
+    typedef typename Int<sizeof(E)>::type Part;
+    constexpr int width = panel_vectors<N, T> * lanes, most = (K + parts - 1) / parts, pitch = most + lanes;
+    alignas(64) unsigned left[M * pitch];
+    if (a_column != 1 || (long)a % 4 || a_row % parts || depth % parts) {
+      pack<parts * most, parts * pitch>((Part*)left, (const Part*)a, a_row, a_column, high, {0, depth});
+      a = (const E*)left, a_row = parts * pitch;
     }
-    const auto panel_of = [=](int* panel, long j, bool, long&) -> const int* {
-      pack_pairs<width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
+    const auto panel_of = [=](unsigned* panel, long j, bool, long&) -> const unsigned* {
+      pack_words<width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
       return panel;
     };
 #ifdef __AMX_BF16__
-    if (has_tiles) return tiled_fma<words, width>(c, N, !fresh, a, a_row, high, pairs, e.columns, panel_of);
+    if (has_tiles) return tiled_fma<most, width>(c, N, !fresh, (const unsigned*)a, a_row / parts, high, words, e.columns, panel_of);
 #endif
-    panels_fma<M, N, words, 0, fresh>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
+    panels_fma<M, N, most, 0, fresh>(c, (const unsigned*)a, a_row / parts, high, words, e.columns, panel_of);
   }
 }
+
+//// vector.panel_fma.bf16 needs to_f32.bf16; vector.panel_fma.words
+INLINE float widened(bf16 x) { return to_f32(x); }
+
+//// vector.panel_fma.i8 needs vector.panel_fma.words
+INLINE int widened(signed char x) { return x; }

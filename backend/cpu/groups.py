@@ -36,7 +36,7 @@ from .dots import PAIRS, Factor
 from .ends import End, Limit, end_of_access
 from .folds import combined, combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of
-from .panels import extents, is_bf16, is_read_by_columns, operands
+from .panels import extents, is_read_by_columns, operands, packed_type
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
 
@@ -84,7 +84,8 @@ class VectorStatements(Statements):
         fresh = ends is None and constant_of(op.acc) == 0
         target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
-        writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
+        narrow = packed_type(matrices[0])
+        writer.use("vector.panel_fma" if narrow is None else f"vector.panel_fma.{narrow}")
         if ends is not None:
             given.append(ends)
         step = matrices[0].row if is_read_by_columns(matrices[0]) else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import bf16
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.dialects.builtin import bf16, f32, i8, i32
+from xdsl.ir import Attribute, Operation, SSAValue, Use
 
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
@@ -21,6 +21,9 @@ from .ends import End, end_of_select
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
+
+PACKED: dict[Attribute, Attribute] = {bf16: f32, i8: i32}
+"""Types of which matrices are multiplied as they lie, and what they are widened to."""
 
 NEAR = 2
 """Elements apart at most that neighbours in a column are read where they lie."""
@@ -71,23 +74,24 @@ def _steps(distance: Expr, step: int) -> str:
 
 
 def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
-    """The matrices that are multiplied; where both are loaded in bf16, as they are there: the product widens them."""
+    """The matrices that are multiplied; where both are loaded in a narrow type, as they are there."""
     sides = (op.lhs, op.depth.data), (op.rhs, op.extents[1])
     lhs, rhs = (_strided(*side, widened=True) for side in sides)
-    if is_bf16(lhs) and is_bf16(rhs):
+    if packed_type(lhs) and packed_type(rhs):
         return lhs, rhs
     return _strided(*sides[0]), _strided(*sides[1])
 
 
-def is_bf16(matrix: Strided) -> bool:
-    """Whether a matrix lies in memory in bf16."""
-    return matrix.load is not None and element_type(matrix.load.result.type) == bf16
+def packed_type(matrix: Strided) -> Attribute | None:
+    """The type in which a matrix lies in memory, if that is one of `PACKED`."""
+    found = None if matrix.load is None else element_type(matrix.load.result.type)
+    return found if found in PACKED else None
 
 
 def is_read_by_columns(matrix: Strided) -> bool:
     """Whether neighbours in a column of a left operand lie so near that what is multiplied with a row of the right one
     is in one or two lines of a cache: it is read where it lies."""
-    return matrix.column != 1 and 0 < matrix.row <= NEAR and not is_bf16(matrix)
+    return matrix.column != 1 and 0 < matrix.row <= NEAR and packed_type(matrix) is None
 
 
 def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:
@@ -111,15 +115,18 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
 
 
 def sources(value: SSAValue, end: End | None = None) -> Iterator[tuple[SSAValue, int, list[int]]]:
-    """`value`, what it is a shuffle or a cast of, or before `end` a selection, and so on: which register of each is the
-    first one of `value`, and how far each bit of a register's number moves."""
+    """`value`, what it is a shuffle of or widened from, or before `end` a selection, and so on: which register of each
+    is the first one of `value`, and how far each bit of a register's number moves."""
     first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     while True:
         yield value, first, steps
         op = value.owner
         if isinstance(op, ShuffleRegistersOp) and (linear := linear_steps(op.registers)) is not None:
             first, steps = linear[0] + moved(first, linear[1]), [moved(step, linear[1]) for step in steps]
-        elif not isinstance(op, CastOp) and not (isinstance(op, SelectOp) and end and end_of_select(op) == end):
+        elif isinstance(op, CastOp):
+            if PACKED.get(element_type(op.operand.type)) != element_type(op.result.type):
+                return
+        elif not (isinstance(op, SelectOp) and end and end_of_select(op) == end):
             return
         value = op.lhs if isinstance(op, SelectOp) else op.operands[0]
 

@@ -119,7 +119,7 @@ def _rescaling_arguments(op: loop.StagedReduceOp, result: int) -> list[int]:
 class Contraction:
     """`sum over k of a[m, k] * b[n, k]`: the product, its factors, and the indices that only one of them depends on."""
 
-    product: arith.MulfOp
+    product: arith.MulfOp | arith.MuliOp
     lhs: SSAValue
     rhs: SSAValue
     only_lhs: Indices
@@ -133,7 +133,7 @@ def find_contraction(op: loop.ReduceOp, dependence: Dependence) -> Contraction |
     if op.kind.data != ReductionKind.ADD:
         return None
     product = yielded(op.body.block)[0].owner
-    if not isinstance(product, arith.MulfOp) or product.parent_block() is not op.body.block:
+    if not isinstance(product, arith.MulfOp | arith.MuliOp) or product.parent_block() is not op.body.block:
         return None
     own = frozenset(op.body.block.args)
     a, b = dependence.of(product.lhs), dependence.of(product.rhs)

@@ -14,6 +14,7 @@ from xdsl.ir.affine import AffineDimExpr
 from ...dialects import loop
 from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import nest_operations
+from ...dialects.payload import is_float
 from ...dialects.target import Target
 from ..analysis.operand_types import widened_from
 from ..analysis.packed_operands import loaded_factor
@@ -126,6 +127,8 @@ def main_matmul(info: NestInfo, products: list[Matmul]) -> Matmul:
 
 def may_be_narrow(product: Matmul, precision: str) -> bool:
     """Whether a product may be on tensor cores under the permission `f32_matmul_precision`."""
+    if not is_float(product.multiplication.results[0].type):
+        return False
     found = narrow_type(product, precision != "ieee")
     if precision != "bf16x3":
         return found is not None or precision == "tf32"

@@ -31,7 +31,18 @@ static float tile_half(unsigned word, int half) {
   __builtin_memcpy(&value, &bits, 4);
   return value;
 }
-template <int c, int a, int b> INLINE void tile_dot() {
+template <int c, int a, int b> INLINE void tile_dot(int*) {
+  tile_needs(tiles.rows[c] && tiles.rows[c] == tiles.rows[a] && tiles.bytes[c] == tiles.bytes[b] && tiles.bytes[a] == 4 * tiles.rows[b]);
+  for (int i = 0; i < tiles.rows[c]; ++i)
+    for (int k = 0; k < tiles.rows[b]; ++k)
+      for (int j = 0; j < tiles.bytes[c] / 4; ++j)
+        for (int bits = 24; bits >= 0; bits -= 8) {
+          int sum = (int)tile_words[c][i][j];
+          sum += ((int)(tile_words[a][i][k] << bits) >> 24) * ((int)(tile_words[b][k][j] << bits) >> 24);
+          tile_words[c][i][j] = (unsigned)sum;
+        }
+}
+template <int c, int a, int b> INLINE void tile_dot(float*) {
   tile_needs(tiles.rows[c] && tiles.rows[c] == tiles.rows[a] && tiles.bytes[c] == tiles.bytes[b] && tiles.bytes[a] == 4 * tiles.rows[b]);
   for (int i = 0; i < tiles.rows[c]; ++i)
     for (int k = 0; k < tiles.rows[b]; ++k)

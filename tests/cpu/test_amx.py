@@ -23,6 +23,10 @@ def _bf16(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
 
 
+def _int8(*shape: int) -> torch.Tensor:
+    return torch.randint(-128, 128, shape, generator=torch.Generator().manual_seed(sum(shape))).to(torch.int8)
+
+
 def _image(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.conv2d(x, w, padding=1)
 
@@ -38,6 +42,9 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
     "attention": (F.scaled_dot_product_attention, (_bf16(2, 70, 64), _bf16(2, 70, 64), _bf16(2, 70, 64))),
     "odd depth": (torch.matmul, (_bf16(40, 33), _bf16(33, 40))),
     "odd strides": (lambda a, b: a[:, :64] @ b, (_bf16(40, 65), _bf16(64, 40))),
+    "int8": (torch._int_mm, (_int8(70, 216), _int8(216, 72))),
+    "int8 linear": (lambda x, w: torch._int_mm(x, w.t()), (_int8(40, 104), _int8(48, 104))),
+    "int8 of odd depth": (torch._int_mm, (_int8(33, 43), _int8(43, 24))),
     "convolution": (_image, (_bf16(1, 16, 9, 9), _bf16(32, 16, 3, 3))),
 }  # fmt: skip
 
@@ -61,7 +68,9 @@ def test_programs(name: str, tiles: Callable[[str], None]) -> None:
     torch.testing.assert_close(found, function(*args), atol=0.05, rtol=0.02)
 
 
-@pytest.mark.parametrize("name", ["33x17x34", "linear", "left transposed", "attention", "convolution"])
+@pytest.mark.parametrize(
+    "name", ["33x17x34", "linear", "left transposed", "attention", "convolution", "int8", "int8 linear"]
+)
 def test_products_are_of_tiles(name: str, tiles: Callable[[str], None]) -> None:
     """Without what tiles multiply the products are zero."""
     function, args = PROGRAMS[name]
@@ -81,10 +90,11 @@ def test_without_permission(tiles: Callable[[str], None]) -> None:
     torch.testing.assert_close(found, function(*args), atol=0.05, rtol=0.02)
 
 
-def test_machine_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "dot"), [("linear", "tdpbf16ps"), ("int8 linear", "tdpbssd")])
+def test_machine_code(name: str, dot: str, tmp_path: Path) -> None:
     if shutil.which("objdump") is None or "g++" not in compiler():
         pytest.skip("needs g++ and objdump")
-    function, args = PROGRAMS["linear"]
+    function, args = PROGRAMS[name]
     source, code = tmp_path / "text.cpp", tmp_path / "text.o"
     source.write_text(deplodock.compile(function, args, target="cpu").compilation.cpp)
     flags = [f for f in build.FLAGS if f != "-shared"]
@@ -92,5 +102,5 @@ def test_machine_code(tmp_path: Path) -> None:
     if made.returncode:
         pytest.skip("the compiler does not know the processor")
     listing = subprocess.run(["objdump", "-d", code], check=True, capture_output=True, text=True).stdout
-    for name in ("ldtilecfg", "tileloadd", "tdpbf16ps %tmm6,%tmm4,%tmm0", "tilestored", "tilerelease"):
-        assert name in listing
+    for instruction in ("ldtilecfg", "tileloadd", f"{dot} %tmm6,%tmm4,%tmm0", "tilestored", "tilerelease"):
+        assert instruction in listing

@@ -26,6 +26,14 @@ def _floats(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def _bytes(*shape: int) -> torch.Tensor:
+    return (_ints(*shape, high=256) - 128).to(torch.int8)
+
+
+def _words(*shape: int) -> torch.Tensor:
+    return (_ints(*shape, high=2**32) - 2**31).to(torch.int32)
+
+
 def _put(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return x.index_add(0, i, v)
 
@@ -97,6 +105,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     ),
     "products of rows a page apart": (lambda a, b: a @ b, (_floats(45, 1024), _floats(1024, 40))),
     "products of int64": (lambda a, b: a @ b, (_ints(20, 30), _ints(30, 40))),
+    "products of int32": (lambda a, b: a @ b, (_words(37, 213), _words(213, 77))),
+    "products of int8": (torch._int_mm, (_bytes(37, 216), _bytes(216, 72))),
+    "linear of int8": (lambda x, w: torch._int_mm(x, w.t()), (_bytes(65, 304), _bytes(80, 304))),
+    "products of transposed int8": (lambda a, b: torch._int_mm(a.t(), b), (_bytes(40, 88), _bytes(40, 80))),
+    "products of int8 of odd depth": (lambda a, b: torch._int_mm(a, b), (_bytes(33, 43), _bytes(43, 24))),
+    "products of int8 that wrap": (lambda a, b: a @ b, (_bytes(37, 50), _bytes(50, 77))),
     "products of f64": (lambda a, b: a @ b, (_floats(40, 30).double(), _floats(30, 70).double())),
     "attention": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -182,7 +196,17 @@ def test_as_pytorch(name: str) -> None:
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize(
     "name",
-    ["elementwise", "linear and epilogue", "f16", "products of bf16", "convolution and epilogue", "padding", *DOTS],
+    [
+        "elementwise",
+        "linear and epilogue",
+        "f16",
+        "products of bf16",
+        "products of int8",
+        "convolution and epilogue",
+        "padding",
+        "products of int32",
+        *DOTS,
+    ],
 )
 def test_other_vectors(name: str, march: str) -> None:
     """The same text with the vectors of SSE and of AVX2."""
@@ -203,6 +227,7 @@ def test_other_vectors(name: str, march: str) -> None:
         "linear and epilogue",
         "f16",
         "products of bf16",
+        "products of int8",
         "int8",
         "sort",
         "convolution and epilogue",
@@ -256,6 +281,30 @@ def test_what_is_multiplied_in_pairs_is_used_elsewhere() -> None:
         return (a * b).sum(-1), a.abs().sum(-1), a * b, b.exp()
 
     _close(deplodock.compile(function, (x, y), target="cpu")(x, y), function(x, y))
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+def test_a_number_that_was_narrowed_meanwhile(rows: int) -> None:
+    """bf16 -> f16 -> f32 is not bf16 -> f32: 1e6 is infinite in f16; and int32 -> int8 -> int32 wraps."""
+    x, w = _floats(rows, 96).bfloat16() * 1e6, _floats(64, 96).bfloat16()
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x.half().float().clamp(-9e9, 9e9) @ w.float().t(), x.half().float() @ w.float().t()
+
+    _close(deplodock.compile(function, (x, w), target="cpu")(x, w), function(x, w))
+    i, j = _words(rows, 96), _bytes(96, 64)
+    wrapped = deplodock.compile(lambda i, j: i.to(torch.int8).int() @ j.int(), (i, j), target="cpu")
+    assert torch.equal(wrapped(i, j), i.to(torch.int8).int() @ j.int())
+
+
+def test_integers_are_multiplied_where_they_lie() -> None:
+    """Sums of products of integers are products of matrices, of int8 by its words."""
+    for name, section in (("products of int32", "vec<T>"), ("linear of int8", "widened(signed char")):
+        function, args = PROGRAMS[name]
+        text = deplodock.compile(function, args, target="cpu").compilation.cpp
+        kernel = text[text.index("static void k0(") :]
+        assert re.search(r"panel_fma<\d+, \d+, \d+.*>\(\w+, &\w+\[", kernel), name
+        assert section in text
 
 
 def test_convolutions_read_pixels_where_they_lie() -> None:

@@ -104,14 +104,14 @@ _FOLDS: dict[str, Callable[[list[float]], float]] = {
 
 def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> dict[Dim, float]:
     """What the result of the payload operation `op` over `dims` holds past the end of a range, where that is known."""
-    fold = _FOLDS.get(op.name)
-    if isinstance(op, payload.CastOp) and payload.is_float(op.operand.type) and payload.is_float(op.result.type):
-        fold = sum
+    fold, only_zero = _FOLDS.get(op.name), False
+    if isinstance(op, payload.CastOp):  # floats stay what they are, and 0 is the same in all types
+        fold, only_zero = sum, not (payload.is_float(op.operand.type) and payload.is_float(op.result.type))
     known: dict[Dim, float] = {}
     if fold is not None:
         for d in dims:
             values = [v for o in operands if (v := o.beyond(d)) is not None and not math.isnan(v)]
-            if d.has_tail and len(values) == len(operands):
+            if d.has_tail and len(values) == len(operands) and not (only_zero and any(values)):
                 known[d] = fold(values)
     return known
 
