@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.kernel.memory import space_of
-from ...dialects.payload import element_type, is_payload
+from ...dialects.payload import element_type, is_float, is_payload
 from ...dialects.support.locations import refused
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
@@ -213,15 +213,14 @@ class Statements:
         row = terms(i, [1 << b for b in op.rows.get_values()])
         col = terms(j, [1 << b for b in op.cols.get_values()])
         at = target[" + ".join(t.text for t in (row, col) if t.text != "0") or 0]
-        a, b = writer.read(op.lhs, i).text, writer.read(op.rhs, j).text
+        a, b = writer.read(op.lhs, i), writer.read(op.rhs, j)
         if c in ("float", "double"):
-            writer.line(f"{pad}{at.text} = {'fmaf' if c == 'float' else 'fma'}({a}, {b}, {at.text});")
-        elif c in ("int", "long long"):
-            writer.use(f"wrap_add.{c}")
-            writer.use(f"wrap_mul.{c}")
-            writer.line(f"{pad}{at.text} = wrap_add({at.text}, wrap_mul({a}, {b}));")
-        else:
+            writer.line(f"{pad}{at.text} = {'fmaf' if c == 'float' else 'fma'}({a.text}, {b.text}, {at.text});")
+        elif is_float(op.result.type):
             raise refused(op, f"no outer product of {c}", CompileError)
+        else:
+            product = combined(writer, "arith.muli", a, b, op.result)
+            writer.line(f"{pad}{at.text} = {combined(writer, 'arith.addi', at, product, op.result).text};")
 
     def store(self, op: kernel.StoreOp) -> None:
         """A store; a value that only exists as an expression gets an array first if the access is wide."""
