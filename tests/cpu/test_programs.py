@@ -143,6 +143,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),
     "running sums": (lambda x: torch.cumsum(x, -1), (_floats(20, 100),)),
     "sort": (lambda x: torch.sort(x, -1).values, (_floats(6, 40),)),
+    "few of many": (lambda x: x.topk(3), (_floats(6, 140),)),
     "softmax of columns that end in a tile": (lambda x: x.softmax(0), (_floats(10, 5).bfloat16(),)),
     "bf16": (lambda x: (x * 3).softmax(-1), (_floats(20, 100).bfloat16(),)),
     "products of bf16": (lambda a, b: a @ b, (_floats(37, 213).bfloat16(), _floats(213, 77).bfloat16())),
@@ -182,7 +183,16 @@ def test_as_pytorch(name: str) -> None:
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize(
     "name",
-    ["elementwise", "linear and epilogue", "f16", "products of bf16", "convolution and epilogue", "padding", *DOTS],
+    [
+        "elementwise",
+        "linear and epilogue",
+        "f16",
+        "products of bf16",
+        "convolution and epilogue",
+        "padding",
+        "few of many",
+    ]
+    + ["column sums", "running sums", *DOTS],
 )
 def test_other_vectors(name: str, march: str) -> None:
     """The same text with the vectors of SSE and of AVX2."""
