@@ -14,11 +14,11 @@ from functools import partial
 from typing import TypeAlias
 
 from xdsl.dialects import math
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.payload import element_type, is_float
-from ....dialects.shapes.extents import extents_of
+from ....dialects.shapes.extents import extents_of, most
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim, work_type
 from ....dialects.tensor.reduction_kinds import combine
@@ -107,8 +107,9 @@ def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -
     hit = b.cmp("eq", x, best)
     if is_float(x.type):
         hit = b.either(hit, b.isnan(x))
-    place = b.iota(dim, extents_of(x.type))
-    return [best, scan(b, b.select(hit, place, b.like(place, 0)), dim, ReductionKind.MAX)]
+    shape = extents_of(x.type)
+    place = b.iota(dim, shape, i32 if most(shape[dim]) < 1 << 31 else i64)
+    return [best, b.cast(scan(b, b.select(hit, place, b.like(place, 0)), dim, ReductionKind.MAX), i64)]
 
 
 for _kind in (ReductionKind.MAX, ReductionKind.MIN):
