@@ -25,7 +25,7 @@ from ....dialects.tensor.reduction_kinds import combine
 from .registry import decomposes
 
 CHUNK = 16
-"""Elements that are scanned as a triangle: as many as a vector has lanes, or half of a warp."""
+"""Elements at most that are scanned as a triangle: as many as a vector has lanes, or half of a warp."""
 
 DIRECT = 32
 """The longest dimension that is one triangle: below it, the totals cost more than the work they save."""
@@ -64,27 +64,30 @@ def _scanned_in_chunks(
     fill: Number,
     combined: Combined,
     join: Callable[[SSAValue, SSAValue], SSAValue],
+    least: int = CHUNK // 2,
 ) -> SSAValue:
-    """The scan of `x` along `dim`. `fill` is the neutral element of `join`."""
+    """The scan of `x` along `dim`. `fill` is the neutral element of `join`. Chunks have CHUNK elements, or fewer but at
+    least `least`, if these leave no rest: the result has the shape of the chunks then."""
     shape = list(extents_of(x.type))
     n = shape[dim]
     if not isinstance(n, int) or n <= DIRECT:
         return combined(prefixes(b, x, dim, fill), len(shape))
-    count = -(-n // CHUNK)
-    space = [*shape[:dim], count, CHUNK, *shape[dim + 1 :]]
+    size = next((c for c in range(CHUNK, least - 1, -1) if n % c == 0), CHUNK)
+    count = -(-n // size)
+    space = [*shape[:dim], count, size, *shape[dim + 1 :]]
     index = dims(len(space))
     chunk, offset = index[dim], index[dim + 1]
-    place = chunk * CHUNK + offset
-    within: list[Bound] = [(place, 0, n)] if n % CHUNK else []
+    place = chunk * size + offset
+    within: list[Bound] = [(place, 0, n)] if n % size else []
     chunks = b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, within, fill)
     inner = combined(prefixes(b, chunks, dim + 1, fill), len(space))
     outer, counted = dims(len(shape)), [*shape[:dim], count, *shape[dim + 1 :]]
     last = [*outer[:dim], outer[dim] - 1, *outer[dim + 1 :]]
     in_front = b.map(combined(chunks, dim + 1), last, counted, [(outer[dim], 1, count)], fill)
-    through = _scanned_in_chunks(b, in_front, dim, fill, combined, join)
+    through = _scanned_in_chunks(b, in_front, dim, fill, combined, join, CHUNK)
     before = b.place(through, [d for d in range(len(space)) if d != dim + 1], space)
     whole = join(before, inner)
-    return b.map(whole, [*outer[:dim], outer[dim] // CHUNK, outer[dim] % CHUNK, *outer[dim + 1 :]], shape)
+    return b.map(whole, [*outer[:dim], outer[dim] // size, outer[dim] % size, *outer[dim + 1 :]], shape)
 
 
 def _scanned(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None, kind: ReductionKind) -> SSAValue:
