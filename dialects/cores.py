@@ -46,7 +46,7 @@ class CoreCosts:
     checked   more where each of these is checked by itself, as some are past an end
     turned    a vector where squares of vectors are transposed
     masked    more of a vector where rows of a tile end inside of it, so that what is past the end is masked
-    spread    more of a vector where several rows are summed at a time into vectors along another index
+    spread    each vector of sums of columns, for each chunk of these: it is stored, and added to those of chunks before
     sum       to add a vector of sums to the result, for each panel of a product
     pack, turn, far_turn  to pack a vector of a panel: from rows, from columns, and from columns of two vectors, which
               lie in more rows than the nearest cache has places for
@@ -67,7 +67,7 @@ class CoreCosts:
     checked: float = 30.0
     turned: float = 12.0
     masked: float = 4.0
-    spread: float = 30.0
+    spread: float = 8.0
     sum: float = 3.0
     pack: float = 20.0
     turn: float = 12.0

@@ -36,6 +36,7 @@ OWN_PASSES = {
     "loop-pack-operands": ".loop.pack_operands:PackOperandsPass",
     "loop-remove-guards": ".loop.remove_guards:RemoveGuardsPass",
     "loop-split-dimensions": ".loop.split_dimensions:SplitDimensionsPass",
+    "loop-separate-masks": ".loop.separate_masks:SeparateMasksPass",
     "loop-split-f32-operands": ".loop.split_f32_operands:SplitF32OperandsPass",
     "loop-split-k": ".loop.split_k:SplitKPass",
     "loop-use-exp2": ".loop.use_exp2:UseExp2Pass",

@@ -15,6 +15,9 @@ from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPI
 BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
 """Levels of operators that vectors of truth values have, too."""
 
+WIDEST = 16
+"""Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
+
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
     """The operation `name` on vectors of `element`, or on single ones; None for one that has no such form. Integers
@@ -41,6 +44,14 @@ def row_of(op: ReduceRegistersOp) -> int | None:
     """How many registers that lie side by side are combined to one; None if others are, or it is not known how."""
     bits = sorted(op.bits.get_values())
     return 1 << len(bits) if combining(op) is not None and bits == list(range(len(bits))) else None
+
+
+def columns_of(op: ReduceRegistersOp) -> int | None:
+    """How many registers that lie side by side, whole vectors, are a row of those that are combined column by column;
+    None if others are, or it is not known how."""
+    bits = sorted(op.bits.get_values())
+    wide = bits and 1 << bits[0] >= WIDEST and bits == [*range(bits[0], bits[-1] + 1)]
+    return 1 << bits[0] if wide and combining(op) is not None else None
 
 
 def combiner(op: ReduceRegistersOp) -> str:

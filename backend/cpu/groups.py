@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import reduce
 
+from xdsl.dialects.arith import BitcastOp
 from xdsl.dialects.builtin import f32
 from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation, SSAValue
@@ -25,7 +26,7 @@ from ...dialects.shapes.extents import Extent, least
 from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import enclosing
 from ...dialects.tensor import identity
-from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_type, call, infix
+from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
 from ..cuda.memory import element_at, loaded, stored
 from ..cuda.names import hint_of
 from ..cuda.ordering import Group, registers
@@ -34,8 +35,8 @@ from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .dots import PAIRS, Factor
 from .ends import End, Limit, end_of_access
-from .folds import combined, combiner, combining, row_of
-from .ordering import WIDEST, VectorOrdering, lanes_of
+from .folds import WIDEST, columns_of, combined, combiner, combining, row_of
+from .ordering import VectorOrdering, lanes_of
 from .panels import extents, is_read_by_columns, operands, packed_type
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
@@ -92,29 +93,59 @@ class VectorStatements(Statements):
         how = f", {step}, true" if fresh else f", {step}" if step else ""
         writer.line(f"panel_fma<{rows}, {columns}, {depth}{how}>({', '.join([target.name, *given])});")
 
-    def fold(self, op: kernel.ReduceRegistersOp) -> None:
-        """Registers combined into fewer: whole vectors, where those that are combined lie far apart."""
-        writer, bits = self.writer, sorted(op.bits.get_values())
-        size, left = registers(op.source), registers(op.result)
-        if combining(op) is None or left < WIDEST or not bits or bits[0] != left.bit_length() - 1:
-            super().fold(op)
-            return
-        source = writer.places.get(op.source) or self.array_of(op.source)
-        place = writer.declare(op.result)
-        writer.line(f"reduced_rows<{size // left}, {left}>({place.name}, {source.name}, {combiner(op)});")
-
     def _group(self, group: Group) -> None:
         if group.size < WIDEST:
             super()._group(group)
             return
         writer, order = self.writer, self.order
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
-        self.row = row = (row_of(folds[0]) if folds else None) or group.size
         kept_of = [r for op in group.ops if op not in folds for r in op.results if order.is_kept(r, group)]
         if not folds and not kept_of and not any(isinstance(op, StoreOp) for op in group.ops):
             return  # each of its readers computes it again
+        columns = columns_of(folds[0]) if folds else None
         squares = self._squares(group)
         kept = {result: writer.preferred.get(result) or writer.declare(result) for result in kept_of}
+        if columns is None:
+            self._rows(group, folds, kept, squares)
+        else:
+            self._columns(group, folds, kept, columns)
+        writer.locals.clear()
+        writer.places |= kept
+
+    def _columns(
+        self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], kept: Mapping[SSAValue, Place], columns: int
+    ) -> None:
+        """A loop over the columns of a group that are reduced, some vectors of them at a time, and down these."""
+        writer, count, left = self.writer, min(ACCUMULATORS, columns // WIDEST), registers(folds[0].result)
+        self.row, self.step, self.rows, self.at_once, self.limit = group.size, LANES, None, 1, Limit("0", group.size)
+        results = {op: writer.declare(op.result) for op in folds}
+        rows = group.size // left
+        start = "first" if columns == left else f"first + (first & -{columns}) * {rows - 1}"
+        side_by_side = f"for (int n = 0, i = {{}}; n < {count}; ++n, i += lanes)"
+        # Compilers see by the last `first` which row of the only columns a register is of.
+        with writer.braces(f"for (int first = 0; first <= {left} - {count} * lanes; first += {count} * lanes)"):
+            sums = {op: self._accumulators(op, count) for op in folds}
+            if rows * count <= 2 * UNROLLED:
+                writer.line(f"#pragma GCC unroll {rows}")
+            writer.line(f"for (int row = 0; row < {rows}; ++row)")
+            writer.line(f"#pragma GCC unroll {count}")
+            with writer.braces(side_by_side.format(f"{start} + row * {columns}")):
+                self._body(group, kept, {op: f"{name}[n]" for op, name in sums.items()})
+            writer.line(f"#pragma GCC unroll {count}")
+            with writer.braces(side_by_side.format("first")):
+                for op, name in sums.items():
+                    writer.line(f"store(&{results[op].name}[i], {name}[n]);")
+
+    def _rows(
+        self,
+        group: Group,
+        folds: Sequence[kernel.ReduceRegistersOp],
+        kept: Mapping[SSAValue, Place],
+        squares: Mapping[SSAValue, Squares],
+    ) -> None:
+        """A loop over the vectors of a group, or of each row of it that is reduced."""
+        writer, order = self.writer, self.order
+        self.row = row = (row_of(folds[0]) if folds else None) or group.size
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         several = bool(folds) and row >= ACCUMULATORS * WIDEST and not takes_long
         dots = bool(folds) and folds[0] in order.dots
@@ -130,22 +161,7 @@ class VectorStatements(Statements):
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)
             with self._in_squares(group, squares) if squares else vectors:
-                for op in group.ops:
-                    writer.comment_place(op)
-                    if isinstance(op, kernel.ReduceRegistersOp):
-                        at = f"{sums[op]}[{'n' if several else 0}]"
-                        if dots:
-                            writer.comment_place(order.dots[op].product)
-                            lhs, rhs = map(self._pairs, order.dots[op].factors)
-                            writer.line(f"{at} = fused({lhs}, {rhs}, {at});")
-                            continue
-                        writer.line(f"{at} = {combining(op, writer.read_vector(op.source).whole.at(UNARY), at)};")
-                    elif isinstance(op, StoreOp):
-                        self._store(op)
-                    else:
-                        if folds and self.at_once == 1 and isinstance(op, LoadOp):
-                            self._prefetch(op)
-                        self._compute(op, kept.get(op.results[0]), group)
+                self._body(group, kept, {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()})
             for op, name in sums.items():
                 text = f"reduced_lanes({name if self.at_once == 1 else f'{{{name}[n]}}'}, {combiner(op)})"
                 if self.at_once > 1:
@@ -157,8 +173,26 @@ class VectorStatements(Statements):
                     writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:
                     writer.start(op.result, text)
-        writer.locals.clear()
-        writer.places |= kept
+
+    def _body(self, group: Group, kept: Mapping[SSAValue, Place], sums: Mapping[Operation, str]) -> None:
+        """The operations of a group on a vector of each value; those that reduce add to `sums`."""
+        writer, dots = self.writer, self.order.dots
+        for op in group.ops:
+            writer.comment_place(op)
+            if isinstance(op, kernel.ReduceRegistersOp):
+                at = sums[op]
+                if op in dots:
+                    writer.comment_place(dots[op].product)
+                    lhs, rhs = map(self._pairs, dots[op].factors)
+                    writer.line(f"{at} = fused({lhs}, {rhs}, {at});")
+                    continue
+                writer.line(f"{at} = {combining(op, writer.read_vector(op.source).whole.at(UNARY), at)};")
+            elif isinstance(op, StoreOp):
+                self._store(op)
+            else:
+                if writer.row and self.at_once == 1 and isinstance(op, LoadOp):
+                    self._prefetch(op)
+                self._compute(op, kept.get(op.results[0]), group)
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
@@ -315,6 +349,8 @@ class VectorStatements(Statements):
             return Expr(f"({operands[0].at(AND)} ? {whole[1].text} : {whole[2].text})")
         if isinstance(op, CastOp):
             return self._cast(operands[0], source, t)
+        if isinstance(op, BitcastOp) and c_size(t) >= 4:
+            return Expr(f"(vec<{c_type(t, writer.index)}>){whole[0].at(UNARY)}")
         if op.name == "arith.negf":
             return writer.scalars.print(op, operands)
         if (both := combined(op.name, t, operands, whole)) is not None:

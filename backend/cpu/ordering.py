@@ -12,12 +12,9 @@ from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
 from .dots import Dot, dot_of, is_left_to_dots, is_multiplied
-from .folds import row_of
+from .folds import WIDEST, columns_of, row_of
 from .panels import distances, is_left_to_panels
 from .squares import is_left_to_squares
-
-WIDEST = 16
-"""Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
 
 
 class VectorOrdering(Ordering):
@@ -109,7 +106,7 @@ class VectorOrdering(Ordering):
 def _size(op: Operation) -> int | None:
     """How many registers a loop over SIMD vectors goes through for an operation; None if there is no such loop."""
     if isinstance(op, kernel.ReduceRegistersOp):
-        size = registers(op.source) if (row_of(op) or 1) >= WIDEST else 1
+        size = registers(op.source) if (row_of(op) or 1) >= WIDEST or columns_of(op) else 1
     elif isinstance(op, StoreOp):
         size = registers(op.value)
     elif isinstance(op, LoadOp) or is_payload(op) and not is_view(op):
@@ -131,7 +128,10 @@ def _conflict(op: LoadOp | StoreOp | kernel.ReduceRegistersOp, other: Operation)
     """Whether `op` has to stay behind `other`: one of them writes the memory of the other, or rows of other lengths are
     reduced, which are different loops. All of a block's own memory is one, as buffers may lie in the same place."""
     if isinstance(op, kernel.ReduceRegistersOp):
-        return isinstance(other, kernel.ReduceRegistersOp) and row_of(op) != row_of(other)
+        return isinstance(other, kernel.ReduceRegistersOp) and (row_of(op), columns_of(op)) != (
+            row_of(other),
+            columns_of(other),
+        )
     if not isinstance(other, LoadOp | StoreOp) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
         return False
     return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]

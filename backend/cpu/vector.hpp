@@ -138,15 +138,6 @@ template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F 
   return (T)v[0];
 }
 
-// `rows` rows of `n` elements combined, element by element.
-template <int rows, int n, class T, class F> INLINE void reduced_rows(T* r, const T* x, F f) {
-  for (int i = 0; i < n; i += lanes) {
-    auto v = load(x + i);
-    for (int j = 1; j < rows; ++j) v = f(v, load(x + j * n + i));
-    store(r + i, v);
-  }
-}
-
 // A square of as many rows as there are lanes, with rows as columns: bit by bit of a row's number and a lane's.
 template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, long from_pitch) {
   typedef typename Int<sizeof(T)>::type word;

@@ -193,10 +193,15 @@ class Simplifier:
         """Whether a signed integer of so many bits holds `form`."""
         return self.within(form, -(1 << bits - 1), 1 << bits - 1)
 
-    def within(self, form: Form, lo: int, hi: Extent) -> bool:
-        """Whether lo <= form < hi always holds."""
+    def within(self, form: Form, lo: int, hi: Extent, given: tuple[Form, int, Extent] | None = None) -> bool:
+        """Whether lo <= form < hi always holds, or where `given` does, the same of another form (its form, lo, hi): if
+        the two differ by a number."""
         bounds = self.interval(form)
-        return bounds is not None and lo <= bounds[0] and (bounds[1] < least(hi) or self._below(form, hi))
+        above, below = bounds is not None and lo <= bounds[0], bounds is not None and bounds[1] < least(hi)
+        if given is not None and (distance := add(form, given[0], -1)).is_constant:
+            above = above or lo <= given[1] + distance.constant
+            below = below or most(given[2]) + distance.constant <= least(hi)
+        return above and (below or self._below(form, hi))
 
     def _below(self, form: Form, size: Extent) -> bool:
         """Whether `form` is an index below the symbol `size`, or less than that."""

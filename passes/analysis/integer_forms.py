@@ -62,7 +62,7 @@ class FormReader(ABC):
                 return self.of(op.source, tuple(d for i, d in enumerate(dims) if i not in along))
             case tile.ConvertLayoutOp() as op:
                 return self.of(op.source, dims)
-            case arith.AddiOp() | arith.SubiOp() | arith.MuliOp() | arith.FloorDivSIOp() as op:
+            case arith.AddiOp() | arith.SubiOp() | arith.MuliOp() | arith.FloorDivSIOp() | arith.RemSIOp() as op:
                 both = self.all(op.operands, dims)
                 return None if both is None else self.simplifier.computed(op.name, *both)
             case _:

@@ -214,17 +214,20 @@ def memory_layout(
 ) -> Linear:
     """Threads side by side along what is contiguous in memory for the most bytes, 16 bytes each where that is aligned.
 
-    Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory.
+    Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory. A thread
+    that is alone has vectors of any alignment, and of two dimensions with as many bytes first the one that is not
+    reduced: its sums are vectors.
     """
+    alone = lanes * warps == 1
     weights: dict[int, int] = {}
     best: dict[int, Preference] = {}
     vec = 1
     for wish in wishes:
         fast = wish.order[0]
-        weights[fast] = weights.get(fast, 0) + wish.bytes * (4 if wish.vec > 1 else 1)
+        weights[fast] = weights.get(fast, 0) + wish.bytes * (4 if wish.vec > 1 and not alone else 1)
         best[fast] = max(best.get(fast, wish), wish, key=lambda w: (w.vec, w.bytes))
     if weights:
-        chosen = best[max(weights, key=lambda d: weights[d])]
+        chosen = best[max(weights, key=lambda d: (weights[d], alone and d not in reduced))]
         order, vec = chosen.order, chosen.vec
     else:
         order = tuple(reversed(range(len(shape))))

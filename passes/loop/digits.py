@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import TypeAlias
 
 from xdsl.dialects import arith
@@ -14,10 +13,11 @@ from xdsl.ir import Block, BlockArgument, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from ...dialects import loop, payload
-from ...dialects.shapes.affine import DIM, Form, Simplifier, add, dim, number_of, renumbered, scale, symbol, write
-from ...dialects.shapes.domain import DomainAttr
+from ...dialects.shapes.affine import DIM, Form, Simplifier, add, dim, number_of, scale, symbol, write
 from ...dialects.shapes.extents import Extent, extents_attr
+from ..analysis.masks import Forms
 from ..rewriting import replace
+from .linear_forms import computed, is_linear, load_at
 
 Position: TypeAlias = tuple[Block | None, tuple[Extent, ...], int]
 """An index that is split: the block its op lies in, the extents of that op, and which of them."""
@@ -59,6 +59,7 @@ def _split_once(nest: loop.NestOp) -> bool:
     for old in digits:
         assert isinstance(old, BlockArgument)
         old.block.erase_arg(old)
+    _simplify_quotients(nest)
     return True
 
 
@@ -122,6 +123,15 @@ def _recompute(op: payload.CastOp, digits: Digits) -> None:
     replace(op, high, low, weight, product, arith.AddiOp(product.result, low.result))
 
 
+def _simplify_quotients(nest: loop.NestOp) -> None:
+    """Compute quotients and remainders that are sums of indices as such: they no longer depend on the other digit."""
+    forms = Forms()
+    for op in [*nest.walk()]:
+        if isinstance(op, arith.FloorDivSIOp | arith.RemSIOp) and (form := forms.of(op.result)) is not None:
+            if is_linear(form):
+                replace(op, *computed(form, forms.indices, op.result.type))
+
+
 def _rewrite_load(op: loop.LoadOp, digits: dict[SSAValue, Digits], extents: dict[SSAValue, Extent]) -> None:
     """Let `op` use the new indices, and only those that it needs."""
     indices, dims = list[SSAValue](), list[Form]()
@@ -135,13 +145,7 @@ def _rewrite_load(op: loop.LoadOp, digits: dict[SSAValue, Digits], extents: dict
             indices.append(index)
     symbols = [symbol(i) for i in range(len(op.symbols))]
     simplifier = Simplifier([extents[i] for i in indices], [None] * len(symbols))
-    forms = [[simplifier.read(e, dims, symbols) for e in m.results] for m in _maps(op)]
-    used = sorted({number_of(a) for f in chain(*forms) for a in f.atoms() if a[0] == DIM})
-    names = {d: i for i, d in enumerate(used)}, {i: i for i in range(len(symbols))}
-    access, *guarded = (
-        AffineMap(len(used), len(symbols), tuple(write(renumbered(f, *names)) for f in results)) for results in forms
-    )
-    domain = DomainAttr.get(guarded[0], op.domain.limits) if op.domain is not None else None
-    load = loop.LoadOp(op.source, access, [indices[d] for d in used], op.symbols, domain, op.fill)
-    load.attributes.update(op.attributes)
-    replace(op, load)
+    coordinates, *guarded = ([simplifier.read(e, dims, symbols) for e in m.results] for m in _maps(op))
+    limits = op.domain.limits if op.domain is not None else []
+    constraints = [(form, *limit) for form, limit in zip(guarded[0] if guarded else [], limits, strict=True)]
+    replace(op, load_at(op, indices, coordinates, constraints))

@@ -30,6 +30,9 @@ SHORT = 128
 AT_ONCE = 4
 """Rows that are reduced at the same time, where a tile has them: they are read from as many places."""
 
+BESIDE = 4
+"""Vectors of columns that are reduced at the same time."""
+
 TILE_ROWS = 32
 """Rows of the result that products of bf16 keep in two registers of AMX at once."""
 
@@ -56,9 +59,9 @@ class CoreTime:
         self.result = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
         written = sum(tensor_bytes(r.type) for r in info.nest.res)
         weights = {i: info.contiguous.get(i, 0) + (written if i is self.result else 0) for i in info.extents}
-        self.order = sorted(info.extents, key=lambda i: weights[i])[::-1]
-        """The indices, those along which most bytes are contiguous first: the lanes of a vector go along the first that
-        a tile has several of."""
+        self.order = sorted(info.extents, key=lambda i: (weights[i], weights[i] > 0 and i in info.free))[::-1]
+        """The indices, those along which most bytes are contiguous first, of equals those that are not summed over: the
+        lanes of a vector go along the first that a tile has several of."""
 
     def seconds(self, tiles: Tiles) -> Floats:
         """Seconds that one core would need for all blocks."""
@@ -136,7 +139,14 @@ class CoreTime:
                 going = going & ~part
             else:
                 ends = np.where(tiles.steps[index] * tile > 1, 1.0, ends)
-        return run * ends
+        return np.where(self._down(site, tiles), np.minimum(run, BESIDE * self.core.lanes), run * ends)
+
+    def _down(self, site: LoadSite, tiles: Tiles) -> Bools:
+        """Where columns of a tile are reduced, some vectors of them at a time, and what a load reads lies by rows."""
+        group = self.info.groups[site.group] if site.group >= 0 else ()
+        own = {a for op in group for a in op.body.block.args}
+        by_rows = contiguous_index(site.op) not in own
+        return (tiles.elements(i for i in site.indices if i in own) > 1) & by_rows
 
     def _lanes(self, indices: Collection[SSAValue], tiles: Tiles) -> dict[SSAValue, Bools]:
         """Where the lanes of a vector go along each of `indices`."""
@@ -160,8 +170,8 @@ class CoreTime:
 
     def _folds(self, r: Reduction, tiles: Tiles) -> Floats:
         """Seconds to reduce vectors to numbers, which is done at the end, in a tile of sums until then, or chunk by
-        chunk where other reductions need it; or, along what are not lanes, to sum several rows of a tile, or to keep
-        more sums than there are registers."""
+        chunk where other reductions need it; or, along what are not lanes, to keep the sums of columns of a chunk, or
+        more of them than there are registers."""
         indices, own, core = {*r.around, *r.indices}, r.indices, self.core
         lanes, visits = self._lanes(indices, tiles), tiles.visits(indices)
         chunk, steps = self._extent(own, tiles), tiles.trip_count(own)
@@ -176,7 +186,7 @@ class CoreTime:
             across = across / steps + kept + np.where(steps > 1, visits / (chunk * rows) * self.costs.chunk, 0.0)
         across = np.where(chunk < core.lanes, visits * self.costs.gathered * self.vector, across)
         loads = np.where(rows > core.lanes * core.registers / 4, 2 * self.costs.access, 0.0)
-        down = visits / core.lanes * self.vector * np.where(chunk > 1, self.costs.spread, loads)
+        down = visits / chunk / core.lanes * self.vector * np.where(chunk > 1, self.costs.spread, loads)
         return np.where(tiles.any_of(lanes, own), across, down)
 
     def _accesses(self, tiles: Tiles) -> Floats:

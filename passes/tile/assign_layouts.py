@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import StringAttr, TensorType
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import AnyFloat, StringAttr, TensorType, i1
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.layouts.linear import Linear
@@ -83,8 +83,16 @@ def assign(kernel: tile.KernelOp) -> None:
 
 
 def separate_free_values(kernel: tile.KernelOp) -> None:
-    """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index) its own
-    copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
+    """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index, what is
+    repeated of a mask) its own copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
+    for op in list(kernel.body.walk()):
+        made = _of_indices(op.source) if isinstance(op, tile.BroadcastOp) else None
+        if made is not None and any(len([*one.results[0].uses]) > 1 for one in made):
+            copies = dict[SSAValue, SSAValue]()
+            insert_after(made[-1], *(one.clone(copies) for one in made))
+            for one in made:
+                copies[one.results[0]].name_hint = one.results[0].name_hint
+            op.operands[0] = copies[made[-1].results[0]]
     for op in list(kernel.body.walk()):
         constant = isinstance(op, payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp)
         if not constant and not (isinstance(op, tile.BroadcastOp) and not is_tile(op.source)):
@@ -97,6 +105,26 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
             copy.results[0].name_hint = result.name_hint
             insert_after(op, copy)
             use.operation.operands[use.index] = copy.results[0]
+
+
+MASK = 16
+"""Operations of a mask that is worth computing again where that saves moving it from thread to thread."""
+
+
+def _of_indices(value: SSAValue) -> list[Operation] | None:
+    """The operations that compute a mask of indices alone, in their order; None if it is none, or if they are many."""
+    found, todo = dict[Operation, None](), [value]
+    while todo:
+        op = todo.pop().owner
+        leaf = isinstance(op, tile.AffineOp | payload.ConstantOp | payload.ExtentOp)
+        if not isinstance(op, Operation) or not (leaf or isinstance(op, tile.BroadcastOp) or payload.is_payload(op)):
+            return None
+        if isinstance(element_type(op.results[0].type), AnyFloat) or len(found) > MASK:
+            return None
+        found.pop(op, None)
+        found[op] = None  # behind all that use it
+        todo += () if leaf else op.operands
+    return [*reversed(found)] if element_type(value.type) == i1 else None
 
 
 def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:

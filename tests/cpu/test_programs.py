@@ -157,6 +157,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),
     "running sums": (lambda x: torch.cumsum(x, -1), (_floats(20, 100),)),
     "sort": (lambda x: torch.sort(x, -1).values, (_floats(6, 40),)),
+    "few of many": (lambda x: x.topk(3), (_floats(6, 140),)),
     "softmax of columns that end in a tile": (lambda x: x.softmax(0), (_floats(10, 5).bfloat16(),)),
     "bf16": (lambda x: (x * 3).softmax(-1), (_floats(20, 100).bfloat16(),)),
     "products of bf16": (lambda a, b: a @ b, (_floats(37, 213).bfloat16(), _floats(213, 77).bfloat16())),
@@ -205,6 +206,9 @@ def test_as_pytorch(name: str) -> None:
         "convolution and epilogue",
         "padding",
         "products of int32",
+        "few of many",
+        "column sums",
+        "running sums",
         *DOTS,
     ],
 )

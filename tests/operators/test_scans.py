@@ -25,11 +25,11 @@ def _row(length: int) -> torch.Tensor:
     """Two rows with ties, a NaN and infinities on both sides of the borders between chunks."""
     x = torch.randn(2, length, generator=torch.Generator().manual_seed(length)).round(decimals=1)
     x[1, length // 2] = torch.nan
-    x[1, 31] = -torch.inf
+    x[1, 15] = -torch.inf
     return x
 
 
-@pytest.mark.parametrize("length", [64, 65, 96, 97, 2100])
+@pytest.mark.parametrize("length", [16, 17, 32, 33, 97, 2100])
 @pytest.mark.parametrize("name", SCANS)
 def test_values(name: str, length: int) -> None:
     x = _row(length)
@@ -42,6 +42,14 @@ def test_the_printed_text(name: str) -> None:
     x = _row(97)
     got = deplodock.compile(SCANS[name], (x,), executor="emulator")(x)
     torch.testing.assert_close(got, SCANS[name](x), equal_nan=True)
+
+
+@pytest.mark.parametrize("length", [32, 33, 512])
+@pytest.mark.parametrize("name", SCANS)
+def test_on_cores(name: str, length: int) -> None:
+    x = _row(length)
+    got = deplodock.compile(SCANS[name], (x,), target="cpu")(x)
+    torch.testing.assert_close(got, SCANS[name](x), equal_nan=True, rtol=2e-5, atol=2e-5)
 
 
 def test_along_the_first_dimension() -> None:

@@ -10,6 +10,7 @@ import torch
 
 import deplodock
 from deplodock.backend.launch_plan import make_plan
+from deplodock.dialects.loop.work import count_work
 from deplodock.passes.convert.torch_to_tensor import sort
 
 
@@ -30,8 +31,8 @@ CASES: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "bf16": (lambda x: x.sort(stable=True), _keys(70).bfloat16()),
     "integers": (lambda x: x.argsort(stable=True), torch.arange(60) * 7 % 10),
     "truth values": (lambda x: x.sort(stable=True), _keys(2, 9) > 0),
-    "topk": (lambda x: x.topk(4, sorted=True)[0], _keys(3, 21)),
-    "kthvalue": (lambda x: x.kthvalue(3)[0], _keys(3, 21)),
+    "topk": (lambda x: x.topk(14, sorted=True)[0], _keys(3, 21)),
+    "kthvalue": (lambda x: x.kthvalue(15)[0], _keys(3, 21)),
     "median": (lambda x: x.median(0)[0], _keys(21, 3)),
     "nanmedian": (lambda x: x.nanmedian(0, keepdim=True)[0], _keys(21, 3)),
 }
@@ -68,6 +69,41 @@ def test_a_long_dimension() -> None:
     assert 15 * 16 / 2 <= len(make_plan(compiled.compilation.at("kernel")).launches) <= 15 * 16 / 2 + 8
     torch.testing.assert_close(tuple(compiled(x)), tuple(x.sort(stable=True)))
     assert "tensor.scan" not in deplodock.compile(lambda x: x.sort(stable=True), (x[:900],)).ir("tensor")
+
+
+def _ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32).repeat(2, 40)
+
+
+SELECTED: dict[str, tuple[torch.Tensor, int, int]] = {
+    "a few": (_keys(3, 90), 1, 4),
+    "one": (_keys(90, 3), 0, 1),
+    "by a fold": (_keys(2, 1500), 1, 12),
+    "zeros of both signs": (_keys(3, 90).sign() * 0, 1, 5),
+    "bf16": (_keys(3, 90).bfloat16(), 1, 4),
+    "integers at the ends of their type": (_ints(-(1 << 31), 0, (1 << 31) - 1, 5), 1, 6),
+    "in the middle": (_keys(2, 80, 3), 1, 3),
+}
+
+
+@pytest.mark.parametrize("executor", ["reference", "cpu"])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("name", SELECTED)
+def test_selection(name: str, largest: bool, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of the stably sorted order, without that."""
+    monkeypatch.setattr(sort, "SELECTION", 0)
+    x, dim, count = SELECTED[name]
+    target = "cpu" if executor == "cpu" else "sm_90a"
+    compiled = deplodock.compile(lambda x: x.topk(count, dim, largest), (x,), executor=executor, target=target)
+    assert ("tensor.scan" in compiled.ir("tensor")) == (name == "by a fold")
+    expected = tuple(v.narrow(dim, 0, count) for v in x.sort(dim=dim, descending=largest, stable=True))
+    torch.testing.assert_close(tuple(compiled(x)), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_selection_looks_at_each_element_as_often_as_it_selects() -> None:
+    x = torch.randn(64, 4096)
+    work = count_work(deplodock.compile(lambda x: x.topk(4)[1], (x,)).compilation.at("loop"))
+    assert sum(w.flops for w in work) <= 4 * 16 * x.numel()
 
 
 TOO_LARGE: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {

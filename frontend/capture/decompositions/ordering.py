@@ -26,7 +26,9 @@ def _at(x: Tensor, dim: int, number: Tensor, keepdim: bool) -> Pair:
 def _kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     if not self.dim():
         return self.clone(), torch.zeros_like(self, dtype=torch.int64)
-    values, places = (v.narrow(dim, k - 1, 1) for v in self.sort(dim=dim, stable=True))
+    known = isinstance(self.shape[dim], int)  # of a size that varies, all are sorted
+    found = self.topk(k, dim, largest=False) if known and k > 0 else self.sort(dim=dim, stable=True)
+    values, places = (v.narrow(dim, k - 1, 1) for v in found)
     return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 

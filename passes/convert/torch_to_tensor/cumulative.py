@@ -1,33 +1,37 @@
 """Scans along a dimension: result[i] combines x[0], ..., x[i].
 
 A dimension that is short, or of a size known only at run time, is a reduction over a triangle. A long one is cut into
-chunks: each chunk is scanned alone, the scan of the chunks' totals gives what stands in front of each chunk, and one
-combination adds it. The work is CHUNK for each element at every one of log(n) levels, all of it parallel, and the
-combination only has to be associative.
+chunks: each chunk is scanned alone, the scan of the totals, moved by one, gives what stands in front of each chunk, and
+one combination adds it. Totals are reductions of their own, which can be computed once for all that need them. The work
+is CHUNK for each element at every one of log(n) levels, all of it parallel, and the combination only has to be
+associative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from xdsl.dialects import math
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type, is_float
-from ....dialects.shapes.extents import extents_of
+from ....dialects.shapes.extents import extents_of, most
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim, work_type
 from ....dialects.tensor.reduction_kinds import combine
 from .registry import decomposes
 
-CHUNK = 32
-"""Elements that are scanned as a triangle: a warp's worth of neighbours, which a cache line or a few hold."""
+CHUNK = 16
+"""Elements at most that are scanned as a triangle: as many as a vector has lanes, or half of a warp."""
 
-DIRECT = 64
-"""The longest dimension that is one triangle: below it, the launches for chunks cost more than the work they save."""
+DIRECT = 32
+"""The longest dimension that is one triangle: below it, the totals cost more than the work they save."""
+
+Combined: TypeAlias = Callable[[SSAValue, int], SSAValue]
+"""What a tensor's elements along a dimension give, combined."""
 
 
 def prefixes(b: Builder, x: SSAValue, dim: int, fill: Number) -> SSAValue:
@@ -42,15 +46,15 @@ def prefixes(b: Builder, x: SSAValue, dim: int, fill: Number) -> SSAValue:
 
 def scan(b: Builder, x: SSAValue, dim: int, kind: ReductionKind) -> SSAValue:
     """The prefix reductions of `x` along `dim`."""
-    rank = len(extents_of(x.type))
-    if not rank:
+    if not extents_of(x.type):
         return x
-    fill = identity(kind, element_type(x.type))
 
-    def triangle(part: SSAValue, dim: int) -> SSAValue:
-        return b.reduce(kind.value, prefixes(b, part, dim, fill), [len(extents_of(part.type))])
+    def combined(part: SSAValue, dim: int) -> SSAValue:
+        return b.reduce(kind.value, part, [dim])
 
-    return _scanned_in_chunks(b, x, dim, fill, triangle, lambda x, y: b.insert(combine(kind, x, y)))
+    return _scanned_in_chunks(
+        b, x, dim, identity(kind, element_type(x.type)), combined, lambda x, y: b.insert(combine(kind, x, y))
+    )
 
 
 def _scanned_in_chunks(
@@ -58,28 +62,32 @@ def _scanned_in_chunks(
     x: SSAValue,
     dim: int,
     fill: Number,
-    direct: Callable[[SSAValue, int], SSAValue],
+    combined: Combined,
     join: Callable[[SSAValue, SSAValue], SSAValue],
+    least: int = CHUNK // 2,
 ) -> SSAValue:
-    """The scan of `x` along `dim`, by `direct` where it is short. `fill` is the neutral element of `join`."""
+    """The scan of `x` along `dim`. `fill` is the neutral element of `join`. Chunks have CHUNK elements, or fewer but at
+    least `least`, if these leave no rest: the result has the shape of the chunks then."""
     shape = list(extents_of(x.type))
     n = shape[dim]
     if not isinstance(n, int) or n <= DIRECT:
-        return direct(x, dim)
-    count = -(-n // CHUNK)
-    space = [*shape[:dim], count, CHUNK, *shape[dim + 1 :]]
+        return combined(prefixes(b, x, dim, fill), len(shape))
+    size = next((c for c in range(CHUNK, least - 1, -1) if n % c == 0), CHUNK)
+    count = -(-n // size)
+    space = [*shape[:dim], count, size, *shape[dim + 1 :]]
     index = dims(len(space))
     chunk, offset = index[dim], index[dim + 1]
-    place = chunk * CHUNK + offset
-    within: list[Bound] = [(place, 0, n)] if n % CHUNK else []
-    inner = direct(b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, within, fill), dim + 1)
-    outer = dims(len(shape))
-    last = [*outer[: dim + 1], AffineExpr.constant(CHUNK - 1), *outer[dim + 1 :]]
-    totals = b.map(inner, last, [*shape[:dim], count, *shape[dim + 1 :]])
-    through = _scanned_in_chunks(b, totals, dim, fill, direct, join)
-    before = b.map(through, [*index[:dim], chunk - 1, *index[dim + 2 :]], space, [(chunk, 1, count)], fill)
+    place = chunk * size + offset
+    within: list[Bound] = [(place, 0, n)] if n % size else []
+    chunks = b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, within, fill)
+    inner = combined(prefixes(b, chunks, dim + 1, fill), len(space))
+    outer, counted = dims(len(shape)), [*shape[:dim], count, *shape[dim + 1 :]]
+    last = [*outer[:dim], outer[dim] - 1, *outer[dim + 1 :]]
+    in_front = b.map(combined(chunks, dim + 1), last, counted, [(outer[dim], 1, count)], fill)
+    through = _scanned_in_chunks(b, in_front, dim, fill, combined, join, CHUNK)
+    before = b.place(through, [d for d in range(len(space)) if d != dim + 1], space)
     whole = join(before, inner)
-    return b.map(whole, [*outer[:dim], outer[dim] // CHUNK, outer[dim] % CHUNK, *outer[dim + 1 :]], shape)
+    return b.map(whole, [*outer[:dim], outer[dim] // size, outer[dim] % size, *outer[dim + 1 :]], shape)
 
 
 def _scanned(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None, kind: ReductionKind) -> SSAValue:
@@ -102,8 +110,9 @@ def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -
     hit = b.cmp("eq", x, best)
     if is_float(x.type):
         hit = b.either(hit, b.isnan(x))
-    place = b.iota(dim, extents_of(x.type))
-    return [best, scan(b, b.select(hit, place, b.like(place, 0)), dim, ReductionKind.MAX)]
+    shape = extents_of(x.type)
+    place = b.iota(dim, shape, i32 if most(shape[dim]) < 1 << 31 else i64)
+    return [best, b.cast(scan(b, b.select(hit, place, b.like(place, 0)), dim, ReductionKind.MAX), i64)]
 
 
 for _kind in (ReductionKind.MAX, ReductionKind.MIN):
@@ -118,15 +127,14 @@ def logcumsumexp(b: Builder, self: SSAValue, dim: int) -> SSAValue:
         return x
     low = float("-inf")
 
-    def triangle(part: SSAValue, dim: int) -> SSAValue:
-        seen = prefixes(b, part, dim, low)
-        space, last = extents_of(seen.type), len(extents_of(part.type))
-        frame = b.reduce("max", seen, [last])
+    def combined(part: SSAValue, dim: int) -> SSAValue:
+        frame = b.reduce("max", part, [dim])
         frame = b.select(b.cmp("eq", b.abs(frame), float("inf")), b.like(frame, 0), frame)
-        total = b.reduce("add", b.exp(b.sub(seen, b.keep(frame, [last], space))), [last])
+        kept = [d for d in range(len(extents_of(part.type))) if d != dim]
+        total = b.reduce("add", b.exp(b.sub(part, b.place(frame, kept, extents_of(part.type)))), [dim])
         return b.add(b.log(total), frame)
 
-    return _scanned_in_chunks(b, x, normal_dim(dim, rank), low, triangle, lambda x, y: _logaddexp(b, x, y))
+    return _scanned_in_chunks(b, x, normal_dim(dim, rank), low, combined, lambda x, y: _logaddexp(b, x, y))
 
 
 def _logaddexp(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:

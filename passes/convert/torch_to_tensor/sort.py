@@ -5,6 +5,7 @@ are sorted by a network of comparisons: log(n) (log(n) + 1) / 2 steps, each comp
 Batcher: Sorting networks and their applications (AFIPS 1968), the bitonic one: in a stage of block size k, step by step
 for j = k/2, k/4, ..., 1, the elements i and i xor j are put in order, ascending where i has no bit k. What moves is
 where an element came from, so equal elements are told apart and the order is stable.
+The first few of a sorted order are selected one by one, each as the greatest of those behind the one before.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ....dialects.payload import is_float
-from ....dialects.shapes.extents import extents_of, fixed, least, most, typical
+from ....dialects.payload import element_bytes, element_type, is_float, with_element
+from ....dialects.shapes.extents import extents_of, fixed, least, most, static, typical
 from ....dialects.tensor.builder import Builder, dims, normal_dim
 from ....errors import ShapeError
+from .concat import joined
 from .random import integers
 from .recurrent import fold
 from .registry import decomposes
@@ -31,6 +33,13 @@ COUNTED = 1 << 10
 
 MOST_COMPARISONS = 1 << 26
 """Comparisons that counting may take for longer dimensions."""
+
+
+SELECTION = 1 << 24
+"""Comparisons that take as long as a launch, which each step of a fold is."""
+
+UNROLLED = 8
+"""So many elements at most are selected without a fold."""
 
 
 def is_long(x: SSAValue, dim: int) -> bool:
@@ -72,6 +81,8 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
     """Where the elements of the sorted order, or the first `count` of them, lie along `dim`."""
     shape, rank = extents_of(x.type), len(extents_of(x.type))
     wanted = shape[dim] if count is None else count
+    if count and selects(x, dim, count):
+        return order_by_selection(b, x, dim, descending, count)
     if is_long(x, dim):
         return sliced(b, order_by_network(b, x, dim, descending), dim, 0, wanted)
     space = [*shape[:dim], wanted, *shape[dim + 1 :], shape[dim]]
@@ -111,6 +122,58 @@ def topk(b: Builder, self: SSAValue, k: int, dim: int, largest: bool, sorted: bo
     if not extents_of(self.type) and k == 0:
         raise b.unsupported("k", "none of a single element")
     return sorted_along(b, self, dim, largest, k)
+
+
+def selects(x: SSAValue, dim: int, count: int) -> bool:
+    """Whether the first `count` elements of the order along `dim` are found one by one."""
+    shape, own = extents_of(x.type), element_type(x.type)
+    narrow = element_bytes(own) <= 4
+    if not narrow or not all(isinstance(n, int) for n in shape) or 0 in shape:
+        return False
+    n, total = fixed(shape[dim]), prod(static(shape))
+    if is_long(x, dim):
+        return count <= n.bit_length() ** 2 // 2
+    return count * (total + (SELECTION if count > UNROLLED else 0)) < total * n // 4
+
+
+def order_by_selection(b: Builder, x: SSAValue, dim: int, descending: bool, count: int) -> SSAValue:
+    """Where the first `count` elements of the stably sorted order along `dim` lie: each is the greatest of the keys
+    below the one before. Keys are unique, as the low half of one says where its element lies, the last one the least.
+    """
+    shape = extents_of(x.type)
+    n = fixed(shape[dim])
+    rest = [*shape[:dim], *shape[dim + 1 :]]
+
+    def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
+        keys = _keys(b, shared[0], dim, descending)
+        left = b.cmp("lt", keys, b.keep(carries[0], [dim], shape))
+        return [b.reduce("max", b.select(left, keys, b.like(keys, -(1 << 63))), [dim])]
+
+    found = b.constant((1 << 63) - 1, rest, i64)
+    if count <= UNROLLED:
+        each = list[SSAValue]()
+        for _ in range(count):
+            (found,) = step(b, [found], [], [x])
+            each.append(reshape_to(b, found, [*rest[:dim], 1, *rest[dim:]]))
+        keys = joined(b, each, dim)
+    else:
+        (history,) = fold(b, step, count, [found], [], [x], [0])
+        keys = permuted(b, history, [*range(1, dim + 1), 0, *range(dim + 1, len(shape))])
+    return b.sub(b.like(keys, n - 1), b.insert(arith.AndIOp(keys, b.like(keys, (1 << 32) - 1))))
+
+
+def _keys(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
+    """Numbers of 64 bits, the greater the earlier an element comes along `dim`: its value, how many lie behind."""
+    key = x
+    if is_float(x.type):  # bits of floats count up from zero on, and are signed
+        bits = b.insert(arith.BitcastOp(x, with_element(x.type, i32)))
+        key = b.select(b.cmp("lt", bits, 0), b.sub(b.like(bits, -(1 << 31)), bits), bits)
+        key = b.select(b.isnan(x), b.like(key, (1 << 31) - 1), key)
+    key = b.cast(key, i64)
+    key = key if descending else b.plus(b.neg(key), -1)
+    shape = extents_of(x.type)
+    behind = b.sub(b.like(key, fixed(shape[dim]) - 1), b.iota(dim, shape))
+    return b.add(b.scaled(key, 1 << 32), behind)
 
 
 def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:

@@ -142,9 +142,12 @@ class Kernel:
     def _row_extents(self, block: int) -> dict[int, int]:
         """The same where there are only other reductions: a block takes several indices of what reductions inside of
         others do not depend on, for every block computes those again."""
-        nested = [node.free for node, opened in self.reductions if opened]
-        along = [v for v in self._in(self.rows) if any(not free >> v & 1 for free in nested)]
-        return {along[-1]: 2 * block} if along else {}
+        nested, room, found = [node.free for node, opened in self.reductions if opened], 2 * block, dict[int, int]()
+        for v in reversed(self._in(either(node.free for node, opened in self.reductions if not opened))):
+            if any(not free >> v & 1 for free in nested):
+                found[v] = room
+            room = max(1, room // max(1, self.graph.extents[v]))
+        return found
 
     def _executions(self, blocks: dict[int, int], free: int, opened: int) -> float:
         """How often a value that depends on `free` is computed where `opened` are the reductions around it.

@@ -262,12 +262,16 @@ class Pull:
 
     def _needed(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Guard:
         """The part of the guard that has to do with coordinates that might leave the tensor."""
-        graph = self.graph
+        graph, needed = self.graph, set[Constraint]()
         unsafe = set[tuple[object, ...]]()
         for coordinate, extent in zip(at, extents_of(value.type), strict=True):
             if not graph.simplifier.within(coordinate, 0, extent):
-                unsafe |= set(coordinate.atoms())
-        needed, rest = set[Constraint](), list(guard)
+                bound = next((c for c in guard if graph.simplifier.within(coordinate, 0, extent, c)), None)
+                if bound is None:
+                    unsafe |= set(coordinate.atoms())
+                else:
+                    needed.add(bound)
+        rest = [c for c in guard if c not in needed]
         while unsafe and (found := [c for c in rest if not unsafe.isdisjoint(c[0].atoms())]):
             needed |= set(found)
             rest = [c for c in rest if c not in needed]

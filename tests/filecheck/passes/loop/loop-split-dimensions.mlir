@@ -1,4 +1,4 @@
-// RUN: dl-opt %s -p loop-split-dimensions --split-input-file | filecheck %s
+// RUN: dl-opt %s -p loop-split-dimensions,dce --split-input-file | filecheck %s
 // RUN: %check_each %s -p loop-split-dimensions --split-input-file
 
 // A free index: two digits, and the result keeps its shape. A cast of the index is computed from the digits.
@@ -18,6 +18,28 @@ func.func @main(%x: tensor<8x3x64xf32>) -> tensor<3x512xf32> {
     loop.yield %3 : f32
   }
   func.return %y : tensor<3x512xf32>
+}
+
+// -----
+
+// Quotients and remainders that are computed of the index are its digits.
+func.func @main(%x: tensor<8x64xf32>) -> tensor<512xf32> {
+  // CHECK:      %y = loop.nest (%io, %ii) in [8, 64]
+  // CHECK:        %[[O:.*]] = payload.cast %io : index -> i64
+  // CHECK-NEXT:   %[[I:.*]] = payload.cast %ii : index -> i64
+  // CHECK-NEXT:   arith.addi %[[O]], %[[I]] : i64
+  %y = loop.nest (%i) in [512] -> tensor<512xf32> {
+    %0 = loop.load %x[affine_map<(d0) -> (d0 floordiv 64, d0 mod 64)>](%i) : tensor<8x64xf32>
+    %1 = payload.cast %i : index -> i64
+    %2 = payload.constant 64 : i64
+    %3 = arith.floordivsi %1, %2 : i64
+    %4 = arith.remsi %1, %2 : i64
+    %5 = arith.addi %3, %4 : i64
+    %6 = payload.cast %5 : i64 -> f32
+    %7 = arith.addf %0, %6 : f32
+    loop.yield %7 : f32
+  }
+  func.return %y : tensor<512xf32>
 }
 
 // -----

@@ -1,0 +1,102 @@
+"""What a load is masked by beside what says where it reads: `loop-separate-masks`."""
+
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import i64
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from ...dialects import loop, payload
+from ...dialects.payload import Predicate
+from ...dialects.shapes.affine import Form, Simplifier
+from ...dialects.shapes.extents import Extent, extents_of
+from ..anchored import NestPass
+from ..rewriting import replace
+from .linear_forms import computed, is_linear, load_at
+
+UNBOUNDED = 1 << 62
+
+
+class SeparateMasksPass(NestPass):
+    """Load without the conditions on indices that do not say where, and select by these afterwards.
+
+    What: of the domain of a load, the conditions in which an index occurs that its map has not become comparisons, and
+    a `payload.select` between what is loaded and the fill value; where those that are left, or the ranges of the
+    indices, keep the access inside of the tensor.
+    Why: the load no longer depends on that index. Scans sum x[j] where j <= i: what was a load for each i and j is one
+    for each j.
+    Why here: after `loop-split-dimensions`, as conditions and maps may have different digits of one index.
+
+    ```mlir
+    %0 = loop.load %x[affine_map<(d0, d1) -> (d1)>](%i, %k)
+           where <affine_map<(d0, d1) -> (d0 - d1)> in [0:32]> else %fill : tensor<32xf32>
+    ```
+    becomes
+    ```mlir
+    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<32xf32>
+    %1 = payload.cmp ge %difference, %zero : i64        // i - k
+    %2 = payload.select %1, %0, %fill : f32
+    ```
+    """
+
+    name = "loop-separate-masks"
+
+    def on(self, op: loop.NestOp) -> None:
+        for load in [o for o in op.walk() if isinstance(o, loop.LoadOp)]:
+            _separate(load)
+
+
+def _separate(load: loop.LoadOp) -> None:
+    if load.domain is None or load.fill is None:
+        return
+    simplifier = Simplifier([_extent(i) for i in load.indices], [None] * len(load.symbols))
+    coordinates = simplifier.read_map(load.map.data)
+    read = {atom for form in coordinates for atom in form.atoms()}
+    forms = simplifier.read_map(load.domain.affine)
+    constraints = [(form, lo, hi) for form, (lo, hi) in zip(forms, load.domain.limits, strict=True)]
+    inside = [c for c in constraints if read.issuperset(c[0].atoms())]
+    outside = [(form, lo, hi) for form, lo, hi in constraints if (form, lo, hi) not in inside and isinstance(hi, int)]
+    safe = all(
+        any(simplifier.within(form, 0, extent, given) for given in (None, *inside))
+        for form, extent in zip(coordinates, extents_of(load.source.type), strict=True)
+    )
+    if not outside or len(inside) + len(outside) < len(constraints) or not all(is_linear(f) for f, *_ in outside):
+        return
+    if safe:
+        indices, fill = load.indices, load.fill
+        ops, holds = _condition(outside, indices, simplifier)
+        loaded = load_at(load, indices, coordinates, inside)
+        replace(load, *ops, loaded, payload.SelectOp(holds, loaded.result, fill))
+
+
+def _extent(index: SSAValue) -> Extent:
+    """How many values an index takes."""
+    assert isinstance(index, BlockArgument)
+    op = index.owner.parent_op()
+    assert isinstance(op, loop.NestOp | loop.ReduceOp)
+    return op.sizes[index.index]
+
+
+def _condition(
+    constraints: Sequence[tuple[Form, int, int]], indices: Sequence[SSAValue], simplifier: Simplifier
+) -> tuple[list[Operation], SSAValue]:
+    """Operations that compute whether all constraints hold, and what says so."""
+    ops, holds = list[Operation](), list[SSAValue]()
+    for form, lo, hi in constraints:
+        ops += computed(form, indices, i64)
+        value = ops[-1].results[0]
+        for predicate, bound, range in ((Predicate.GE, lo, (lo, UNBOUNDED)), (Predicate.LT, hi, (-UNBOUNDED, hi))):
+            if not simplifier.within(form, *range):
+                limit = payload.ConstantOp(bound, i64)
+                compare = payload.CmpOp(predicate, value, limit.result)
+                ops += [limit, compare]
+                holds.append(compare.result)
+    while len(holds) > 1:
+        both = arith.AndIOp(holds.pop(), holds.pop())
+        ops.append(both)
+        holds.append(both.result)
+    return ops, holds[0]
