@@ -21,13 +21,14 @@ WIDEST = 16
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
     """The operation `name` on vectors of `element`, or on single ones; None for one that has no such form. Integers
-    wrap. An operator takes `operands` that may be the same in all lanes; what is none takes `whole` vectors."""
-    operator = OPERATORS.get(name)
-    if operator is None or c_size(element) < 4 and (element != i1 or operator.level not in BITWISE):
+    wrap. An operator takes `operands` that may be the same in all lanes, if they are no narrower than an int; all others
+    take `whole` vectors."""
+    operator, narrow = OPERATORS.get(name), c_size(element) < 4
+    if operator is None or narrow and is_float(element) or element == i1 and operator.level not in BITWISE:
         return None
     if operator.level != ATOM:
         known = is_float(element) or name in WRAPPING or operator.level in BITWISE
-        lhs, rhs = whole if element == i1 else operands
+        lhs, rhs = whole if narrow else operands
         return infix(lhs, operator.symbol, rhs, operator.level) if known else None
     function = operator.symbol if is_float(element) else {"arith.maxsi": "larger", "arith.minsi": "smaller"}.get(name)
     return None if function is None else call(function, whole)

@@ -129,7 +129,7 @@ template <class V, class I> INLINE V shuffled(V a, V b, I at) {
 
 // All lanes of `n` vectors combined.
 template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F f) {
-  typedef __typeof__(x[0][0] + 0) T;
+  typedef std::remove_cv_t<std::remove_reference_t<decltype(x[0][0])>> T;
   auto v = x[0];
   for (int i = 1; i < n; ++i) v = f(v, x[i]);
 #pragma GCC unroll 4

@@ -216,7 +216,7 @@ def memory_layout(
 
     Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory. A thread
     that is alone has vectors of any alignment, and of two dimensions with as many bytes first the one that is not
-    reduced: its sums are vectors.
+    reduced: its sums are vectors. Behind the first one come those that are reduced, so that a row is one piece.
     """
     alone = lanes * warps == 1
     weights: dict[int, int] = {}
@@ -232,6 +232,8 @@ def memory_layout(
     else:
         order = tuple(reversed(range(len(shape))))
         vec = min(4, shape[order[0]])
+    if alone:
+        order = sorted(order, key=lambda d: (d != order[0], d not in reduced))
     vec = min(vec, max(prod(shape) // (lanes * warps), 1))
     warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
     return blocked(shape, order, vec, warps, warp_order, lanes)

@@ -71,6 +71,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "softmax of rows of -inf": (lambda x: torch.softmax(x.masked_fill(x < 9, -torch.inf), -1), (_floats(5, 40),)),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (257,), w, b), (_floats(20, 257), _floats(257), _floats(257))),
     "column sums": (lambda x: x.sum(0), (_floats(500, 130),)),
+    "mean and variance over dimensions apart": (lambda x: torch.var_mean(x, (0, 2)), (_floats(5, 6, 70),)),
     "largest, with NaN": (lambda x: (x / (x > -2)).log().amax(1), (_floats(50, 100),)),
     "counts": (lambda x: (x > 0).sum(-1), (_floats(50, 100),)),
     "all and any": (lambda x: torch.stack([(x > -3).all(1), (x > 2).any(1)]), (_floats(50, 100),)),

@@ -126,3 +126,16 @@ tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, 
   %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
   tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
 }
+
+// -----
+
+// A thread that is alone has dimensions that are reduced behind the one that is contiguous: a row is one piece.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 0, 1], [0, 0, 2], [0, 0, 4], [1, 0, 0], [2, 0, 0], [0, 1, 0]], lane = [], warp = []>
+// CHECK:       tile.kernel @alone
+// CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<4x2x8xf32, #layout>
+tile.kernel @alone(%x: memref<4x2x8xf32>, %y: memref<2xf32>) blocks () in [] warps 1 lanes 1 {
+  %v = tile.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>]() : memref<4x2x8xf32> -> tensor<4x2x8xf32>
+  %s = tile.reduce add %v over [0, 2] : tensor<4x2x8xf32> -> tensor<2xf32>
+  tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<2xf32>, memref<2xf32>
+}
