@@ -21,8 +21,8 @@ WIDEST = 16
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
     """The operation `name` on vectors of `element`, or on single ones; None for one that has no such form. Integers
-    wrap. An operator takes `operands` that may be the same in all lanes, if they are no narrower than an int; all others
-    take `whole` vectors."""
+    wrap. An operator takes `operands` that may be the same in all lanes, if these are no narrower than an int; what is
+    none takes `whole` vectors."""
     operator, narrow = OPERATORS.get(name), c_size(element) < 4
     if operator is None or narrow and is_float(element) or element == i1 and operator.level not in BITWISE:
         return None

@@ -270,7 +270,8 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
     if len(shape) < 2 or not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
         return None
     fast, together = wish.order[0], 1
-    own = {*layout.lane, *layout.reg[: log2(wish.vec)]}
+    alone = layout.lanes * layout.warps == 1  # has neighbours in memory in its own registers
+    own = {*layout.lane, *layout.reg[: log2(SECTOR_ELEMENTS if alone else wish.vec)]}
     while unit(len(shape), fast, together) in own:
         together *= 2
     if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
