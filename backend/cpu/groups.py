@@ -99,7 +99,8 @@ class VectorStatements(Statements):
             return
         writer, order = self.writer, self.order
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
-        kept_of = [r for op in group.ops if op not in folds for r in op.results if order.is_kept(r, group)]
+        new = [r for op in group.ops if op not in folds for r in op.results if r not in writer.places]
+        kept_of = [r for r in new if order.is_kept(r, group)]
         if not folds and not kept_of and not any(isinstance(op, StoreOp) for op in group.ops):
             return  # each of its readers computes it again
         columns = columns_of(folds[0]) if folds else None

@@ -13,8 +13,10 @@ import torch.nn.functional as F
 import deplodock
 from deplodock.backend import host_compiler
 from deplodock.backend.cpu.build import build
+from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.host_compiler import CLANG, find_compiler
+from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
 
 
@@ -389,6 +391,36 @@ def test_other_targets_blocks_are_refused() -> None:
         _ = compiled.cpp
     with pytest.raises(TargetError, match="cpu"):
         deplodock.compile(lambda x: x + 1, (_floats(64),), target="cpo")
+
+
+def test_what_is_loaded_again_is_read_in_another_order_as_well() -> None:
+    """The second loop loads x again, of which it reads the transpose, too: that is what the first loop has kept."""
+    transposed = ", ".join(str(j * 8 + i) for i in range(8) for j in range(8))
+    module = parse_module(
+        make_context(),
+        f"""
+        kernel.func @k0(%x: memref<8x8xf32>, %y: memref<8x8xf32>) grid [1] warps 1 lanes 1 {{
+          %0 = payload.constant 0 : index
+          %two = payload.constant 2.0 : vector<64xf32>
+          %x_in = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+            : memref<8x8xf32> (index, index) -> vector<64xf32>
+          %twice = arith.mulf %x_in, %two : vector<64xf32>
+          %t = kernel.shuffle_registers %x_in from [{transposed}] : vector<64xf32> -> vector<64xf32>
+          %more = arith.addf %t, %two : vector<64xf32>
+          %both = arith.addf %x_in, %more : vector<64xf32>
+          %all = arith.addf %both, %twice : vector<64xf32>
+          kernel.store %all, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+            : memref<8x8xf32> (index, index), vector<64xf32>
+        }}
+        func.func @main(%x: memref<8x8xf32>, %y: memref<8x8xf32>) {{
+          kernel.launch @k0(%x, %y) : memref<8x8xf32>, memref<8x8xf32>
+          func.return
+        }}
+        """,
+        "again.mlir",
+    )
+    x = _floats(8, 8)
+    _close(CpuProgram(module, print_cpp(module)).run([x]), [x + x.t() + 2 + 2 * x])
 
 
 def test_values_have_no_names_of_the_text() -> None:
