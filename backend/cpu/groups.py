@@ -162,7 +162,8 @@ class VectorStatements(Statements):
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)
             with self._in_squares(group, squares) if squares else vectors:
-                self._body(group, kept, {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()})
+                at = {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()}
+                self._body(group, kept, at, bool(folds) and self.at_once == 1)
             for op, name in sums.items():
                 text = f"reduced_lanes({name if self.at_once == 1 else f'{{{name}[n]}}'}, {combiner(op)})"
                 if self.at_once > 1:
@@ -175,8 +176,11 @@ class VectorStatements(Statements):
                 else:
                     writer.start(op.result, text)
 
-    def _body(self, group: Group, kept: Mapping[SSAValue, Place], sums: Mapping[Operation, str]) -> None:
-        """The operations of a group on a vector of each value; those that reduce add to `sums`."""
+    def _body(
+        self, group: Group, kept: Mapping[SSAValue, Place], sums: Mapping[Operation, str], ahead: bool = False
+    ) -> None:
+        """The operations of a group on a vector of each value; those that reduce add to `sums`. With `ahead` what rows
+        load is asked for a row ahead."""
         writer, dots = self.writer, self.order.dots
         for op in group.ops:
             writer.comment_place(op)
@@ -191,7 +195,7 @@ class VectorStatements(Statements):
             elif isinstance(op, StoreOp):
                 self._store(op)
             else:
-                if writer.row and self.at_once == 1 and isinstance(op, LoadOp):
+                if ahead and isinstance(op, LoadOp):
                     self._prefetch(op)
                 self._compute(op, kept.get(op.results[0]), group)
 

@@ -423,6 +423,16 @@ def test_what_is_loaded_again_is_read_in_another_order_as_well() -> None:
     _close(CpuProgram(module, print_cpp(module)).run([x]), [x + x.t() + 2 + 2 * x])
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_next_row_is_asked_for(rows: int) -> None:
+    """Also where a block has one row."""
+    softmax = deplodock.compile(
+        lambda x: x.softmax(-1), (_floats(64, 512),), target="cpu", schedule=f"block={rows},512"
+    )
+    kernel = softmax.compilation.cpp.partition("static void k0(")[2]
+    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 512\);", kernel)
+
+
 def test_values_have_no_names_of_the_text() -> None:
     def function(lanes: torch.Tensor, load: torch.Tensor, mask: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         first = torch.index_select(lanes, 0, n)[0]
