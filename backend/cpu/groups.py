@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 
 from xdsl.dialects.arith import BitcastOp
-from xdsl.dialects.builtin import f32
+from xdsl.dialects.builtin import f32, i1
 from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation, SSAValue
 
@@ -346,7 +346,8 @@ class VectorStatements(Statements):
         writer, t, source = self.writer, element_type(op.results[0].type), element_type(op.operands[0].type)
         operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
-            compared = writer.scalars.print(op, operands)
+            # Of truth values the greater one is -1.
+            compared = writer.scalars.print(op, whole[::-1] if source == i1 else operands)
             return compared if c_type(source, writer.index) in ("float", "int") else call("as_mask", [compared])
         if isinstance(op, SelectOp):
             if read[0].is_vector:

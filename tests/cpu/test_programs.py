@@ -174,6 +174,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "int8": (lambda x: (x * 2 + 1).clamp(-5, 7), (_ints(1000).to(torch.int8),)),
     "integers": (lambda x, y: (x // y, x % y, x << 2, x ^ y), (_ints(300, high=99), _ints(300, high=8) + 1)),
     "f64": (lambda x: x.exp().sum(-1), (_floats(20, 100).double(),)),
+    "order of truth values": (
+        lambda x, y: (x < y, x <= y, x > y, x >= y, x == y, x != y, x.sort(stable=True)[1], x > y[:1], x == y[:1]),
+        (_ints(1000, high=2).bool(), _ints(1000, high=2).bool().flip(0)),
+    ),
     "several kernels": (lambda x, w: F.relu(x @ w) @ w.t() + x, (_floats(40, 60), _floats(60, 50))),
     "recurrence": (torch.nn.LSTM(12, 20, batch_first=True).eval(), (_floats(2, 5, 12),)),
     **DOTS,
