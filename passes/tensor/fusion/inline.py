@@ -43,11 +43,10 @@ def _form(node: Node) -> Form | None:
 
 
 def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | None:
-    """`form` as a value of `type`, if it is known not to overflow."""
-    if not isinstance(type, IntegerType) or type == i1:
+    """`form` as a value of `type`, if it is known not to overflow; of an unsigned one it is not told."""
+    if not isinstance(type, IntegerType) or type == i1 or type != (own := IntegerType(type.bitwidth)):
         return None
-    fits = graph.simplifier.fits(form, type.bitwidth)
-    return graph.index(form, IntegerType(type.bitwidth), op) if fits else None
+    return graph.index(form, own, op) if graph.simplifier.fits(form, type.bitwidth) else None
 
 
 def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:

@@ -165,3 +165,16 @@ func.func @main(%x: tensor<9xf32>, %i: tensor<4xi64>, %zero: f32) -> tensor<6xf3
   %p = tensor.index_map %s[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:4]> else %zero : tensor<4xf32> -> tensor<6xf32>
   func.return %p : tensor<6xf32>
 }
+
+// -----
+
+// An index that becomes a number without a sign is cast to that type.
+
+// CHECK:       func.func @unsigned
+// CHECK:         payload.cast %{{.*}} : i64 -> ui8
+// CHECK-NEXT:    loop.yield %{{.*}} : ui8
+func.func @unsigned() -> tensor<5xui8> {
+  %0 = tensor.iota 0 : tensor<5xi64>
+  %1 = payload.cast %0 : tensor<5xi64> -> tensor<5xui8>
+  func.return %1 : tensor<5xui8>
+}
