@@ -43,10 +43,13 @@ def _form(node: Node) -> Form | None:
 
 
 def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | None:
-    """`form` as a value of `type`, if it is known not to overflow; of an unsigned one it is not told."""
-    if not isinstance(type, IntegerType) or type == i1 or type != (own := IntegerType(type.bitwidth)):
+    """`form` as a value of `type`, if it is known not to overflow."""
+    own = type
+    if not isinstance(type, IntegerType) or type == i1:
         return None
-    return graph.index(form, own, op) if graph.simplifier.fits(form, type.bitwidth) else None
+    values, signed = 1 << type.bitwidth, type == IntegerType(type.bitwidth)
+    low, high = (-values // 2, values // 2) if signed else (0, values)
+    return graph.index(form, own, op) if graph.simplifier.within(form, low, high) else None
 
 
 def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
