@@ -16,6 +16,8 @@ from functools import cache, lru_cache
 from math import gcd
 from typing import Any, NamedTuple, TypeAlias
 
+from xdsl.dialects.builtin import IntegerType
+from xdsl.ir import Attribute
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -189,9 +191,12 @@ class Simplifier:
         bounds = self.interval(form)
         return bounds is not None and bounds[0] >= 0
 
-    def fits(self, form: Form, bits: int) -> bool:
-        """Whether a signed integer of so many bits holds `form`."""
-        return self.within(form, -(1 << bits - 1), 1 << bits - 1)
+    def fits(self, form: Form, type: Attribute) -> bool:
+        """Whether a number of the integer type `type`, with its sign or without one, holds `form`."""
+        assert isinstance(type, IntegerType)
+        values = 1 << type.bitwidth
+        low = -values // 2 if type == IntegerType(type.bitwidth) else 0
+        return self.within(form, low, low + values)
 
     def within(self, form: Form, lo: int, hi: Extent, given: tuple[Form, int, Extent] | None = None) -> bool:
         """Whether lo <= form < hi always holds, or where `given` does, the same of another form (its form, lo, hi): if

@@ -35,7 +35,11 @@ class FormReader(ABC):
             found, kind = None, element_type(value.type)
             if isinstance(kind, IndexType | IntegerType):
                 found = self._computed(value, dims) or self.leaf(value)
-            fits = found is None or not isinstance(kind, IntegerType) or self.simplifier.fits(found, kind.bitwidth)
+            fits = (
+                found is None
+                or not isinstance(kind, IntegerType)
+                or self.simplifier.fits(found, element_type(value.type))
+            )
             self.known[value, dims] = found if fits else None
         return self.known[value, dims]
 

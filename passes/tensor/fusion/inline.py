@@ -47,9 +47,7 @@ def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | N
     own = type
     if not isinstance(type, IntegerType) or type == i1:
         return None
-    values, signed = 1 << type.bitwidth, type == IntegerType(type.bitwidth)
-    low, high = (-values // 2, values // 2) if signed else (0, values)
-    return graph.index(form, own, op) if graph.simplifier.within(form, low, high) else None
+    return graph.index(form, own, op) if graph.simplifier.fits(form, own) else None
 
 
 def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
