@@ -34,20 +34,6 @@ INLINE vec<int> fused(vec<unsigned> a, vec<unsigned> b, vec<int> c) {
 }
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
 
-//// vector.pairs.bf16 needs bf16; vector.fused
-// Elements of bf16 that are neighbours in memory as words; of those from one on up to another one, the others being 0.
-INLINE vec<unsigned> pairs(const bf16* p) {
-  vec<unsigned> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-INLINE vec<unsigned> pairs(const bf16* p, long long begin, long long end) {
-  if (begin <= 0 && end >= 2 * lanes) return pairs(p);
-  bf16 all_of[2 * lanes] = {};
-  for (int l = begin > 0 ? begin : 0; l < end && l < 2 * lanes; ++l) all_of[l] = p[l];
-  return pairs(all_of);
-}
-
 //// vector.converted.bf16 needs bf16; to_f32.bf16; to_bf16
 INLINE vec<float> to_f32(bf16_vec x) { return (vec<float>)(convert<unsigned>(x.bits) << 16); }
 INLINE bf16_vec to_bf16(vec<float> x) {
@@ -316,33 +302,37 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
       }
   }
 }
-// The same for fewer columns than there are lanes, one element after the other.
-template <class T> INLINE T widened(T x) { return x; }
-template <int N, bool fresh, class T, class S>
-static void columns_fma(T* c, const S* a, long a_row, long a_column, const S* b, long b_row, long b_column, long high, long depth, Range columns) {
-  for (long i = 0; i < high; ++i)
-    for (long j = columns.begin; j < columns.end; ++j) {
-      T sum{};
-      for (long k = 0; k < depth; ++k) sum = fused(widened(a[i * a_row + k * a_column]), widened(b[k * b_row + j * b_column]), sum);
-      c[i * N + j] = fresh ? sum : c[i * N + j] + sum;
-    }
-}
+// What products of bf16 and int8 take, which few texts have: panels in words, and registers of AMX, where there are any.
+template <int columns, class E> static void pack_words(unsigned* to, const E* from, long row, long column, long depth, Range wide);
+template <int K, int width, class T, class Panel>
+static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of);
 // c += a * b, or c = a * b where it is `fresh`: M x N row by row, M x K and K x N with strides; outside of `extents`, of
-// which there are none then, the operands are zero.
-template <int M, int N, int K, int step = 0, bool fresh = false, class T>
-static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
+// which there are none then, the operands are zero. Of bf16 and int8 `parts` neighbours along k are one word.
+template <int M, int N, int K, int step = 0, bool fresh = false, class T, class E>
+static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
   const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin;
+  if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
+  if constexpr (N < lanes) {  // as the first columns of a vector
+    alignas(64) T wide[M * lanes];
+    panel_fma<M, lanes, K, step, true>(wide, a, a_row, a_column, b, b_row, b_column, {e.rows, {e.columns.begin, min<long>(e.columns.end, N)}, e.depth});
+    for (long i = e.rows.begin; i < e.rows.end; ++i)
+      for (int j = 0; j < N; ++j) c[i * N + j] = fresh ? wide[i * lanes + j] : c[i * N + j] + wide[i * lanes + j];
+    return;
+  }
+  constexpr int parts = sizeof(T) / sizeof(E), width = panel_vectors<N, T> * lanes, most = (K + parts - 1) / parts;
+  typedef std::conditional_t<(parts > 1), unsigned, E> S;
+  constexpr int several = panels_at_once<N, S> * width, pitch = most + lanes;
   c += e.rows.begin * N;
   a += e.rows.begin * a_row + e.depth.begin * a_column;
   b += e.depth.begin * b_row;
-  if constexpr (N < lanes) {
-    columns_fma<N, fresh>(c, a, a_row, a_column, b, b_row, b_column, high, depth, e.columns);
-  } else {
-    constexpr int width = panel_vectors<N, T> * lanes, several = panels_at_once<N, T> * width;
-    const auto panel_of = [=](T* panel, long j, bool once, long& pitch) -> const T* {
-      const T* const from = b + j * b_column;
-      if (b_column == 1 && (once || b_row == width) && e.columns.begin <= j && j + width <= e.columns.end) {
+  const auto panel_of = [=](S* panel, long j, bool once, long& pitch) -> const S* {
+    const E* const from = b + j * b_column;
+    const Range wide = {e.columns.begin - j, min<long>(e.columns.end - j, width)};
+    if constexpr (parts > 1) {
+      pack_words<width>(panel, from, b_row, b_column, depth, wide);
+    } else {
+      if (b_column == 1 && (once || b_row == width) && wide.begin <= 0 && wide.end == width) {
         pitch = b_row;
         return from;
       }
@@ -351,21 +341,25 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
         if (j == first) pack_panels<several / width, width, K>(panel, from, b_row, depth);
         return panel + (j - first) * K;
       }
-      pack<width>(panel, from, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
-      return panel;
-    };
-    if constexpr (step) {
-      panels_fma<M, N, K, step, fresh>(c, a, a_column, high, depth, e.columns, panel_of);
-    } else {
-      constexpr int pitch = K + lanes;
-      alignas(64) T left[M * pitch];
-      // Rows whole pages apart have few places in a cache: where several panels are read for them they are copied.
-      if (a_column != 1 || (N >= 4 * width && a_row * sizeof(T) % 4096 == 0)) {
-        pack<K, pitch>(left, a, a_row, a_column, high, {0, depth});
-        a = left, a_row = pitch;
-      }
-      panels_fma<M, N, K, 0, fresh>(c, a, a_row, high, depth, e.columns, panel_of);
+      pack<width>(panel, from, b_row, b_column, depth, wide);
     }
+    return panel;
+  };
+  if constexpr (step) {
+    panels_fma<M, N, K, step, fresh>(c, a, a_column, high, depth, e.columns, panel_of);
+  } else {
+    typedef typename Int<sizeof(E)>::type Part;
+    alignas(64) S left[M * pitch];
+    const S* rows = (const S*)a;
+    // Rows whole pages apart have few places in a cache: where several panels are read for them they are copied.
+    const bool far = N >= 4 * width && a_row * sizeof(E) % 4096 == 0;
+    if (a_column != 1 || (parts == 1 ? far : (long)a % 4 || a_row % parts || depth % parts)) {
+      pack<parts * most, parts * pitch>((Part*)left, (const Part*)a, a_row, a_column, high, {0, depth});
+      rows = left, a_row = parts * pitch;
+    }
+    const long words = (depth + parts - 1) / parts, apart = a_row / parts;
+    if constexpr (parts > 1) if (tiled_fma<most, width>(c, N, !fresh, rows, apart, high, words, e.columns, panel_of)) return;
+    panels_fma<M, N, most, 0, fresh>(c, rows, apart, high, words, e.columns, panel_of);
   }
 }
 
@@ -416,7 +410,6 @@ static void tile_shape(Tiles& t, long first, long second, long step) {
   }
   tile_config(t);
 }
-template <int t, class T> INLINE void tile_begin(bool read, const T* c, long c_row) { read ? tile_load<t>(c, 4 * c_row) : tile_zero<t>(); }
 // c += a * b, or c = a * b if not `read`, for up to 32 rows of c and for a panel of b, in words.
 template <int width, class T>
 static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const unsigned* a, long a_row, const unsigned* panel,
@@ -424,25 +417,25 @@ static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const un
   const long whole = words / step * step, left = words - whole, first = min(rows, 16l), second = rows - first;
   if (left) tiles_fma<width>(t, read, rows, c, c_row, a + whole, a_row, panel + whole * width, left, left), read = true;
   if (!whole) return;
+  const auto each = [=](auto sums) {  // of the registers that there are
+    sums(std::integral_constant<int, 0>()), width > 16 ? sums(std::integral_constant<int, 1>()) : void();
+    if (second) sums(std::integral_constant<int, 2>()), width > 16 ? sums(std::integral_constant<int, 3>()) : void();
+  };
+  const auto at = [=](int n) { return c + n / 2 * 16 * c_row + n % 2 * 16; };
   tile_shape(t, first, second, step);
-  tile_begin<0>(read, c, c_row);
-  if (width > 16) tile_begin<1>(read, c + 16, c_row);
-  if (second) tile_begin<2>(read, c + 16 * c_row, c_row);
-  if (second && width > 16) tile_begin<3>(read, c + 16 * c_row + 16, c_row);
+  each([=](auto n) { read ? tile_load<n>(at(n), 4 * c_row) : tile_zero<n>(); });
   for (long k = 0; k < whole; k += step) {
-    tile_load<4>(a + k, 4 * a_row), tile_load<6>(panel + k * width, 4 * width), tile_dot<0, 4, 6>(c);
-    if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width), tile_dot<1, 4, 7>(c);
-    if (second) tile_load<5>(a + 16 * a_row + k, 4 * a_row), tile_dot<2, 5, 6>(c);
-    if (second && width > 16) tile_dot<3, 5, 7>(c);
+    tile_load<4>(a + k, 4 * a_row), tile_load<6>(panel + k * width, 4 * width);
+    if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width);
+    if (second) tile_load<5>(a + 16 * a_row + k, 4 * a_row);
+    each([=](auto n) { tile_dot<n, 4 + n / 2, 6 + n % 2>(c); });
   }
-  tile_store<0>(c, 4 * c_row);
-  if (width > 16) tile_store<1>(c + 16, 4 * c_row);
-  if (second) tile_store<2>(c + 16 * c_row, 4 * c_row);
-  if (second && width > 16) tile_store<3>(c + 16 * c_row + 16, 4 * c_row);
+  each([=](auto n) { tile_store<n>(at(n), 4 * c_row); });
 }
 // The same for all `high` rows of a and for `columns` of b, panel by panel.
 template <int K, int width, class T, class Panel>
-INLINE void tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of) {
+static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of) {
+  if (!has_tiles) return false;
   alignas(64) unsigned panel[K * width];
   long pitch = width;
   Tiles t;
@@ -452,40 +445,8 @@ INLINE void tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row
       tiles_fma<width>(t, read, min(high - i, 32l), c + i * c_row + j, c_row, a + i * a_row, a_row, panel, words);
   }
   tile_release();
+  return true;
 }
+#else
+template <int K, int width, class... More> static bool tiled_fma(More...) { return false; }
 #endif
-// With operands in bf16 or int8, which are multiplied in words of neighbours along k.
-template <int M, int N, int K, int step = 0, bool fresh = false, class T, class E>
-static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, long b_row, long b_column, const Extents e = {{0, M}, {0, N}, {0, K}}) {
-  constexpr int parts = 4 / sizeof(E);
-  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin, words = (depth + parts - 1) / parts;
-  if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
-  c += e.rows.begin * N;
-  a += e.rows.begin * a_row + e.depth.begin * a_column;
-  b += e.depth.begin * b_row;
-  if constexpr (N < lanes) {
-    columns_fma<N, fresh>(c, a, a_row, a_column, b, b_row, b_column, high, depth, e.columns);
-  } else {
-    typedef typename Int<sizeof(E)>::type Part;
-    constexpr int width = panel_vectors<N, T> * lanes, most = (K + parts - 1) / parts, pitch = most + lanes;
-    alignas(64) unsigned left[M * pitch];
-    if (a_column != 1 || (long)a % 4 || a_row % parts || depth % parts) {
-      pack<parts * most, parts * pitch>((Part*)left, (const Part*)a, a_row, a_column, high, {0, depth});
-      a = (const E*)left, a_row = parts * pitch;
-    }
-    const auto panel_of = [=](unsigned* panel, long j, bool, long&) -> const unsigned* {
-      pack_words<width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, min<long>(e.columns.end - j, width)});
-      return panel;
-    };
-#ifdef __AMX_BF16__
-    if (has_tiles) return tiled_fma<most, width>(c, N, !fresh, (const unsigned*)a, a_row / parts, high, words, e.columns, panel_of);
-#endif
-    panels_fma<M, N, most, 0, fresh>(c, (const unsigned*)a, a_row / parts, high, words, e.columns, panel_of);
-  }
-}
-
-//// vector.panel_fma.bf16 needs to_f32.bf16; vector.panel_fma.words
-INLINE float widened(bf16 x) { return to_f32(x); }
-
-//// vector.panel_fma.i8 needs vector.panel_fma.words
-INLINE int widened(signed char x) { return x; }

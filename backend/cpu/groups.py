@@ -19,7 +19,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.cores import PAGE
-from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
+from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent, least
@@ -33,7 +33,6 @@ from ..cuda.ordering import Group, registers
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
-from .dots import PAIRS, Factor
 from .ends import End, Limit, end_of_access
 from .folds import WIDEST, columns_of, combined, combiner, combining, row_of
 from .ordering import VectorOrdering, lanes_of
@@ -49,13 +48,7 @@ ACCUMULATORS = 4
 
 SIDE_BY_SIDE = 256 * WIDEST
 """Elements at most of rows that are summed side by side, each in one vector: rounding errors grow with the terms of a
-sum. Of products of bf16, which is rounded itself, there may be four times as many."""
-
-LANES, PAIRED = "lanes", "2 * lanes"
-"""How many elements a loop over vectors takes at a time; of dot products of bf16 two in each lane."""
-
-NEXT = 512
-"""Elements of bf16 that a dot product asks for ahead of those that it multiplies."""
+sum."""
 
 AHEAD = 1 << 16
 """Bytes of a row at most that are asked for a row ahead."""
@@ -85,8 +78,7 @@ class VectorStatements(Statements):
         fresh = ends is None and constant_of(op.acc) == 0
         target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
-        narrow = packed_type(matrices[0])
-        writer.use("vector.panel_fma" if narrow is None else f"vector.panel_fma.{narrow}")
+        writer.use("vector.panel_fma" if packed_type(matrices[0]) is None else "vector.panel_fma.words")
         if ends is not None:
             given.append(ends)
         step = matrices[0].row if is_read_by_columns(matrices[0]) else 0
@@ -118,7 +110,7 @@ class VectorStatements(Statements):
     ) -> None:
         """A loop over the columns of a group that are reduced, some vectors of them at a time, and down these."""
         writer, count, left = self.writer, min(ACCUMULATORS, columns // WIDEST), registers(folds[0].result)
-        self.row, self.step, self.rows, self.at_once, self.limit = group.size, LANES, None, 1, Limit("0", group.size)
+        self.row, self.rows, self.at_once, self.limit = group.size, None, 1, Limit("0", group.size)
         results = {op: writer.declare(op.result) for op in folds}
         rows = group.size // left
         start = "first" if columns == left else f"first + (first & -{columns}) * {rows - 1}"
@@ -145,18 +137,15 @@ class VectorStatements(Statements):
         squares: Mapping[SSAValue, Squares],
     ) -> None:
         """A loop over the vectors of a group, or of each row of it that is reduced."""
-        writer, order = self.writer, self.order
+        writer = self.writer
         self.row = row = (row_of(folds[0]) if folds else None) or group.size
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         several = bool(folds) and row >= ACCUMULATORS * WIDEST and not takes_long
-        dots = bool(folds) and folds[0] in order.dots
-        self.step = PAIRED if dots else LANES
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
-        most = SIDE_BY_SIDE * (4 if dots else 1)
-        side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= most
+        side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= SIDE_BY_SIDE
         self.at_once = ACCUMULATORS if side_by_side and group.size // row % ACCUMULATORS == 0 else 1
         with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
@@ -181,17 +170,12 @@ class VectorStatements(Statements):
     ) -> None:
         """The operations of a group on a vector of each value; those that reduce add to `sums`. With `ahead` what rows
         load is asked for a row ahead."""
-        writer, dots = self.writer, self.order.dots
+        writer = self.writer
         for op in group.ops:
             writer.comment_place(op)
             if isinstance(op, kernel.ReduceRegistersOp):
-                at = sums[op]
-                if op in dots:
-                    writer.comment_place(dots[op].product)
-                    lhs, rhs = map(self._pairs, dots[op].factors)
-                    writer.line(f"{at} = fused({lhs}, {rhs}, {at});")
-                    continue
-                writer.line(f"{at} = {combining(op, writer.read_vector(op.source).whole.at(UNARY), at)};")
+                source = writer.read_vector(op.source).whole.at(UNARY)
+                writer.line(f"{sums[op]} = {combining(op, source, sums[op])};")
             elif isinstance(op, StoreOp):
                 self._store(op)
             else:
@@ -215,21 +199,21 @@ class VectorStatements(Statements):
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
         """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`: of one row, or
         of the same place in several rows."""
-        writer, step, widest = self.writer, self.step, PAIRS if self.step == PAIRED else WIDEST
+        writer = self.writer
         if self.at_once > 1:
-            writer.line(f"for (int first = 0; first < {limit.length}; first += {step})")
+            writer.line(f"for (int first = 0; first < {limit.length}; first += lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
             part = group.size // ACCUMULATORS
             head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {part}, i += {part})"
         elif several:
-            writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * {step})")
+            writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            ended = "" if limit.divides(ACCUMULATORS * widest) else f" && {limit.below('i')}"
-            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += {step}, ++n)"
+            ended = "" if limit.divides(ACCUMULATORS * WIDEST) else f" && {limit.below('i')}"
+            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
         else:
             if group.size <= UNROLLED:
                 writer.line(f"#pragma GCC unroll {group.size // 4}")
-            head = f"for (int i = {limit.start}; {limit.below('i')}; i += {step})"
+            head = f"for (int i = {limit.start}; {limit.below('i')}; i += lanes)"
         with writer.braces(head):
             yield
 
@@ -305,19 +289,6 @@ class VectorStatements(Statements):
             writer.prefetched.add(op)
             how = "" if size <= PAGE else ", 0, 2"
             writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {length}{how});")
-
-    def _pairs(self, factor: Factor) -> str:
-        """A vector of pairs of what a dot product multiplies; of what lies in memory the next ones are asked for."""
-        writer, load = self.writer, factor.load
-        writer.use("vector.pairs.bf16")
-        if load is None:
-            return f"pairs(&{writer.places[factor.value][terms(VECTOR, factor.steps).text].text})"
-        at = f"&{element_at(writer, load, VECTOR)}"
-        begin, end = self._inside(load) or ("", "")
-        if space_of(load.memory.type) is GLOBAL and load not in writer.prefetched:
-            writer.prefetched.add(load)
-            writer.line(f"__builtin_prefetch({at} + {NEXT}, 0, 2);")
-        return f"pairs({at})" if begin == end == "" else f"pairs({at}, {begin or 0}, {end or self.step})"
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""
@@ -430,7 +401,7 @@ class VectorStatements(Statements):
                 ends += [infix(end, "-", at, ADD).text] if over else []
         count = reduce(lambda a, b: f"min<long>({a}, {b})", ends) if ends else ""
         begin = reduce(lambda a, b: f"max<long>({a}, {b})", begins) if begins else ""
-        return begin, f"{' && '.join(all_or_none)} ? {count or self.step} : 0" if all_or_none else count
+        return begin, f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
 
 
 FUNCTIONS = dict.fromkeys("expf exp2f expm1f logf log2f log1pf tanhf erff sinf cosf".split(), "vector.{}")

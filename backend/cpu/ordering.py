@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -11,7 +11,6 @@ from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
-from .dots import Dot, dot_of, is_left_to_dots, is_multiplied
 from .folds import WIDEST, columns_of, row_of
 from .panels import distances, is_left_to_panels
 from .squares import is_left_to_squares
@@ -29,26 +28,13 @@ class VectorOrdering(Ordering):
         """What may be loaded again: nothing has been written since."""
         self._readers: dict[SSAValue, set[Operation]] = {}
         """Of what could ever be loaded again: the operations of all groups that do so."""
-        self.dots: dict[Operation, Dot] = {}
         super().__init__(block)
 
-    def operands_of(self, op: Operation) -> Sequence[SSAValue]:
-        """What the statement of an operation reads: of a dot product what is multiplied and has to be there."""
-        dot = self.dots.get(op)
-        return op.operands if dot is None else [f.value for f in dot.factors if f.load is None]
-
-    def _in_one_loop(self, op: Operation, other: Operation) -> bool:
-        """Whether a loop over vectors could compute both: dot products go two elements at a time, up to their end."""
-        one, two = self.dots.get(op), self.dots.get(other)
-        return one is two if one is None or two is None else one.end == two.end
-
     def _place(self, op: Operation) -> None:
-        if is_left_to_panels(op) or is_left_to_squares(op) or is_left_to_dots(op):
+        if is_left_to_panels(op) or is_left_to_squares(op):
             return
         if op.regions or isinstance(op, kernel.AtomicRmwOp | StoreOp):
             self._again.clear()
-        if (dot := dot_of(op)) is not None:
-            self.dots[op] = dot
         size = _size(op)
         if size is None:
             if isinstance(op, kernel.AtomicRmwOp | StoreOp):
@@ -59,16 +45,13 @@ class VectorOrdering(Ordering):
             self._flush([g for g in makers if g is not None and g.size >= WIDEST])
             super()._place(op)
             return
-        operands = self.operands_of(op)
-        direct = [self._maker.get(v) for v in operands]
-        apart = [self._maker[r] for v in operands if v not in self._maker for r in roots(v) if r in self._maker]
+        direct = [self._maker.get(v) for v in op.operands]
+        apart = [self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker]
         needed = [g for g in direct if g is not None and g.size != size] + apart
-        if size in self._pending and not self._in_one_loop(op, self._pending[size].ops[-1]):
-            needed.append(self._pending[size])
         needed += self._behind(op)
         self._flush(list(dict.fromkeys(needed)))
         group = self._pending.setdefault(size, Group(size))
-        for value in () if op in self.dots else operands:
+        for value in op.operands:
             self._load_again(group, value)
         self._add(group, op)
         if _is_loaded(op, self._again):
@@ -99,8 +82,7 @@ class VectorOrdering(Ordering):
     def is_kept(self, value: SSAValue, group: Group) -> bool:
         """Whether a result of a group needs a place of its own: it is read by what does not compute it again."""
         inside = self._readers.get(value, set()) | {*group.ops}
-        outside = (use.operation for use in value.uses if use.operation not in inside)
-        return any(not is_left_to_dots(op) or is_multiplied(value) for op in outside)
+        return any(use.operation not in inside for use in value.uses)
 
 
 def _size(op: Operation) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import bf16, f32, i8, i32
@@ -10,14 +10,13 @@ from xdsl.ir import Attribute, Operation, SSAValue, Use
 
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
-from ...dialects.payload import CastOp, SelectOp, element_type
+from ...dialects.payload import CastOp, element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
 from ..cuda.ordering import linear_steps, moved, registers
 from ..cuda.writer import Writer
-from .ends import End, end_of_select
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
@@ -114,28 +113,25 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
     return None if whole else f"{{{', '.join(ranges)}}}"
 
 
-def sources(value: SSAValue, end: End | None = None) -> Iterator[tuple[SSAValue, int, list[int]]]:
-    """`value`, what it is a shuffle of or widened from, or before `end` a selection, and so on: which register of each
-    is the first one of `value`, and how far each bit of a register's number moves."""
+def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
+    """`value`, what it is a shuffle of or widened from, and so on: which register of each is the first one of `value`,
+    and how far each bit of a register's number moves."""
     first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     while True:
         yield value, first, steps
         op = value.owner
         if isinstance(op, ShuffleRegistersOp) and (linear := linear_steps(op.registers)) is not None:
             first, steps = linear[0] + moved(first, linear[1]), [moved(step, linear[1]) for step in steps]
-        elif isinstance(op, CastOp):
-            if PACKED.get(element_type(op.operand.type)) != element_type(op.result.type):
-                return
-        elif not (isinstance(op, SelectOp) and end and end_of_select(op) == end):
+        elif not isinstance(op, CastOp) or PACKED.get(element_type(op.operand.type)) != element_type(op.result.type):
             return
-        value = op.lhs if isinstance(op, SelectOp) else op.operands[0]
+        value = op.operands[0]
 
 
 def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
     """Where the matrix that `value` holds row by row lies with strides: in the memory that it is loaded from, in a
     value that it is a shuffle of, or in itself. With `widened`, also what it is a cast of."""
     found = Strided(value, 0, columns, 1)
-    for source, first, steps in sources(value):
+    for source, first, steps in _sources(value):
         if not widened and element_type(source.type) != element_type(value.type):
             break
         if (strides := _strides(steps, columns)) is not None:
@@ -159,21 +155,17 @@ def plain_load(value: SSAValue) -> LoadOp | None:
     return None if any(symbols for _, symbols in pitches(memory_extents(load.memory.type))) else load
 
 
-def only_read_by(op: Operation, reads: Callable[[Use], bool], between: Callable[[Operation], bool]) -> bool:
-    """Whether all that uses the result of an operation, be it through operations that are `between`, `reads` it."""
-    uses = op.results[0].uses
-    return all(reads(u) or between(u.operation) and only_read_by(u.operation, reads, between) for u in uses)
-
-
 def is_left_to_panels(op: Operation) -> bool:
     """Whether an operation loads something, or casts it, only for products of matrices, which read the memory."""
+    return isinstance(op, LoadOp | CastOp) and all(map(_is_for_panels, op.results[0].uses))
 
-    def reads(use: Use) -> bool:
-        product = use.operation
-        return isinstance(product, PanelFmaOp) and use.index < 2 and operands(product)[use.index].load is not None
 
-    between = ShuffleRegistersOp | CastOp
-    return isinstance(op, LoadOp | CastOp) and only_read_by(op, reads, lambda o: isinstance(o, between))
+def _is_for_panels(use: Use) -> bool:
+    """Whether a product of matrices reads the memory of what is used, be it shuffled or cast."""
+    op = use.operation
+    if isinstance(op, PanelFmaOp):
+        return use.index < 2 and operands(op)[use.index].load is not None
+    return isinstance(op, ShuffleRegistersOp | CastOp) and all(map(_is_for_panels, op.results[0].uses))
 
 
 def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[tuple[int | None, int], ...] | None:

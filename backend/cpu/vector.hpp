@@ -30,9 +30,13 @@ INT(signed char) INT(short) INT(int) INT(long long)
 
 // Of narrow words and floats compilers convert one element after another, of narrow words and ints they do not.
 template <class V> INLINE mask widen(V x) { return __builtin_convertvector(x, mask); }
-#ifdef AVX512  // one instruction; from the parts that g++ makes of it it takes five
+// One instruction; from the parts that g++ makes of it it takes five.
+#ifdef AVX512
 #define WIDEN(T, WORD, NAME) INLINE mask widen(vec<T> x) { return (mask)__builtin_ia32_##NAME##512_mask((vec<WORD>)x, mask{}, -1); }
 WIDEN(signed char, char, pmovsxbd) WIDEN(unsigned char, char, pmovzxbd) WIDEN(short, short, pmovsxwd) WIDEN(unsigned short, short, pmovzxwd)
+#elif defined(AVX) && defined(__AVX2__)
+INLINE mask widen(vec<short> x) { return __builtin_ia32_pmovsxwd256(x); }
+INLINE mask widen(vec<unsigned short> x) { return __builtin_ia32_pmovzxwd256((vec<short>)x); }
 #endif
 template <class To, class V> INLINE vec<To> convert(V x) {
   constexpr bool from_real = (__typeof__(x[0] + 0))0.5f != 0;

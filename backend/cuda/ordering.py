@@ -181,15 +181,11 @@ class Ordering:
             operands = [statement.source]
         else:
             ops = statement.ops if isinstance(statement, Group) else statement.walk()
-            operands = [operand for op in ops for operand in self.operands_of(op)]
+            operands = [operand for op in ops for operand in op.operands]
         for operand in dict.fromkeys(operands):
             if (found := self._roots.get(operand)) is None:
                 found = self._roots[operand] = tuple(roots(operand))
             yield from found
-
-    def operands_of(self, op: Operation) -> Sequence[SSAValue]:
-        """What the statement of an operation reads."""
-        return op.operands
 
     def _place(self, op: Operation) -> None:
         if op in self._taken or is_view(op):
