@@ -2,15 +2,18 @@
 
 //// vector.fused
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define FUSED(T, F) \
-  INLINE T fused(T a, T b, T c) { return F(a, b, c); } \
-  INLINE vec<T> fused(vec<T> a, vec<T> b, vec<T> c) { \
-    T x[lanes], y[lanes], r[lanes]; \
-    store(x, a), store(y, b), store(r, c); \
-    PER_LANE r[l] = F(x[l], y[l], r[l]); \
-    return load(r); \
+INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#define FUSED(V, T) \
+  INLINE V fused(V a, V b, V c) { \
+    constexpr int n = sizeof(V) / sizeof(T); \
+    T x[n], y[n], r[n]; \
+    __builtin_memcpy(x, &a, sizeof a), __builtin_memcpy(y, &b, sizeof b), __builtin_memcpy(r, &c, sizeof c); \
+    for (int l = 0; l < n; ++l) r[l] = fused(x[l], y[l], r[l]); \
+    __builtin_memcpy(&c, r, sizeof c); \
+    return c; \
   }
-FUSED(float, __builtin_fmaf) FUSED(double, __builtin_fma)
+FUSED(vec<float>, float) FUSED(vec<double>, double) FUSED(in_one<double>, double)
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
 // Products of words of neighbours along k, added to c: of two in bf16, in an order and with a rounding of its own ...
@@ -246,26 +249,30 @@ template <int panels, int columns, int rows, class T> static void pack_panels(T*
 // with a `step`, its columns are, and neighbours in one so many: all rows are used then.
 template <int rows, int vectors, int step, bool all_used, class T, class S>
 __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
-  vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
+  constexpr int each = lanes * 4 / sizeof(T), wide = vectors * lanes / each;  // elements of a register, and of these in a row
+  in_one<T> sum[rows][wide] = {};  // added to c when it is whole: what is small is added to what is small
   asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
   const S* row_of[rows];
 #pragma GCC unroll 14
   for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (all_used || i < used ? i : 0) * apart);
   for (long k = 0; k < depth; ++k) {
-    vec<S> row[vectors];
+    in_one<S> row[wide];
     if (step) __builtin_prefetch(a + k * apart + 2 * rows * step);  // of the next rows: processors see no more than some pages
-#pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) row[j] = in_register(load(panel + k * pitch + j * lanes));
+#pragma GCC unroll 4
+    for (int j = 0; j < wide; ++j) row[j] = in_register(load_one(panel + k * pitch + j * each));
 #pragma GCC unroll 14
     for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) sum[i][j] = fused((step ? a[k * apart + i * step] : row_of[i][k]) - vec<S>{}, row[j], sum[i][j]);
+#pragma GCC unroll 4
+      for (int j = 0; j < wide; ++j) sum[i][j] = fused((step ? a[k * apart + i * step] : row_of[i][k]) - in_one<S>{}, row[j], sum[i][j]);
   }
 #pragma GCC unroll 14
   for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j)
-      if (all_used || i < used) store(c + i * c_row + j * lanes, more ? load(c + i * c_row + j * lanes) + sum[i][j] : sum[i][j]);
+#pragma GCC unroll 4
+    for (int j = 0; j < wide; ++j)
+      if (T* const p = c + i * c_row + j * each; all_used || i < used) {
+        if (more) sum[i][j] += load_one(p);
+        __builtin_memcpy(p, &sum[i][j], sizeof sum[i][j]);
+      }
 }
 // The same for as many of `left` rows as a block has; how many these are.
 template <int rows, int vectors, int step, class... More> INLINE long rows_fma(long left, More... more) {
