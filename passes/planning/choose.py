@@ -20,10 +20,10 @@ from ..analysis.host_memory import SCRATCH_LIMIT, limit_of
 from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
 from .cost_model import Model, Prediction, Predictions
+from .legality import presplit_bytes
 from .nest_info import NestInfo
 from .points import Floats
 from .roofline import another_kernel
-from .scratch import presplit_bytes
 
 
 @contextmanager
