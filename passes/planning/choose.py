@@ -114,16 +114,7 @@ class Candidate:
         p = self.prediction
         if p is None:
             return f"refused: {self.refused}  {schedule}"
-        t = p.times
-        spent = {
-            "memory": t.memory,
-            "cache": t.cache,
-            "shared": t.shared,
-            "compute": t.compute,
-            "latency": t.latency,
-            "epilogue": t.drain,
-            "other kernels": p.combine,
-        }
+        spent = {**p.times.parts, "other kernels": p.combine}
         parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
         waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
         takes = f"{p.blocks} blocks, {p.resident} on a multiprocessor, {waves}"
