@@ -24,10 +24,11 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
 
     A pass that carries out a `decision` of schedules names the field, and then, if it is for some of its values only,
     these: `("copy", "tma")`. Without values it is for all but the plainest. What is decided otherwise, or has no
-    schedule, it does not see.
+    schedule, it does not see; nor what holds no operation of the class `inside`, which the pass is about.
     """
 
     anchor: ClassVar[type[Operation]]
+    inside: ClassVar[type[Operation]] = Operation
     decision: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -36,8 +37,9 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for found in [o for o in self.among(op) if isinstance(o, self.anchor) and self._is_decided(o)]:
-            with blamed(found):
-                self.on(found)  # pyright: ignore[reportArgumentType]
+            if any(isinstance(o, self.inside) for o in found.walk()):
+                with blamed(found):
+                    self.on(found)  # pyright: ignore[reportArgumentType]
 
     def among(self, module: ModuleOp) -> Iterable[Operation]:
         """The operations of which some are anchors."""

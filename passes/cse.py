@@ -9,11 +9,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
-from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryEffectKind
+from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryEffectKind, get_effects
+from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 from ..dialects.support.assembly import YieldsOwnOps
 from ..dialects.support.equivalence import structure_in_place
-from .dce import effects_of, is_unneeded
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class _Scope:
     def _op(self, op: Operation, block: Block, here: list[object]) -> None:
         if op.has_trait(IsTerminator):
             return
-        if is_unneeded(op):
+        if is_trivially_dead(op):
             Rewriter.erase_op(op)
             return
-        effects = effects_of(op)
+        effects = get_effects(op)
         if effects is None or any(e.kind != MemoryEffectKind.READ for e in effects):
             self.writes += effects is None or any(e.kind == MemoryEffectKind.WRITE for e in effects)
             return

@@ -2,70 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, Region, SSAValue
+from xdsl.ir import Region
 from xdsl.passes import ModulePass
-from xdsl.traits import (
-    EffectInstance,
-    IsTerminator,
-    MemoryEffect,
-    MemoryEffectKind,
-    RecursiveMemoryEffect,
-    SymbolOpInterface,
-)
-
-
-@cache
-def _interfaces(kind: type[Operation]) -> tuple[MemoryEffect, ...]:
-    """What says which effects operations of a class have."""
-    return tuple(kind.get_traits_of_type(MemoryEffect))
-
-
-@cache
-def _is_fixture(kind: type[Operation]) -> bool:
-    """Whether operations of a class are terminators or symbols."""
-    return any(kind.has_trait(t, value_if_unregistered=False) for t in (IsTerminator, SymbolOpInterface))
-
-
-def effects_of(op: Operation) -> AbstractSet[EffectInstance] | None:
-    """The effects of `op`, or None where they are unknown: as `get_effects` of xDSL, which searches the traits of a
-    class for each of its operations."""
-    interfaces = _interfaces(type(op))
-    found = set[EffectInstance]()
-    for interface in interfaces:
-        if type(interface) is RecursiveMemoryEffect:
-            parts = (effects_of(o) for region in op.regions for block in region.blocks for o in block.ops)
-        else:
-            parts = (interface.get_effects(op),)
-        for effects in parts:
-            if effects is None:
-                return None
-            found |= effects
-    return found if interfaces else None
-
-
-def is_unneeded(op: Operation) -> bool:
-    """Whether nobody would miss `op`: no result is used, and it only reads, and allocates what is its own."""
-    if any(result.first_use is not None for result in op.results) or _is_fixture(type(op)):
-        return False
-    effects = effects_of(op)
-    return effects is not None and all(
-        e.kind == MemoryEffectKind.READ
-        or (e.kind == MemoryEffectKind.ALLOC and isinstance(e.value, SSAValue) and op.is_ancestor(e.value.owner))
-        for e in effects
-    )
+from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 
 def erase_unneeded(region: Region) -> None:
     """Erase all operations of `region` that nobody needs, users before what they use."""
     for block in reversed(region.blocks):
         for op in reversed(block.ops):
-            if is_unneeded(op):
+            if is_trivially_dead(op):
                 block.erase_op(op)
             else:
                 for inner in op.regions:

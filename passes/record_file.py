@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ CREATE TABLE constants (
 
 @dataclass(frozen=True)
 class Entry:
-    """A schedule of a nest, and what came of it.
+    """A schedule of a nest, and what came of it: a row of the table `trials`.
 
     key, target  what it is for: `plan_key` and `Target.label`
     device       where it was measured; empty for what was only decided, `PREDICTED` for the model's times
@@ -73,10 +73,6 @@ class Entry:
     version: str = ""
     code: str = ""
     at: float = 0.0
-
-
-_COLUMNS = [f.name for f in fields(Entry)]
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM trials"
 
 
 def consulted(record: str | os.PathLike[str] | None) -> str | None:
@@ -165,28 +161,27 @@ class RecordFile:
         with self._checked():
             yield from self._db.execute(query, values).fetchall()
 
+    def _put(self, table: str, *rows: tuple[object, ...]) -> None:
+        """Put rows into a table, in place of those with the same keys."""
+        with self._writing() as db:
+            for row in rows:
+                db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
     def add(self, entries: Iterable[Entry]) -> None:
         """Put entries in, in place of those that are of the same schedule of the same nest on the same device."""
-        rows = [tuple(getattr(e, name) for name in _COLUMNS) for e in entries]
-        with self._writing() as db:
-            places = ", ".join("?" * len(_COLUMNS))
-            db.executemany(f"INSERT OR REPLACE INTO trials ({', '.join(_COLUMNS)}) VALUES ({places})", rows)
+        self._put("trials", *map(astuple, entries))
 
     def add_nest(self, key: str, what: str, text: str) -> None:
         """Keep the text of a program that is one nest, from which the model can be asked again."""
-        with self._writing() as db:
-            db.execute("INSERT OR REPLACE INTO nests VALUES (?, ?, ?)", (key, what, text))
+        self._put("nests", (key, what, text))
 
     def add_fusion(self, key: str, kept: Sequence[int]) -> None:
         """Keep the positions of operations whose results are materialised; `key` is as in `Record.fusions`."""
-        with self._writing() as db:
-            db.execute("INSERT OR REPLACE INTO fusions VALUES (?, ?, ?)", (key, json.dumps(kept), time.time()))
+        self._put("fusions", (key, json.dumps(kept), time.time()))
 
     def set_constants(self, target: str, device: str, factors: dict[str, float], about: dict[str, Any]) -> None:
         """Keep by what a target's constants are multiplied on a device, and what is to be said `about` the fit."""
-        row = (target, device, json.dumps(factors), json.dumps(about), time.time())
-        with self._writing() as db:
-            db.execute("INSERT OR REPLACE INTO constants VALUES (?, ?, ?, ?, ?)", row)
+        self._put("constants", (target, device, json.dumps(factors), json.dumps(about), time.time()))
 
     def constants(self, target: str, device: str) -> tuple[dict[str, float], dict[str, Any]] | None:
         """What `set_constants` kept."""
@@ -198,7 +193,7 @@ class RecordFile:
         """The entries whose columns are as `wanted`, those of one nest together, the fastest first."""
         where = " AND ".join(f"{name} = ?" for name in wanted) or "1"
         order = "ORDER BY key, target, device, seconds IS NULL, seconds, failure, schedule"
-        return [Entry(*row) for row in self._rows(f"{_SELECT} WHERE {where} {order}", *wanted.values())]
+        return [Entry(*row) for row in self._rows(f"SELECT * FROM trials WHERE {where} {order}", *wanted.values())]
 
     def nests(self) -> dict[str, tuple[str, str]]:
         """Key -> what the nest is, for people, and its program."""
@@ -216,7 +211,7 @@ class RecordFile:
         record, here = Record(self.path), device_of_cores()
         known = {key: what for key, what in self._rows("SELECT key, what FROM nests")}
         order = "device = ? DESC, device = ? ASC, seconds IS NULL, seconds, iif(seconds IS NULL, -at, at)"
-        rows = self._rows(f"{_SELECT} WHERE failure = '' ORDER BY {order}", here, PREDICTED)
+        rows = self._rows(f"SELECT * FROM trials WHERE failure = '' ORDER BY {order}", here, PREDICTED)
         for entry in (Entry(*row) for row in rows):
             if target in (None, entry.target):
                 schedules = record.schedules.setdefault(entry.target, {})

@@ -75,13 +75,6 @@ def erase(*ops: Operation) -> None:
         op.erase()
 
 
-def erase_unused(block: Block) -> None:
-    """Erase the ops of `block` whose results nobody uses, but those that have none."""
-    for op in reversed(tuple(block.ops)):
-        if op.results and not any(result.uses for result in op.results):
-            erase(op)
-
-
 def retype(value: SSAValue, type: Attribute) -> None:
     """Give `value` another type in place."""
     value._type = type  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -22,6 +22,7 @@ from ...dialects.shapes.affine import DIM, SYM, Form, Simplifier, number_of
 from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.shapes.ranges import divisor_of, range_of_value
 from ...dialects.support.locations import refused
+from ...dialects.target import SECTOR
 from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
 from ...dialects.tile.schedule import Schedule
 from .memory_access import WIDEST, element_bytes, memory_type
@@ -146,10 +147,6 @@ SECTOR_ELEMENTS = 8
 
 SHORTEST = 8
 """Bytes: accesses of a thread that are shorter are worth a way through shared memory where 16 are possible."""
-
-
-SECTOR = 32
-"""Bytes that global memory moves at once."""
 
 
 @dataclass(frozen=True)

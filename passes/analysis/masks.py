@@ -22,7 +22,7 @@ from ...dialects import loop, payload
 from ...dialects.loop.dependence import Dependence, yielded
 from ...dialects.payload import Predicate, element_type, is_float
 from ...dialects.payload.folding import decided
-from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim
+from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim, scale
 from ...dialects.shapes.extents import SymbolAttr, least
 from ...dialects.tensor import ReductionKind, identity
 from .integer_forms import FormReader
@@ -72,6 +72,8 @@ def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Depen
 
     The indices of all stages are called as those of the first.
     """
+    if not any(isinstance(op, payload.CmpOp) or getattr(op, "domain", None) for op in stages[0].body.walk()):
+        return []  # nothing is masked
     for stage in stages:
         for own, first in zip(stage.body.block.args, stages[0].body.block.args, strict=True):
             forms.identify(own, first)
@@ -90,24 +92,26 @@ def _assumptions(block: Block, forms: Forms) -> Iterator[Form]:
     one side of it."""
     for op in block.walk():
         if isinstance(op, payload.CmpOp) and (form := forms.difference(op)) is not None:
-            low, high = _SIDES[op.predicate.data]
-            yield add(form, constant(low))  # lhs - rhs >= -low
-            yield add(constant(high), form, -1)  # lhs - rhs <= high
+            for _, below in answers(op.predicate.data, form):
+                yield scale(below, -1)
         elif isinstance(op, loop.LoadOp):
             for form, lo, hi in forms.constraints(op):
                 yield add(constant(lo - 1), form, -1)
                 yield add(form, constant(-hi))
 
 
-_SIDES: dict[Predicate, tuple[int, int]] = {
-    Predicate.LT: (0, -1),
-    Predicate.LE: (-1, 0),
-    Predicate.GT: (-1, 0),
-    Predicate.GE: (0, -1),
-    Predicate.EQ: (-1, -1),
-    Predicate.NE: (-1, -1),
-}
-"""(a, b): the comparison has one answer for all differences of at least -a, and one for all of at most b."""
+def answers(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
+    """Answer -> a form that is at most 0 just where lhs - rhs = `difference` gives that answer."""
+    less, more = add(difference, constant(1)), add(constant(1), difference, -1)
+    no_less, no_more = scale(difference, -1), difference
+    return {
+        Predicate.LT: [(False, no_less), (True, less)],
+        Predicate.LE: [(False, more), (True, no_more)],
+        Predicate.GT: [(True, more), (False, no_more)],
+        Predicate.GE: [(True, no_less), (False, less)],
+        Predicate.EQ: [(False, more), (False, less)],
+        Predicate.NE: [(True, more), (True, less)],
+    }[predicate]
 
 
 class _Assuming:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import IndexType
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -13,7 +14,7 @@ from ...dialects.loop.dependence import Dependence, access_indices, find_contrac
 from ...dialects.payload import CastOp, ConstantOp, element_type
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import Extent
-from .constants import is_constant
+from ...dialects.support.calls import constant_arguments
 from .nest_schedule import reduction_indices, reductions
 
 
@@ -65,6 +66,25 @@ def copying_nest(
     )
     block.add_ops([*fill, new, loop.YieldOp(new.result)])
     return loop.NestOp(sizes, [element_type(load.source.type)], Region(block))
+
+
+def is_constant(value: SSAValue) -> bool:
+    """Whether a tensor at the loop level is the same in every call of a program: one of the `constants` of its
+    function, or what nests make of these alone."""
+    seen, todo = set[SSAValue](), [value]
+    while todo:
+        found = todo.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        function = found.owner.parent_op()
+        if isinstance(found.owner, loop.NestOp):
+            todo += (op.source for op in found.owner.walk() if isinstance(op, loop.LoadOp))
+        elif not isinstance(found.owner, Block) or not isinstance(function, FuncOp):
+            return False
+        elif found not in constant_arguments(function):
+            return False
+    return True
 
 
 def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:

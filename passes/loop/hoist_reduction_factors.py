@@ -17,7 +17,8 @@ from ...dialects import loop, payload
 from ...dialects.loop.dependence import is_in
 from ...dialects.payload import is_float
 from ...dialects.tensor import ReductionKind
-from ..rewriting import erase_unused, rewrite_region
+from ..dce import erase_unneeded
+from ..rewriting import rewrite_region
 
 Divisor = tuple[SSAValue, FastMathFlagsAttr]
 """What is divided by, and the flags of the division, which it keeps wherever it goes."""
@@ -79,7 +80,7 @@ class HoistFactors(RewritePattern):
             value = division.result
         rewriter.insert(kept, InsertPoint.before(_end(block)))
         _end(block).operands[0] = value
-        erase_unused(block)
+        erase_unneeded(op.body)
         moved = list[Operation]()
         total = _multiplied(moved, op.result, outer_over)
         for divisor, flags in outer_under:
@@ -103,7 +104,7 @@ class HoistSelect(RewritePattern):
         for value, zero in ((select.lhs, select.rhs), (select.rhs, select.lhs)):
             if _is_zero(zero) and is_in(value, block) and not is_in(zero, block) and not is_in(select.cond, block):
                 _end(block).operands[0] = value
-                erase_unused(block)
+                erase_unneeded(op.body)
                 sides = (op.result, zero) if value is select.lhs else (zero, op.result)
                 _replace(op, [payload.SelectOp(select.cond, *sides)], rewriter)
                 return

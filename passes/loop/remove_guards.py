@@ -32,6 +32,7 @@ class RemoveGuardsPass(NestPass):
     """
 
     name = "loop-remove-guards"
+    inside = loop.StagedReduceOp
 
     def on(self, op: loop.NestOp) -> None:
         schedule = schedule_of(op).data

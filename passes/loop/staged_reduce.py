@@ -16,7 +16,8 @@ from ...dialects.support.locations import copy_location, location_of
 from ...dialects.tensor import ReductionKind, identity
 from ..analysis.block_order import BlockOrder
 from ..analysis.rescaling import FIXED, ONE, ZERO, Chosen, Expr, Kinds, Linear, Shift, depends_on
-from ..rewriting import block_of, erase_unused, move_before
+from ..dce import erase_unneeded
+from ..rewriting import block_of, move_before
 
 _OPS = {
     "add": arith.AddfOp,
@@ -200,7 +201,7 @@ def _basis_sum(reduce: loop.ReduceOp, basis: Expr) -> loop.ReduceOp:
     assert end is not None
     end.operands[0] = builder.expression(basis, copy.result)
     block.insert_ops_before(builder.ops, end)
-    erase_unused(block)
+    erase_unneeded(copy.body)
     copy.result.name_hint = None
     return copy
 

@@ -20,10 +20,10 @@ from ..analysis.host_memory import SCRATCH_LIMIT, limit_of
 from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
 from .cost_model import Model, Prediction, Predictions
+from .legality import presplit_bytes
 from .nest_info import NestInfo
 from .points import Floats
 from .roofline import another_kernel
-from .scratch import presplit_bytes
 
 
 @contextmanager
@@ -114,16 +114,7 @@ class Candidate:
         p = self.prediction
         if p is None:
             return f"refused: {self.refused}  {schedule}"
-        t = p.times
-        spent = {
-            "memory": t.memory,
-            "cache": t.cache,
-            "shared": t.shared,
-            "compute": t.compute,
-            "latency": t.latency,
-            "epilogue": t.drain,
-            "other kernels": p.combine,
-        }
+        spent = {**p.times.parts, "other kernels": p.combine}
         parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
         waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
         takes = f"{p.blocks} blocks, {p.resident} on a multiprocessor, {waves}"

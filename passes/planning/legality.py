@@ -1,30 +1,33 @@
-"""What a block takes of a multiprocessor under a schedule, and which schedules can be carried out on a target: the same
-for those that the planner considers, one that a person wrote, and one from a record."""
+"""What a block takes of a multiprocessor under a schedule, what lies between the kernels that it makes of a nest, and
+which schedules can be carried out on a target: the same for those that the planner considers, one that a person wrote,
+and one from a record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ...dialects.kernel.host import aligned
 from ...dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
 from ...dialects.loop.dependence import access_indices
-from ...dialects.payload import element_bytes, element_type
+from ...dialects.payload import element_bytes, element_type, tensor_bytes
 from ...dialects.target import REGISTERS, REGISTERS_PER_SM, Target, occupancy
+from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..analysis.cluster_rows import no_shared_rows
-from ..analysis.host_memory import SCRATCH_LIMIT, limit_of
-from ..analysis.nest_schedule import find_split
-from ..analysis.operand_types import STORED
-from ..analysis.packed_operands import packable_loads
+from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of, set_limit
+from ..analysis.nest_schedule import find_split, splittable, stages_of
+from ..analysis.operand_types import PARTS, STORED, wide_factors
+from ..analysis.packed_operands import copies, packable_loads
 from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
 from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul
 from .nest_info import NestInfo
-from .points import Bools, Floats, Ints, largest, total
-from .scratch import scratch_bytes
+from .points import Bools, Floats, Ints, Points, largest, plan_of, points_of, total
 from .staging import reused_bytes, staged
 from .tiles import Tiles
 
@@ -329,3 +332,32 @@ def _scratch(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
         argument = "pack" if points.pack else "f32_matmul_precision" if points.f32_matmul_precision == STORED else ""
         text = f"{{:.0f}} bytes lie between the kernels of the nest; {SCRATCH_LIMIT} is {limit}"
         yield Violation(taken > limit, argument or "split_k", text, (taken,))
+
+
+def scratch_bytes(info: NestInfo, points: Points) -> Floats:
+    """Bytes of the parts of a divided sum, of factors that are packed before, and of those that are split before."""
+    divided = splittable(info.nest)
+    stages = () if isinstance(divided, str) else stages_of(divided)
+    results = prod(info.extents[i] for i in info.free if i in info.reduced)
+    parts = total((aligned(points.split_k * results * element_bytes(op.result.type)) for op in stages), len(points))
+    before = [
+        aligned(tensor_bytes(r.type)) for i in points.pack for nest in copies(info.nest, info.free[i]) for r in nest.res
+    ]
+    if points.f32_matmul_precision == STORED:
+        before.append(presplit_bytes(info))
+    return sum(before) + np.where(points.split_k > 1, parts, 0.0)
+
+
+def presplit_bytes(info: NestInfo) -> int:
+    """Bytes of the factors in parts, of bf16 each, which has half of the bytes of f32."""
+    sources = {load.source for load in wide_factors(info.nest)}
+    return sum(PARTS * aligned(tensor_bytes(source.type) // 2) for source in sources)
+
+
+def limit_scratch(info: NestInfo, schedule: ScheduleAttr, memory: HostMemory) -> bool:
+    """Whether a nest takes more by `schedule` than there is room for: then it gets a limit."""
+    (points,), room = points_of([plan_of(schedule)]), memory.room(info.nest)
+    if room is None or scratch_bytes(info, points)[0] <= room:
+        return False
+    set_limit(info.nest, SCRATCH_LIMIT, room)
+    return True

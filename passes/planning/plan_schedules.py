@@ -23,8 +23,8 @@ from ..remarks import emit_remark
 from .choose import Candidate, rank
 from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
+from .legality import limit_scratch
 from .nest_info import NestInfo
-from .scratch import limit_scratch
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,6 @@ class ScheduleOverrides:
         """What was decided, by name."""
         names = [n for n in PLAIN if n in ScheduleOverrides.__dataclass_fields__]
         return {n: v for n in names if (v := getattr(self, n)) not in (None, ())}
-
-    def mismatch(self, info: NestInfo) -> str:
-        """Why the lists do not fit a nest; "" if they do."""
-        for name, indices, what in (("block", info.free, "free"), ("chunk", info.reduction_indices, "reduction")):
-            extents = getattr(self, name)
-            if extents and len(extents) != len(indices):
-                return f"{name} has {len(extents)} extents; the nest has {len(indices)} {what} indices"
-        return ""
 
     def apply_to(self, schedule: ScheduleAttr) -> ScheduleAttr:
         """`schedule` with these decisions. What depends on one that changed goes with it: without an asynchronous copy
@@ -209,8 +201,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
                         limit_scratch(NestInfo(nest), schedule, memory)
                     found[nest] = checked(nest, schedule, target)
             except ScheduleError as error:
-                about = f"{error.argument}: " if error.argument not in (None, "record") else ""
-                why = f"the schedule of {record.path} is refused, and the planner's is taken: {about}{error.reason}"
+                why = f"the schedule of {record.path} is refused, and the planner's is taken: {_reason(error)}"
                 emit_remark(nest, NAME, why)
         return found
 
@@ -223,10 +214,10 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             if self.nest in (None, name):
                 try:
                     plain = ScheduleAttr.get([], f32_matmul_precision=self.f32_matmul_precision)
-                    nest.attributes["schedule"] = decided(nest, plain, self, NestInfo(nest), target)
+                    nest.attributes["schedule"] = decided(nest, plain, self, target)
                 except ScheduleError as error:
                     refused.append(error)
-                    emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
+                    emit_remark(nest, NAME, f"the options do not fit {name}: {_reason(error)}")
         if refused and (self.nest is not None or len(refused) == len(left)):
             raise refused[0]
 
@@ -245,13 +236,18 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             return chosen
         nest.attributes.pop(SCRATCH_LIMIT, None)  # who decides may take more
         try:
-            return decided(nest, chosen, self, NestInfo(nest), target)
+            return decided(nest, chosen, self, target)
         except ScheduleError as error:
             if self.nest is not None:
                 raise
             refused.append(error)
-            emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
+            emit_remark(nest, NAME, f"the options do not fit {name}: {_reason(error)}")
             return chosen
+
+
+def _reason(error: ScheduleError) -> str:
+    """Why a schedule is refused, with the decision that this is about."""
+    return error.reason if error.argument in (None, "record") else f"{error.argument}: {error.reason}"
 
 
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
@@ -263,12 +259,8 @@ def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) ->
     return schedule.changed(blocks_per_sm=resident) if resident > 1 else schedule
 
 
-def decided(
-    nest: loop.NestOp, chosen: ScheduleAttr, overrides: ScheduleOverrides, info: NestInfo, target: Target
-) -> ScheduleAttr:
+def decided(nest: loop.NestOp, chosen: ScheduleAttr, overrides: ScheduleOverrides, target: Target) -> ScheduleAttr:
     """`chosen` with the decisions that are given; raises ScheduleError, saying why, if they do not fit."""
-    if why := overrides.mismatch(info):
-        raise ScheduleError(why, operator=nest.name, location=location_text(nest))
     try:
         schedule = overrides.apply_to(chosen)
     except VerifyException as error:

@@ -64,18 +64,22 @@ class Times:
         return reduce(np.maximum, (self.memory, self.cache, self.shared, self.compute, self.latency))
 
     @property
+    def parts(self) -> dict[str, Any]:
+        """Seconds by what they go to, in words for people."""
+        return {
+            "memory": self.memory,
+            "cache": self.cache,
+            "shared memory": self.shared,
+            "compute": self.compute,
+            "latency": self.latency,
+            "start": self.start,
+            "epilogue": self.drain,
+        }
+
+    @property
     def limit(self) -> str:
         """What most of the time goes to."""
-        return max(
-            ("memory", self.memory),
-            ("cache", self.cache),
-            ("shared memory", self.shared),
-            ("compute", self.compute),
-            ("latency", self.latency),
-            ("start", self.start),
-            ("epilogue", self.drain),
-            key=lambda part: part[1],
-        )[0]
+        return max(self.parts, key=self.parts.__getitem__)
 
 
 SPECIAL = frozenset(

@@ -14,6 +14,7 @@ from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.target import SECTOR, Target
 from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import SHARED_LENGTH
+from ..analysis.memory_access import WIDEST
 from .nest_info import MAX_WARPS, NestInfo, TileExtents, contiguous_index, pow2_at_least
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -40,9 +41,6 @@ SMALL = 8
 
 TILES = (1024, 512, 256)
 """Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
-
-ACCESS = 16
-"""Bytes that one thread moves at once."""
 
 
 def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
@@ -87,7 +85,7 @@ def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
     large = max(tensor_bytes(t) for _, t in along) // SMALL
     large = [(i, element_bytes(t)) for i, t in along if tensor_bytes(t) >= large]
     whole = all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in large)
-    return whole and _largest(info, sizes) >= 32 * ACCESS // max(n for _, n in large)
+    return whole and _largest(info, sizes) >= 32 * WIDEST // max(n for _, n in large)
 
 
 def _executed(info: NestInfo, sizes: TileExtents) -> float:

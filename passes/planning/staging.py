@@ -15,15 +15,13 @@ from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.shapes.extents import extents_of
 from ..analysis.operand_types import parts_of
+from ..analysis.tma_tiles import PITCH
 from .matmul import Matmul, is_tf32, lies_along_k
 from .points import Bools, Floats, Points, product
 from .tiles import Tiles
 
 PART_BYTES = 6
 """Bytes of the three parts that an f32 number is split into on its way to shared memory."""
-
-PITCH = 16
-"""Bytes of which the rows of a buffer start at multiples, for boxes."""
 
 
 @dataclass(frozen=True)

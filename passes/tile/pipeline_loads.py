@@ -89,9 +89,6 @@ class _Pipeline:
     copies: list[Copy]
     stages: int
 
-    def __post_init__(self) -> None:
-        self._counter = self.loop.body.block.args[0]
-
     def build(self) -> None:
         """Replace the loop."""
         ahead, old = self.stages - 1, self.loop
@@ -140,7 +137,7 @@ class _Pipeline:
         """All copies of iteration `at`, one group."""
         tiles: list[SSAValue] = []
         for copy in self.copies:
-            op = copy.make(self._counter, at, predicate)
+            op = copy.make(self.loop.body.block.args[0], at, predicate)
             op.result.name_hint = copy.stage.source.name_hint
             insert_before(before, op, source=copy.load)
             tiles.append(op.result)

@@ -47,6 +47,7 @@ class StageDotOperandsPass(TilePass):
     """
 
     name = "tile-stage-dot-operands"
+    inside = tile.DotOp
 
     def on(self, op: tile.KernelOp) -> None:
         if op.lanes.data > 1:

@@ -64,6 +64,7 @@ class SplitMaskedLoopsPass(TilePass):
     """
 
     name = "tile-split-masked-loops"
+    inside = scf.ForOp
 
     def on(self, op: tile.KernelOp) -> None:
         for loop in reversed([o for o in op.body.walk() if isinstance(o, scf.ForOp)]):

@@ -16,14 +16,14 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from ....dialects import payload, tile
-from ....dialects.payload import Predicate, shape_of
+from ....dialects.payload import shape_of
 from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol, write
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr, typical
 from ....dialects.shapes.ranges import constant_index, range_of_value
 from ....dialects.tile.async_copy import StageAsyncOp
 from ...analysis.integer_forms import FormReader
-from ...analysis.masks import hypercube
+from ...analysis.masks import answers, hypercube
 
 Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | StageAsyncOp
 """What has a domain."""
@@ -123,7 +123,7 @@ class Regions:
         if (found := reader.all((op.lhs, op.rhs), dims)) is None:
             return
         difference = add(found[0], found[1], -1)
-        for answer, form in _nowhere_positive(op.predicate.data, difference):
+        for answer, form in answers(op.predicate.data, difference):
             if (region := self._region(form, reader.simplifier)) is not None:
                 yield answer, region
 
@@ -166,20 +166,6 @@ class Regions:
         if factor > 0:  # counter <= -total / factor
             return Region(stops=frozenset((add(simplifier.floordiv(scale(total, -1), factor), constant(1)),)))
         return Region(starts=frozenset((simplifier.floordiv(add(total, constant(-factor - 1)), -factor),)))
-
-
-def _nowhere_positive(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
-    """Answer -> a form that is at most 0 just where lhs - rhs = `difference` gives that answer."""
-    less, more = add(difference, constant(1)), add(constant(1), difference, -1)
-    no_less, no_more = scale(difference, -1), difference
-    return {
-        Predicate.LT: [(True, less), (False, no_less)],
-        Predicate.LE: [(True, no_more), (False, more)],
-        Predicate.GT: [(True, more), (False, no_more)],
-        Predicate.GE: [(True, no_less), (False, less)],
-        Predicate.EQ: [(False, less), (False, more)],
-        Predicate.NE: [(True, less), (True, more)],
-    }[predicate]
 
 
 class _Reader(FormReader):

@@ -19,12 +19,12 @@
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 1 of {{[0-9]+}}: {{[0-9.]+}} us, limited by {{[a-z ]+}} <block = [{{[0-9]+}}, {{[0-9]+}}]
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 8 of {{[0-9]+}}:
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k1, candidate 1 of 3: {{[0-9.]+}} us, limited by start <block = [256], warps = 1>
-// EXPLAIN:      remark: [plan-schedules] loop.nest: the options do not fit k1: block has 2 extents; the nest has 1 free indices
+// EXPLAIN:      remark: [plan-schedules] loop.nest: the options do not fit k1: block: 2 extents for 1 free indices
 // WGMMA:        loop.nest: atom: sm_80 has no wgmma
 // CLUSTER:      loop.nest: cluster: sm_89 has no clusters of blocks
-// FIT:          loop.nest: block has 2 extents; the nest has 1 free indices
+// FIT:          loop.nest: block: 2 extents for 1 free indices
 // MISSING:      nest: there is no k7, of 2 nests
-// NOWHERE:      loop.nest: block has 3 extents; the nest has 2 free indices
+// NOWHERE:      loop.nest: block: 3 extents for 2 free indices
 // CROWD:        loop.nest: blocks_per_sm: 4 blocks of 384 threads with some 81 registers each and 132096 bytes of shared memory do not fit on a multiprocessor of sm_90a
 // WORDS:        schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 4, atom = wgmma, copy = tma>
 // SHARED:       loop.nest: stages: the factors of products take 590848 bytes of shared memory; sm_90a has 232448 for a block
