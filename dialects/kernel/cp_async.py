@@ -25,16 +25,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import bases_of
 from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
-from .memory import (
-    ACCESS,
-    ACCESS_TYPES,
-    GLOBAL,
-    SHARED,
-    MemoryAccess,
-    is_shared_line,
-    memory_bytes,
-    space_of,
-)
+from .memory import ACCESS, ACCESS_TYPES, GLOBAL, SHARED, MemoryAccess, is_shared_line, memory_bytes, space_of
 
 COPY_BYTES = (4, 8, 16)
 """How many bytes one asynchronous copy may move."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -36,9 +36,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
-    AnyAttr,
     AttrSizedOperandSegments,
-    VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
@@ -55,7 +53,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import Bases, bases_of
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..shapes.extents import Extent, SymbolAttr, bounds_in, extents_of, static
-from ..support.assembly import FormattedOp
+from ..support.assembly import SAME_TYPE, FormattedOp
 from ..tensor import KindAttr, verify_atomic
 
 
@@ -238,9 +236,8 @@ class LoadOp(MemoryAccess):
     """
 
     name = "kernel.load"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    fill = opt_operand_def(T)
-    result = result_def(VectorType.constr(T))
+    fill = opt_operand_def(SAME_TYPE)
+    result = result_def(VectorType.constr(SAME_TYPE))
     traits = traits_def(_ReadsSharedMemory())
     assembly_format = f"{ACCESS} (`else` $fill^)? {ACCESS_TYPES} `->` type($result)"
 

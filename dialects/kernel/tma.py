@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, UnitAttr, i64
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr
 from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     base,
@@ -38,7 +38,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type
 from ..shapes.extents import extents_of
-from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NUMBERS, FormattedOp, OrderedOp, PureOp
 from .cp_async import WaitForGroupsOp
 from .mbarrier import CLUSTERS, cluster_of, is_mbarriers, require_cluster
 from .memory import AtomicRmwOp, StoreOp, is_shared_line, memory_bytes, shape_of_memory
@@ -196,7 +196,7 @@ class TmaLoadOp(_BoxOp):
     name = "kernel.tma_load"
     barriers = operand_def(base(MemRefType))
     index = operand_def(IndexType())
-    multicast = opt_prop_def(DenseArrayBase.constr(i64))
+    multicast = opt_prop_def(NUMBERS)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
         "$map `` `[` $coordinates `]` `to` $shared `` `[` $place `]` `signal` $barriers `` `[` $index `]`"

@@ -29,9 +29,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import (
-    AnyAttr,
     IRDLOperation,
-    VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
@@ -54,7 +52,7 @@ from xdsl.utils.str_enum import StrEnum
 from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import CountAttr, ExtentsAttr, SymbolAttr
-from ..support.assembly import PureOp
+from ..support.assembly import SAME_TYPE, PureOp
 from .types import (
     Scalar as Scalar,
     element_bytes as element_bytes,
@@ -87,10 +85,6 @@ class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
     """`#payload<predicate lt>`"""
 
     name = "payload.predicate"
-
-
-_T = VarConstraint("T", AnyAttr())
-"""What operands and results of one type have in common."""
 
 
 def _container(t: Attribute) -> Attribute:
@@ -225,8 +219,8 @@ class CmpOp(PureOp):
     name = "payload.cmp"
     custom_directives = (ConditionOf,)
     predicate = prop_def(PredicateAttr)
-    lhs = operand_def(_T)
-    rhs = operand_def(_T)
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
     result = result_def()
     assembly_format = "$predicate $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($lhs), type($result))"
 
@@ -250,9 +244,9 @@ class SelectOp(PureOp):
     name = "payload.select"
     custom_directives = (ConditionOf,)
     cond = operand_def()
-    lhs = operand_def(_T)
-    rhs = operand_def(_T)
-    result = result_def(_T)
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$cond `,` $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($result), type($cond))"
 
     def verify_(self) -> None:
@@ -303,9 +297,9 @@ class FmodOp(PureOp):
     """
 
     name = "payload.fmod"
-    lhs = operand_def(_T)
-    rhs = operand_def(_T)
-    result = result_def(_T)
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -325,8 +319,8 @@ class RoundTf32Op(PureOp):
     """
 
     name = "payload.round_tf32"
-    operand = operand_def(_T)
-    result = result_def(_T)
+    operand = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$operand attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -347,10 +341,10 @@ class CombineBf16x3Op(PureOp):
     """
 
     name = "payload.combine_bf16x3"
-    first = operand_def(_T)
-    second = operand_def(_T)
-    third = operand_def(_T)
-    result = result_def(_T)
+    first = operand_def(SAME_TYPE)
+    second = operand_def(SAME_TYPE)
+    third = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$first `,` $second `,` $third attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -376,11 +370,11 @@ class AssertOp(PureOp):
 
     name = "payload.assert"
     custom_directives = (ConditionOf,)
-    value = operand_def(_T)
+    value = operand_def(SAME_TYPE)
     condition = operand_def()
     message = prop_def(StringAttr)
     place = opt_prop_def(StringAttr)
-    result = result_def(_T)
+    result = result_def(SAME_TYPE)
     assembly_format = (
         "$value `where` $condition `,` $message (`at` $place^)? attr-dict"
         " `:` custom<ConditionOf>(type($value), type($condition))"

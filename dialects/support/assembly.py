@@ -22,9 +22,9 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, traits_def
+from xdsl.irdl import AnyAttr, IRDLOperation, VarConstraint, traits_def
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
@@ -42,13 +42,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, OpTrait, Pure
 from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BASES
-from ..shapes.extents import (
-    COUNT,
-    EXTENT,
-    SymbolAttr,
-    parse_bounds,
-    print_bounds,
-)
+from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_bounds
 from .attribute_format import INT, Parameter, listed
 from .builders import BuiltOp
 
@@ -218,6 +212,16 @@ class IndexTypes(CustomDirective):
 
 DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes)
 """All directives of this file."""
+
+
+SAME_TYPE = VarConstraint("T", AnyAttr())
+"""What the operands and results of one type have in common, or containers of it."""
+
+NUMBERS = DenseArrayBase.constr(i64)
+"""What a property is that holds numbers, `[0, 2]`."""
+
+NO_NUMBERS = DenseArrayBase.from_list(i64, [])
+"""Such a property without any."""
 
 
 class FormattedOp(BuiltOp):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntAttr, MemRefType, TensorType, i1, i64
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, TensorType, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
@@ -18,7 +18,6 @@ from xdsl.irdl import (
     AttrSizedOperandSegments,
     RangeOf,
     RangeVarConstraint,
-    VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
@@ -38,7 +37,7 @@ from ..payload import element_type, shape_of, with_element
 from ..shapes.affine import DIM, Form, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import extents_of
-from ..support.assembly import FormattedOp, PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, PureOp
 
 
 @irdl_op_definition
@@ -56,8 +55,7 @@ class StageAsyncOp(PureOp):
     """
 
     name = "tile.stage_async"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(MemRefType.constr(T))
+    source = operand_def(MemRefType.constr(SAME_TYPE))
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
     domain = opt_prop_def(DomainAttr)
@@ -127,7 +125,7 @@ class SliceOp(PureOp):
 
     name = "tile.slice"
     source = operand_def(base(TensorType))
-    at = prop_def(DenseArrayBase.constr(i64))
+    at = prop_def(NUMBERS)
     result = result_def(base(TensorType))
     assembly_format = "$source `at` $at attr-dict `:` type($source) `->` type($result)"
 

@@ -10,17 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
-    DenseArrayBase,
-    IndexType,
-    IntAttr,
-    MemRefType,
-    UnitAttr,
-    i1,
-    i64,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
@@ -49,7 +39,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, FormattedOp, OrderedOp, PureOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
 from .async_copy import is_in_shared, verify_box, verify_places
@@ -62,13 +52,13 @@ class RingType(FormattedAttr, TypeAttribute):
 
     name = "tile.ring"
     FORMAT = (INT, " of ", listed(TYPE))
-    slots: IntAttr
-    tiles: ArrayAttr[Attribute]
+    slots: builtin.IntAttr
+    tiles: builtin.ArrayAttr[Attribute]
 
     @staticmethod
     def get(slots: int, tiles: Sequence[Attribute]) -> RingType:
         """The ring of groups of `tiles`."""
-        return RingType(IntAttr(slots), ArrayAttr(tiles))
+        return RingType(builtin.IntAttr(slots), builtin.ArrayAttr(tiles))
 
     def verify(self) -> None:
         if self.slots.data < 1:
@@ -138,10 +128,10 @@ class TmaLoadOp(PureOp):
     """
 
     name = "tile.tma_load"
-    source = operand_def(base(MemRefType))
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def(IndexType())
-    multicast = opt_prop_def(UnitAttr)
+    source = operand_def(base(builtin.MemRefType))
+    map = prop_def(builtin.AffineMapAttr)
+    symbols = var_operand_def(builtin.IndexType())
+    multicast = opt_prop_def(builtin.UnitAttr)
     result = result_def()
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $symbols `)` (`multicast` $multicast^)? attr-dict"
@@ -216,8 +206,8 @@ class ConsumerReleaseOp(OrderedOp):
 
     name = "tile.consumer_release"
     ring = operand_def(base(RingType))
-    condition = opt_operand_def(i1)
-    pending = opt_prop_def(IntAttr)
+    condition = opt_operand_def(builtin.i1)
+    pending = opt_prop_def(builtin.IntAttr)
     assembly_format = "$ring (`pending` custom<Int>($pending)^)? (`if` $condition^)? attr-dict `:` type($ring)"
 
     @property
@@ -250,8 +240,8 @@ class WarpSpecializeOp(FormattedOp):
     name = "tile.warp_specialize"
     consumer = region_def("single_block")
     producer = region_def("single_block")
-    warps = prop_def(IntAttr)
-    registers = prop_def(DenseArrayBase.constr(i64), default_value=DenseArrayBase.from_list(i64, []))
+    warps = prop_def(builtin.IntAttr)
+    registers = prop_def(NUMBERS, default_value=NO_NUMBERS)
     traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
         "custom<Body>($consumer) `producer` `warps` custom<Int>($warps) (`registers` $registers^)?"
