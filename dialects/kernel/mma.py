@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr, VectorType, bf16, f16, f32, f64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import base, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import MemoryReadEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases
 from ..payload import element_bytes, element_type, shape_of
-from ..support.assembly import NO_NUMBERS, NUMBERS, FormattedOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, FormattedOp, WritingOp
 from .memory import is_shared
 from .registers import RegisterDotOp
 
@@ -198,7 +198,7 @@ class LdMatrixOp(MatrixRows):
 
 
 @irdl_op_definition
-class StMatrixOp(MatrixRows):
+class StMatrixOp(MatrixRows, WritingOp):
     """Registers into matrices in shared memory, by a whole warp (sm_90 and later).
 
     ```
@@ -208,7 +208,6 @@ class StMatrixOp(MatrixRows):
 
     name = "kernel.stmatrix"
     value = operand_def(base(VectorType))
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = (
         "`count` custom<Int>($count) (`trans` $trans^)? $value `,` $memory `` `[` $origin `]` (`xor` $xor^)?"
         " (`steps` $steps^)? attr-dict `:` type($value) `,` type($memory)"

@@ -240,6 +240,12 @@ class PureOp(FormattedOp):
     traits = traits_def(Pure())
 
 
+class WritingOp(FormattedOp):
+    """One that writes memory, or makes some."""
+
+    traits = traits_def(MemoryWriteEffect())
+
+
 class OrderedOp(FormattedOp):
     """One that keeps its place among all that reads or writes memory, or waits; by itself its text is its name."""
 

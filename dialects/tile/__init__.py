@@ -33,7 +33,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of
 from ..shapes.domain import DomainAttr, verify_access
-from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, OrderedOp, PureOp, WritingOp
 from ..support.builders import definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp, verify_places
@@ -113,7 +113,7 @@ class _WriteOp(FormattedOp):
 
 
 @irdl_op_definition
-class StoreOp(_WriteOp):
+class StoreOp(_WriteOp, WritingOp):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
 
     ```
@@ -122,7 +122,6 @@ class StoreOp(_WriteOp):
     """
 
     name = "tile.store"
-    traits = traits_def(MemoryWriteEffect())
 
 
 @irdl_op_definition

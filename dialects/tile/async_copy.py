@@ -25,11 +25,9 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr, SharedAttr
@@ -37,7 +35,7 @@ from ..payload import element_type, shape_of, with_element
 from ..shapes.affine import DIM, Form, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import extents_of
-from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, PureOp, WritingOp
 
 
 @irdl_op_definition
@@ -77,7 +75,7 @@ class StageAsyncOp(PureOp):
 
 
 @irdl_op_definition
-class CommitOp(FormattedOp):
+class CommitOp(WritingOp):
     """Close a group: all copies since the last group.
 
     ```
@@ -86,7 +84,6 @@ class CommitOp(FormattedOp):
     """
 
     name = "tile.commit"
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict"
 
 
@@ -141,7 +138,7 @@ class SliceOp(PureOp):
 
 
 @irdl_op_definition
-class TmaStoreOp(FormattedOp):
+class TmaStoreOp(WritingOp):
     """Write a tile in shared memory as a box of a buffer: buffer[map(t)[symbols]] = value[t] for the elements inside of
     the buffer. One thread (of each warpgroup that has a part of it) starts the copy, nobody waits for it.
 
@@ -158,7 +155,6 @@ class TmaStoreOp(FormattedOp):
     target = operand_def(base(MemRefType))
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = (
         "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` attr-dict"
         " `:` type($value) `,` type($target) (`,` type($symbols)^)?"

@@ -36,10 +36,10 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
+from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..support.assembly import NO_NUMBERS, NUMBERS, FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, OrderedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
 from .async_copy import is_in_shared, verify_box, verify_places
@@ -98,7 +98,7 @@ class RingTypes(CustomDirective):
 
 
 @irdl_op_definition
-class RingOp(FormattedOp):
+class RingOp(WritingOp):
     """A new ring, empty.
 
     ```
@@ -108,7 +108,6 @@ class RingOp(FormattedOp):
 
     name = "tile.ring"
     result = result_def(base(RingType))
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict `:` type($result)"
 
 
@@ -221,7 +220,7 @@ class ConsumerReleaseOp(OrderedOp):
 
 
 @irdl_op_definition
-class WarpSpecializeOp(FormattedOp):
+class WarpSpecializeOp(OrderedOp):
     """A consumer and a producer, who run at the same time.
 
     The consumer is the kernel's program; its warps are those that hold tiles, the kernel's. The producer has further
@@ -242,7 +241,7 @@ class WarpSpecializeOp(FormattedOp):
     producer = region_def("single_block")
     warps = prop_def(builtin.IntAttr)
     registers = prop_def(NUMBERS, default_value=NO_NUMBERS)
-    traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(NoTerminator())
     assembly_format = (
         "custom<Body>($consumer) `producer` `warps` custom<Int>($warps) (`registers` $registers^)?"
         " attr-dict-with-keyword custom<Body>($producer)"
