@@ -28,22 +28,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-)
-from xdsl.irdl.declarative_assembly_format import (
-    CustomDirective,
-    ParsingState,
-    PrintingState,
-    TypeDirective,
-    irdl_custom_directive,
-)
+from xdsl.irdl import irdl_attr_definition, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
@@ -52,7 +37,7 @@ from xdsl.utils.str_enum import StrEnum
 from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import CountAttr, ExtentsAttr, SymbolAttr
-from ..support.assembly import SAME_TYPE, PureOp
+from ..support.assembly import SAME_TYPE, DerivedTypes, PureOp
 from .types import (
     Scalar as Scalar,
     element_bytes as element_bytes,
@@ -190,21 +175,11 @@ class ExtentOp(PureOp):
             raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
 
 
-@irdl_custom_directive
-class ConditionOf(CustomDirective):
+class ConditionOf(DerivedTypes):
     """The type of a value; that of the condition follows from it."""
 
-    value: TypeDirective
-    condition: TypeDirective
-
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        t = parser.parse_type()
-        self.value.set(state, (t,))
-        self.condition.set(state, (with_element(t, i1),))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        printer.print_list(self.value.get(op), printer.print_attribute)
+    def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
+        return (with_element(t, i1),)
 
 
 @irdl_op_definition

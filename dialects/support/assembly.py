@@ -18,12 +18,12 @@ An operation that lists `DIRECTIVES` as its `custom_directives` writes them in i
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import AnyAttr, IRDLOperation, VarConstraint, traits_def
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -208,6 +208,27 @@ class IndexTypes(CustomDirective):
         state.print_whitespace(printer)
         with printer.in_parens():
             printer.print_list([*self.first.get(op), *self.second.get(op)], printer.print_attribute)
+
+
+@irdl_custom_directive
+class DerivedTypes(CustomDirective, ABC):
+    """The type of one value; those of others follow from it."""
+
+    given: TypeDirective
+    derived: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        t = parser.parse_type()
+        self.given.set(state, (t,))
+        self.derived.set(state, self.types_from(t, parser))
+
+    @abstractmethod
+    def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
+        """The types that follow from `t`; raises what the parser does for one that it must not be."""
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_list(self.given.get(op), printer.print_attribute)
 
 
 DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes)

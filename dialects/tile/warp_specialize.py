@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from xdsl.dialects import builtin
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_attr_definition,
     irdl_op_definition,
@@ -27,19 +26,11 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.irdl.declarative_assembly_format import (
-    CustomDirective,
-    ParsingState,
-    PrintingState,
-    TypeDirective,
-    irdl_custom_directive,
-)
 from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..support.assembly import NO_NUMBERS, NUMBERS, OrderedOp, PureOp, WritingOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, DerivedTypes, OrderedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
 from .async_copy import is_in_shared, verify_box, verify_places
@@ -79,22 +70,11 @@ def slots_of(ring: SSAValue) -> int:
     return ring.type.slots.data
 
 
-@irdl_custom_directive
-class RingTypes(CustomDirective):
+class RingTypes(DerivedTypes):
     """The type of a ring; those of the tiles in a slot follow from it."""
 
-    ring: TypeDirective
-    tiles: TypeDirective
-
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        if not isinstance(t := parser.parse_type(), RingType):
-            parser.raise_error("expected a ring")
-        self.ring.set(state, (t,))
-        self.tiles.set(state, tuple(t.tiles))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        printer.print_list(self.ring.get(op), printer.print_attribute)
+    def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
+        return tuple(t.tiles) if isinstance(t, RingType) else parser.raise_error("expected a ring")
 
 
 @irdl_op_definition
