@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from ..dialects.cores import user_folder
 from ..errors import ExecutionError
 
 SEAL = hashlib.sha256().digest_size
@@ -41,10 +42,10 @@ def cache_folder(kind: str) -> Path:
     It lies under `$XDG_CACHE_HOME/deplodock` (`~/.cache/deplodock`). Raises ExecutionError if the folder belongs to
     somebody else or others may write to it.
     """
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root.mkdir(parents=True, exist_ok=True)
-    folder = root / "deplodock"
-    for folder in (root / "deplodock", root / "deplodock" / kind):
+    root = user_folder()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    folder = root / kind
+    for folder in (root, root / kind):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -242,11 +242,11 @@ class Checker:
         they do from now on."""
         from .cuda.printer import print_cuda
         from .emulator import run_cuda_on_cpu
-        from .emulator.build import host_compiler
+        from .host_compiler import compiler
         from .launch_plan import make_plan
 
         try:
-            host_compiler()
+            compiler(emulator=True)
         except CompileError as error:
             self.unjudged = f"; races were not looked for: {error.reason}"
             return

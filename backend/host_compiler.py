@@ -41,23 +41,30 @@ def told(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def run_compiler(*arguments: str) -> None:
-    """Raises ExecutionError with what the compiler says."""
-    result = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
+def run_compiler(*arguments: str, emulator: bool = False) -> None:
+    """Raises ExecutionError with the first error that the compiler tells."""
+    path = compiler(emulator)
+    result = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
-        name = Path(compiler()).name
-        raise ExecutionError(f"{name} does not compile the C++: {result.stderr[:2000]}", operator="cpu")
+        lines = result.stderr.splitlines() or ["no message"]
+        error = next((line for line in lines if "error" in line), lines[0])
+        raise ExecutionError(f"does not compile the text: {error}", operator=Path(path).name)
 
 
 @cache
-def compiler() -> str:
+def compiler(emulator: bool = False) -> str:
     """The path of a compiler for C++ with OpenMP: what CXX says, if that is one of g++ and clang, else g++, else clang.
+    The `emulator` takes g++, with or without OpenMP.
 
     Raises ExecutionError if there is none."""
-    if path := find_compiler(("g++", "clang++"), OPENMP):
+    names, makers = (("g++",), {GNU: ""}) if emulator else (("g++", "clang++"), OPENMP)
+    if path := find_compiler(names, makers):
         return path
-    raise ExecutionError(
+    needed = (
         "a C++ compiler with OpenMP is needed for programs for the CPU; install one (apt: g++, or clang and libomp-dev)"
+    )
+    raise ExecutionError(
+        "g++ is needed to compile programs for this machine; install it (apt: g++)" if emulator else needed
     )
 
 

@@ -1,5 +1,5 @@
 """What the samples of a time say, and how the samples of several arms are taken: side by side; on cores by the clock of
-the host."""
+the host. And when the steps of one call of a program ran."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ class Timing:
         found = {name: float(f"{getattr(self, name):.5g}") for name in ("median", "p20", "p80")}
         found["repetitions"] = self.repetitions
         return found | ({"graph": True} if self.graph else {}) | ({"why": self.why} if self.why else {})
+
+
+@dataclass(frozen=True)
+class Span:
+    """`name`, a kernel as the text calls it or a function that PyTorch computed, began at `start`, by
+    `time.perf_counter`, and took `seconds`."""
+
+    name: str
+    start: float
+    seconds: float
 
 
 def in_turns(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

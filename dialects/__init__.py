@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
+import xdsl.dialects
 from xdsl.ir import Dialect
 
 from ..plugins import plugins
@@ -29,29 +30,14 @@ OWN_DIALECTS = {
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """The levels from top to bottom; all but the last, which is text, are dialects."""
 
-UPSTREAM_DIALECTS = {
-    "affine": "xdsl.dialects.affine:Affine",
-    "arith": "xdsl.dialects.arith:Arith",
-    "builtin": "xdsl.dialects.builtin:Builtin",
-    "func": "xdsl.dialects.func:Func",
-    "math": "xdsl.dialects.math:Math",
-    "memref": "xdsl.dialects.memref:MemRef",
-    "pdl": "xdsl.dialects.pdl:PDL",
-    "scf": "xdsl.dialects.scf:Scf",
-    "test": "xdsl.dialects.test:Test",
-    "vector": "xdsl.dialects.vector:Vector",
-}
+UPSTREAM_DIALECTS = ("affine", "arith", "builtin", "func", "math", "memref", "pdl", "scf", "test", "vector")
 """The dialects of xDSL that we use as they are. Explicit: xDSL has a `tensor` of its own that ours must not meet."""
 
 
-def load_object(reference: str) -> object:
-    """Import `module:attribute`; a module that starts with a dot is relative to this package."""
-    module, _, attribute = reference.partition(":")
-    return getattr(import_module(module, __name__), attribute)
-
-
 def _load_dialect(reference: str) -> Dialect:
-    dialect = load_object(reference)
+    """Import `.module:attribute` of this package, a dialect."""
+    module, _, attribute = reference.partition(":")
+    dialect = getattr(import_module(module, __name__), attribute)
     assert isinstance(dialect, Dialect), reference
     return dialect
 
@@ -61,6 +47,7 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
 
     A third-party dialect may not take a name that is already in use: PluginError.
     """
-    references = {**OWN_DIALECTS, **UPSTREAM_DIALECTS}
-    found: dict[str, Callable[[], Dialect]] = {name: partial(_load_dialect, ref) for name, ref in references.items()}
+    upstream = xdsl.dialects.get_all_dialects()
+    found: dict[str, Callable[[], Dialect]] = {n: partial(_load_dialect, ref) for n, ref in OWN_DIALECTS.items()}
+    found |= {name: upstream[name] for name in UPSTREAM_DIALECTS}
     return found | plugins(ENTRY_POINT_GROUP, found, "dialect")

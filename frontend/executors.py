@@ -22,7 +22,7 @@ import torch
 from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import compiler_build
 from ..backend.host_compiler import compiler
-from ..backend.spans import Span
+from ..backend.timing import Span
 from ..dialects.cores import ISAS, has_isa, processor
 from ..dialects.target import CPU, get_target, on_cores
 from ..errors import CompileError, ExecutionError, TargetError

@@ -17,7 +17,7 @@ from ..backend.cuda.printer import kernel_names
 from ..backend.cuda.runtime.counters import Counters
 from ..backend.interpreter.running import main_function
 from ..backend.launch_plan import make_plan
-from ..backend.spans import Span
+from ..backend.timing import Span
 from ..dialects.cores import cores, processor
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp

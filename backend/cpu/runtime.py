@@ -33,7 +33,7 @@ from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
 from ..launch_plan import EagerStep, Launch, LaunchPlan, make_plan
 from ..planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
-from ..spans import Span
+from ..timing import Span
 from .build import build
 
 SHARED_WORK = 1 << 19

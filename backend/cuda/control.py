@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.payload import ConstantOp, element_bytes, is_payload
-from ...dialects.shapes.ranges import constant_index
+from ...dialects.shapes.ranges import trip_count
 from .names import hint_of
 from .ordering import Group, registers, roots
 from .statements import Statements, add_printer
@@ -80,11 +80,9 @@ def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: S
 def _unrolling(op: scf.ForOp) -> str:
     """How often a loop is unrolled: as a whole if its trip count is known and its work small. Where threads wait for
     each other in it, compilers start all loads before the first wait, and these have to fit into registers too."""
-    bounds = [constant_index(v) for v in (op.lb, op.ub, op.step)]
-    if None in bounds or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
+    trips = trip_count(op)
+    if trips is None or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
         return " 1"
-    lb, ub, step = (int(b or 0) for b in bounds)
-    trips = max(0, -(-(ub - lb) // step)) if step > 0 else 0
     work = loaded = 0
     for inner in op.body.walk():
         if isinstance(inner, kernel.LoadOp) and not kernel.is_shared(inner.memory.type):

@@ -16,7 +16,7 @@ from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from .expressions import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, add, c_size, infix, multiply
-from .writer import Register, Writer, terms
+from .writer import Register, Writer, flips, terms
 
 Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
 """What has an address in a buffer for each register."""
@@ -180,25 +180,11 @@ def _times(writer: Writer, a: Expr, sizes: Sequence[SymbolAttr]) -> Expr:
 
 
 def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
-    """base ^ the exclusive or of the steps of the set bits of r."""
-    if isinstance(r, int):
-        number = 0
-        for b, step in enumerate(steps):
-            number ^= step if r >> b & 1 else 0
-        return base if number == 0 else infix(base, "^", Expr(str(number)), BIT_XOR)
-    seen = 0
-    for step in steps:
-        if seen & step:
-            break
-        seen |= step
-    else:
-        moved = terms(r, steps, low)
-        return base if moved.text == "0" else Expr(f"{base.at(UNARY)} ^ {moved.at(UNARY)}", BIT_XOR)
-    text = base.at(UNARY)
-    for b, step in enumerate(steps):
-        if step and b >= low:
-            text += f" ^ ({f'{r} >> {b}' if b else r} & 1) * {step}"
-    return Expr(text, BIT_XOR)
+    """base ^ the exclusive or of the steps of the set bits of r, whose bits below `low` are 0."""
+    moved = flips(r, steps, low)
+    if moved.text == "0":
+        return base
+    return infix(base if isinstance(r, int) else Expr(base.at(UNARY)), "^", moved, BIT_XOR)
 
 
 def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, r: Register) -> Expr | None:

@@ -89,7 +89,7 @@ _OPERATIONS = {
 WORDS = {name: word for word, names in _OPERATIONS.items() for name in names.split()}
 """A word for the result of an operation, by the operation's name."""
 
-FOLDED = {"add": "total", "mul": "product", "max": "top", "min": "least", "and": "all", "or": "any"}
+FOLDED = {"add": "total", "mul": "product", "max": "top", "min": "least", "and": "all", "or": "any", "xor": "parity"}
 
 
 def hint_of(value: SSAValue) -> str:

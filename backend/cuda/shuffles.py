@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PermuteRegistersOp, ShuffleOp
 from ..dtypes import STRUCTS
-from .expressions import BIT_XOR, Expr, infix
+from .expressions import BIT_XOR, infix
 from .ordering import registers
 from .statements import Statements, add_printer, shuffled
 from .tensor_cores import WORD, operand_array
-from .writer import Place, Register, Writer, bare, terms
+from .writer import Place, Register, Writer, bare, flips
 
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
     """One shuffle for each register, or for each pair; what a lane keeps is copied."""
-    writer, flips = statements.writer, op.lane_xor.get_values()
+    writer = statements.writer
     element, size = writer.type_of(op.result), registers(op.result)
     lane = None if op.lane is None else writer.read(op.lane)
     if size == 1:
         mine = writer.read(op.source)
         writer.define(op.result, lambda _: (mine if lane is None else shuffled(mine, lane.text, element, "")).text)
         return
-    mode, pair = "xor_" if lane is None else "", element in STRUCTS and flips[0] == 0
+    mode, pair = "xor_" if lane is None else "", element in STRUCTS and op.lane_xor.get_values()[0] == 0
     source = _pairs(statements, op.source) if pair else None
     place = writer.declare(op.result)
     with writer.registers_loop(size, 2 if pair else 1) as r:
-        flip = combined(r, flips)
+        flip = flips(r, op.lane_xor.get_values())
         at = flip if lane is None else lane if flip.text == "0" else infix(lane, "^", flip, BIT_XOR)
         head = f"if ({flip.text}) " if lane is None else ""
         if source is not None:
@@ -81,23 +79,6 @@ def _pairs(statements: Statements, value: SSAValue) -> Place:
     name, first = operand_array(statements, value)
     assert first == 0
     return Place(name, registers(value))
-
-
-def combined(register: Register, images: Sequence[int]) -> Expr:
-    """The exclusive or of the images of the set bits of a register's number."""
-    seen = 0
-    parts: list[list[int]] = [[]]
-    for bit, image in enumerate(images):
-        if seen & image:
-            seen = 0
-            parts.append([0] * bit)
-        seen |= image
-        parts[-1].append(image)
-    found = [e for part in parts if (e := terms(register, part, top=len(images))).text != "0"]
-    result = found[0] if found else Expr("0")
-    for e in found[1:]:
-        result = infix(result, "^", e, BIT_XOR)
-    return result
 
 
 add_printer(ShuffleOp, print_shuffle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 from xdsl.dialects import arith
@@ -12,6 +13,7 @@ from xdsl.dialects.builtin import IndexType, MemRefType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, SharedOp, ShuffleRegistersOp, SplatOp, is_shared
+from ...dialects.layouts.linear import combine
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, most
@@ -19,7 +21,7 @@ from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of
 from ...errors import CompileError
 from ..dtypes import STRUCTS
-from .expressions import ATOM, UNARY, Expr, Scalars, add, c_size, c_type, literal, multiply
+from .expressions import ATOM, BIT_XOR, UNARY, Expr, Scalars, add, c_size, c_type, infix, literal, multiply
 from .names import Names, hint_of, sanitise
 from .ordering import is_view, linear_steps, moved, registers
 
@@ -293,6 +295,22 @@ def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | Non
             result = add(result, _run(register, b, end, steps[b], low, end == bits))
         b = end
     return result
+
+
+def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
+    """The exclusive or of `images[b]` over the set bits b of a register number whose bits below `low` are 0: of sums
+    of images that share no bits."""
+    if isinstance(register, int):
+        return Expr(str(combine(images, register)))
+    seen, parts = 0, list[list[int]]([[]])
+    for bit, image in enumerate(images):
+        if seen & image:
+            seen = 0
+            parts.append([0] * bit)
+        seen |= image
+        parts[-1].append(image)
+    sums = [terms(register, part, low, len(images)) for part in parts]
+    return reduce(lambda a, b: infix(a, "^", b, BIT_XOR), [s for s in sums if s.text != "0"] or [Expr("0")])
 
 
 def _run(register: str, b: int, end: int, step: int, low: int, is_top: bool) -> Expr:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
-from ..host_compiler import GNU, find_compiler, told
+from ..host_compiler import compiler, run_compiler, told
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent
@@ -29,14 +27,7 @@ _DEVICE_FLAGS = (
 
 
 _LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack")
-
-
-@cache
-def host_compiler() -> str:
-    """The path of g++. Raises ExecutionError if there is none."""
-    if path := find_compiler(("g++",), {GNU: ""}):
-        return path
-    raise ExecutionError("g++ is needed to compile programs for this machine; install it (apt: g++)")
+_compile = partial(run_compiler, emulator=True)
 
 
 def build(sources: Sequence[str]) -> Path:
@@ -76,13 +67,6 @@ def runtime_library() -> Path:
 def _runtime_object() -> Path:
     """The compiled runtime; its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
-    key = digest(told(host_compiler(), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
+    key = digest(told(compiler(emulator=True), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
     how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
     return cached_file("emulator", f"{key}.o", lambda target: _compile(*how, str(target)))
-
-
-def _compile(*arguments: str) -> None:
-    done = subprocess.run([host_compiler(), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise ExecutionError(f"the host compiler refuses the CUDA text: {errors[0] if errors else 'no message'}")

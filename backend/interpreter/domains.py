@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,35 +60,18 @@ def cut_tf32(x: Array) -> Array:
 UNARY: dict[str, Callable[[Array], Array]] = {
     "arith.negf": np.negative,
     "math.absf": np.abs,
-    "math.acos": np.arccos,
-    "math.acosh": np.arccosh,
-    "math.asin": np.arcsin,
-    "math.asinh": np.arcsinh,
-    "math.atan": np.arctan,
-    "math.atanh": np.arctanh,
-    "math.cbrt": np.cbrt,
-    "math.ceil": np.ceil,
-    "math.cos": np.cos,
-    "math.cosh": np.cosh,
     "math.erf": _elementwise(math.erf),
-    "math.exp": np.exp,
-    "math.exp2": np.exp2,
-    "math.expm1": np.expm1,
-    "math.floor": np.floor,
-    "math.log": np.log,
-    "math.log10": np.log10,
-    "math.log1p": np.log1p,
-    "math.log2": np.log2,
     "math.round": lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, np.asarray(x).dtype)), x),
     "math.roundeven": np.rint,
     "math.rsqrt": lambda x: np.asarray(1, np.asarray(x).dtype) / np.sqrt(x),
-    "math.sin": np.sin,
-    "math.sinh": np.sinh,
-    "math.sqrt": np.sqrt,
-    "math.tan": np.tan,
-    "math.tanh": np.tanh,
-    "math.trunc": np.trunc,
     "payload.round_tf32": round_tf32,
+    **{f"math.a{name}": getattr(np, f"arc{name}") for name in "cos cosh sin sinh tan tanh".split()},
+    **{
+        f"math.{name}": getattr(np, name)
+        for name in (
+            "cbrt ceil cos cosh exp exp2 expm1 floor log log10 log1p log2 sin sinh sqrt tan tanh trunc"
+        ).split()
+    },
 }
 """Float functions of one operand, by op name."""
 
@@ -180,16 +164,6 @@ INTEGER: dict[str, Callable[..., Array]] = {
 }
 """Integer functions, by op name; overflow wraps."""
 
-COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-"""`payload.cmp` by predicate."""
-
 
 class TypedDomain:
     """Every value in its own type, every operation rounded to it. Sums are accumulated in float64 and rounded once."""
@@ -225,7 +199,7 @@ class TypedDomain:
 
     def compare(self, predicate: str, a: Array, b: Array) -> Array:
         """Floats `a predicate b` as bool."""
-        return COMPARE[predicate](a, b)
+        return getattr(operator, predicate)(a, b)
 
     def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
         """`payload.cast` where `source` or `target` is a float."""

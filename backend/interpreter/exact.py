@@ -135,7 +135,7 @@ def encode_integers(x: Array) -> Array:
     return pack((x % Q).astype(np.uint64), (x % P).astype(np.uint64))
 
 
-def _mix(x: Array, salt: int) -> Array:
+def mix(x: Array, salt: int) -> Array:
     """A 64-bit hash (splitmix) of `x`."""
     x = np.asarray(x, np.uint64) + np.uint64(salt)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -151,8 +151,8 @@ def _salt(name: str) -> int:
 
 
 def _hashed(name: str, x: Array) -> Array:
-    h = _mix(x, _salt(name))
-    return pack((h >> _SHIFT) % np.uint64(Q), _mix(h, 1) % np.uint64(P))
+    h = mix(x, _salt(name))
+    return pack((h >> _SHIFT) % np.uint64(Q), mix(h, 1) % np.uint64(P))
 
 
 def order(x: Array) -> Array:
@@ -262,7 +262,7 @@ class ExactDomain(TypedDomain):
                 other = self.binary(f"arith.{name[6:9]}imumf", a, b, element)
                 return np.where(a == NAN, b, np.where(b == NAN, a, other))
             case _:
-                return _patched(name, _hashed(name, _mix(a, 2) ^ b), a, b)
+                return _patched(name, _hashed(name, mix(a, 2) ^ b), a, b)
 
     def compare(self, predicate: str, a: Array, b: Array) -> Array:
         result = super().compare(predicate, order(a), order(b))
@@ -283,7 +283,7 @@ class ExactDomain(TypedDomain):
         u, w = (part.astype(np.int64) for part in unpack(x))
         value = u + Q * ((w - u) * pow(Q, -1, P) % P)  # the number modulo P * Q
         value = np.where(value > P * Q // 2, value - P * Q, value)
-        unknown = (_mix(x, 3) & np.uint64(0xFFFF)).astype(np.int64)
+        unknown = (mix(x, 3) & np.uint64(0xFFFF)).astype(np.int64)
         return np.where(np.abs(value) < 1 << 30, value, unknown).astype(self.dtype(target))
 
     def reduce(self, kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:

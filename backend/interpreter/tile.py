@@ -22,19 +22,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
-from ...dialects.tile.async_copy import SliceOp, TmaStoreOp
 from ...dialects.tile.dot import without_flight
-from ...dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
-from ...dialects.tile.warp_specialize import (
-    ConsumerReleaseOp,
-    ConsumerWaitOp,
-    ProducerLoadOp,
-    RingOp,
-    RingType,
-    TmaLoadOp,
-    WarpSpecializeOp,
-    tiles_of,
-)
+from ...dialects.tile.warp_specialize import tiles_of
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
 from .domains import Array, TypedDomain, ranked, reduce_value, scatter_into
@@ -81,7 +70,7 @@ class TileFunctions(ScfFunctions):
         # The same tiles elsewhere, or later.
         for moved in (tile.AwaitOp, tile.CommitOp, tile.DotWaitOp, tile.ConvertLayoutOp, tile.StageOp):
             yield moved, lambda self, interpreter, op, args: OpImplResult(args, None)
-        for stored in (tile.StoreOp, TmaStoreOp):
+        for stored in (tile.StoreOp, tile.TmaStoreOp):
             yield stored, lambda self, interpreter, op, args: OpImplResult(self._write(op, args), None)
 
     @impl(tile.LaunchOp)
@@ -110,7 +99,7 @@ class TileFunctions(ScfFunctions):
         grid = tuple(self.sizes.count(c) for c in kernel.grid_shape)
         blocks = math.prod(grid)
         step = max(1, MAX_ELEMENTS // largest_tile(kernel) // kernel.cluster_size) * kernel.cluster_size
-        if any(isinstance(op, WarpSpecializeOp) for op in kernel.walk()):
+        if any(isinstance(op, tile.WarpSpecializeOp) for op in kernel.walk()):
             step = 1  # a ring is that of one block
         for first in range(0, blocks, step):
             numbers = np.arange(first, min(first + step, blocks))
@@ -151,53 +140,53 @@ class TileFunctions(ScfFunctions):
         rest = np.where(copied, self.domain.constant(0, element), self.domain.constant(float("nan"), element))
         return (ranked(fetch(args[0], op.map.data, dims, symbols, mask, rest), 1 + len(dims)),)
 
-    @impl(TmaLoadOp)
-    def tma_load(self, interpreter: Interpreter, op: TmaLoadOp, args: PythonValues) -> PythonValues:
+    @impl(tile.TmaLoadOp)
+    def tma_load(self, interpreter: Interpreter, op: tile.TmaLoadOp, args: PythonValues) -> PythonValues:
         zero = self.domain.constant(0, element_type(op.result.type))
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1:])
         mask = within(op.map.data, args[0].shape, dims, symbols) & active
         return (ranked(fetch(args[0], op.map.data, dims, symbols, mask, zero), 1 + len(dims)),)
 
-    @impl(RingOp)
-    def ring(self, interpreter: Interpreter, op: RingOp, args: PythonValues) -> PythonValues:
-        assert isinstance(op.result.type, RingType)
+    @impl(tile.RingOp)
+    def ring(self, interpreter: Interpreter, op: tile.RingOp, args: PythonValues) -> PythonValues:
+        assert isinstance(op.result.type, tile.RingType)
         self.rings.append(Ring(op.result.type.slots.data))
         return (self.rings[-1],)
 
-    @impl(ProducerLoadOp)
-    def put(self, interpreter: Interpreter, op: ProducerLoadOp, args: PythonValues) -> PythonValues:
+    @impl(tile.ProducerLoadOp)
+    def put(self, interpreter: Interpreter, op: tile.ProducerLoadOp, args: PythonValues) -> PythonValues:
         tiles = (np.array(np.broadcast_to(a, (1, *shape_of(t.type)))) for a, t in zip(args[1:], op.tiles, strict=True))
         args[0].put(tuple(tiles), self.rings)
         return ()
 
-    @impl(ConsumerWaitOp)
-    def take(self, interpreter: Interpreter, op: ConsumerWaitOp, args: PythonValues) -> PythonValues:
+    @impl(tile.ConsumerWaitOp)
+    def take(self, interpreter: Interpreter, op: tile.ConsumerWaitOp, args: PythonValues) -> PythonValues:
         return args[0].take(self.rings)
 
-    @impl(ConsumerReleaseOp)
-    def release(self, interpreter: Interpreter, op: ConsumerReleaseOp, args: PythonValues) -> PythonValues:
+    @impl(tile.ConsumerReleaseOp)
+    def release(self, interpreter: Interpreter, op: tile.ConsumerReleaseOp, args: PythonValues) -> PythonValues:
         nothing = [self.domain.constant(float("nan"), element_type(t)) for t in tiles_of(op.ring)]
         if op.condition is None or np.all(args[1]):
             args[0].release(1 if op.is_late else 0, nothing)
         return ()
 
-    @impl(RowBufferOp)
-    def row(self, interpreter: Interpreter, op: RowBufferOp, args: PythonValues) -> PythonValues:
+    @impl(tile.RowBufferOp)
+    def row(self, interpreter: Interpreter, op: tile.RowBufferOp, args: PythonValues) -> PythonValues:
         row = op.result.type
-        assert isinstance(row, RowBufferType)
+        assert isinstance(row, tile.RowBufferType)
         return (Row.create(row.places.data, len(self.active), row.shape, self.domain.dtype(element_type(row.tile))),)
 
-    @impl(RowBufferStoreOp)
-    def keep(self, interpreter: Interpreter, op: RowBufferStoreOp, args: PythonValues) -> PythonValues:
+    @impl(tile.RowBufferStoreOp)
+    def keep(self, interpreter: Interpreter, op: tile.RowBufferStoreOp, args: PythonValues) -> PythonValues:
         args[1].keep(args[0], args[2], self.active)
         return ()
 
-    @impl(RowBufferLoadOp)
-    def kept(self, interpreter: Interpreter, op: RowBufferLoadOp, args: PythonValues) -> PythonValues:
+    @impl(tile.RowBufferLoadOp)
+    def kept(self, interpreter: Interpreter, op: tile.RowBufferLoadOp, args: PythonValues) -> PythonValues:
         return (args[0].kept(args[1], self.active),)
 
-    @impl(ClusterAllGatherOp)
-    def peers(self, interpreter: Interpreter, op: ClusterAllGatherOp, args: PythonValues) -> PythonValues:
+    @impl(tile.ClusterAllGatherOp)
+    def peers(self, interpreter: Interpreter, op: tile.ClusterAllGatherOp, args: PythonValues) -> PythonValues:
         clusters = self.active.reshape(-1, op.ranks)
         if np.any(clusters != clusters[:, :1]):
             raise ExecutionError("blocks of one cluster wait for others that do not come")
@@ -208,8 +197,8 @@ class TileFunctions(ScfFunctions):
             found.append(np.repeat(value.reshape(-1, op.ranks, *shape), op.ranks, axis=0))
         return tuple(found)
 
-    @impl(WarpSpecializeOp)
-    def partitions(self, interpreter: Interpreter, op: WarpSpecializeOp, args: PythonValues) -> PythonValues:
+    @impl(tile.WarpSpecializeOp)
+    def partitions(self, interpreter: Interpreter, op: tile.WarpSpecializeOp, args: PythonValues) -> PythonValues:
         for partition in (op.producer, op.consumer):
             interpreter.run_ssacfg_region(partition, (), "partition")
         return ()
@@ -222,14 +211,14 @@ class TileFunctions(ScfFunctions):
         return ()
 
     def _elements(
-        self, op: tile.StoreOp | tile.AtomicRmwOp | TmaStoreOp, args: PythonValues
+        self, op: tile.StoreOp | tile.AtomicRmwOp | tile.TmaStoreOp, args: PythonValues
     ) -> tuple[Buffer, Array, tuple[Array, ...]]:
         """The buffer that a tile goes to, its elements that do, one after the other, and the coordinates of each."""
         value, buffer = args[0], args[1]
         if not isinstance(buffer, Buffer):
             raise ExecutionError("writes an input")
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
-        if isinstance(op, TmaStoreOp):
+        if isinstance(op, tile.TmaStoreOp):
             mask = active & within(op.map.data, buffer.data.shape, dims, symbols)
         else:
             mask = active & inside(self.sizes.domain(op.domain), dims, symbols)
@@ -239,7 +228,7 @@ class TileFunctions(ScfFunctions):
         value = np.broadcast_to(ranked(value, len(shape)), shape)[mask]
         return buffer, value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
 
-    def _write(self, op: tile.StoreOp | TmaStoreOp, args: PythonValues) -> PythonValues:
+    def _write(self, op: tile.StoreOp | tile.TmaStoreOp, args: PythonValues) -> PythonValues:
         """Write the elements of a tile; none twice."""
         buffer, value, where = self._elements(op, args)
         data, written = buffer.data, buffer.written
@@ -254,8 +243,8 @@ class TileFunctions(ScfFunctions):
             raise ExecutionError(f"element {at} is written twice, with different values")
         return ()
 
-    @impl(SliceOp)
-    def slice(self, interpreter: Interpreter, op: SliceOp, args: PythonValues) -> PythonValues:
+    @impl(tile.SliceOp)
+    def slice(self, interpreter: Interpreter, op: tile.SliceOp, args: PythonValues) -> PythonValues:
         whole, part = shape_of(op.source.type), shape_of(op.result.type)
         value = ranked(args[0], 1 + len(whole))
         for d, (first, count) in enumerate(zip(op.at.get_values(), part, strict=True)):

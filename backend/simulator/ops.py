@@ -18,17 +18,7 @@ from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
 from ..interpreter.domains import Array, ranked, reduce_value
 from . import mma, sm90
-from .machine import (
-    Access,
-    Barrier,
-    Machine,
-    Scope,
-    combine_global,
-    load,
-    register_offsets,
-    store_global,
-    store_shared,
-)
+from .machine import Access, Barrier, Machine, Scope, combine_global, load, register_offsets, store_global, store_shared
 from .memory import SharedBuffer
 
 

@@ -76,14 +76,7 @@ from .registers import (
 )
 from .tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
 from .warp_specialize import WarpSpecializeOp
-from .wgmma import (
-    AccumulatorsOp,
-    AsyncAccumulatorsType,
-    WgmmaCommitOp,
-    WgmmaFenceOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-)
+from .wgmma import AccumulatorsOp, AsyncAccumulatorsType, WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
 
 MOST_THREADS = 2048
 """Threads that a multiprocessor runs at once, of the targets that have most."""

@@ -9,32 +9,13 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, UnitAttr, i1
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    base,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    traits_def,
-)
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.irdl import base, irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import bases_of
 from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
-from .memory import (
-    ACCESS,
-    ACCESS_TYPES,
-    GLOBAL,
-    SHARED,
-    MemoryAccess,
-    is_shared_line,
-    memory_bytes,
-    space_of,
-)
+from .memory import ACCESS, ACCESS_TYPES, GLOBAL, SHARED, MemoryAccess, is_shared_line, memory_bytes, space_of
 
 COPY_BYTES = (4, 8, 16)
 """How many bytes one asynchronous copy may move."""
@@ -69,7 +50,7 @@ class SubviewOp(PureOp):
 
 
 @irdl_op_definition
-class CopyAsyncOp(MemoryAccess):
+class CopyAsyncOp(MemoryAccess, OrderedOp):
     """Start copying from global to shared memory, in the threads where the predicate, if any, holds.
 
     The left side is that of a `kernel.load`; where its checks fail, zeros arrive. `to` is where it goes: each thread's
@@ -89,7 +70,6 @@ class CopyAsyncOp(MemoryAccess):
     predicate = opt_operand_def(i1)
     target_regs = prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
     target_xor = opt_prop_def(UnitAttr)
-    traits = traits_def(MemoryWriteEffect(), MemoryReadEffect())
     assembly_format = (
         f"{ACCESS} `to` $target `` `[` $place `]` (`xor` $target_xor^)? (`regs` custom<Bases>($target_regs)^)?"
         f" (`if` $predicate^)? {ACCESS_TYPES} `,` type($target)"

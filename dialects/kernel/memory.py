@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -36,9 +36,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
-    AnyAttr,
     AttrSizedOperandSegments,
-    VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
@@ -49,13 +47,13 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases, bases_of
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..shapes.extents import Extent, SymbolAttr, bounds_in, extents_of, static
-from ..support.assembly import FormattedOp
+from ..support.assembly import SAME_TYPE, FormattedOp, OrderedOp, WritingOp
 from ..tensor import KindAttr, verify_atomic
 
 
@@ -238,9 +236,8 @@ class LoadOp(MemoryAccess):
     """
 
     name = "kernel.load"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    fill = opt_operand_def(T)
-    result = result_def(VectorType.constr(T))
+    fill = opt_operand_def(SAME_TYPE)
+    result = result_def(VectorType.constr(SAME_TYPE))
     traits = traits_def(_ReadsSharedMemory())
     assembly_format = f"{ACCESS} (`else` $fill^)? {ACCESS_TYPES} `->` type($result)"
 
@@ -277,7 +274,7 @@ class _MemoryWrite(MemoryAccess):
 
 
 @irdl_op_definition
-class StoreOp(_MemoryWrite):
+class StoreOp(_MemoryWrite, WritingOp):
     """Registers to memory, in the threads where the predicate, if any, holds.
 
     ```
@@ -286,7 +283,6 @@ class StoreOp(_MemoryWrite):
     """
 
     name = "kernel.store"
-    traits = traits_def(MemoryWriteEffect())
 
     def verify_(self) -> None:
         super().verify_()
@@ -296,7 +292,7 @@ class StoreOp(_MemoryWrite):
 
 
 @irdl_op_definition
-class AtomicRmwOp(_MemoryWrite):
+class AtomicRmwOp(_MemoryWrite, OrderedOp):
     """Combine registers into memory, each element at once, in the threads where the predicate, if any, holds.
 
     Threads of any block may combine into one element, in an order that is open: no such access races with another, and
@@ -310,7 +306,6 @@ class AtomicRmwOp(_MemoryWrite):
 
     name = "kernel.atomic_rmw"
     kind = prop_def(KindAttr)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = f"$kind {_MemoryWrite.assembly_format}"
 
     def verify_(self) -> None:

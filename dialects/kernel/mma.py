@@ -10,27 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import (
-    DenseArrayBase,
-    IndexType,
-    IntAttr,
-    MemRefType,
-    UnitAttr,
-    VectorType,
-    bf16,
-    f16,
-    f32,
-    f64,
-    i64,
-)
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr, VectorType, bf16, f16, f32, f64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import base, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import MemoryReadEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases
 from ..payload import element_bytes, element_type, shape_of
-from ..support.assembly import FormattedOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, FormattedOp, WritingOp
 from .memory import is_shared
 from .registers import RegisterDotOp
 
@@ -122,7 +110,7 @@ class MatrixRows(FormattedOp):
 
     memory = operand_def(base(MemRefType))
     origin = operand_def(IndexType())
-    steps = prop_def(DenseArrayBase.constr(i64), default_value=DenseArrayBase.from_list(i64, []))
+    steps = prop_def(NUMBERS, default_value=NO_NUMBERS)
     count = prop_def(IntAttr)
     trans = opt_prop_def(UnitAttr)
     xor = opt_prop_def(UnitAttr)
@@ -210,7 +198,7 @@ class LdMatrixOp(MatrixRows):
 
 
 @irdl_op_definition
-class StMatrixOp(MatrixRows):
+class StMatrixOp(MatrixRows, WritingOp):
     """Registers into matrices in shared memory, by a whole warp (sm_90 and later).
 
     ```
@@ -220,7 +208,6 @@ class StMatrixOp(MatrixRows):
 
     name = "kernel.stmatrix"
     value = operand_def(base(VectorType))
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = (
         "`count` custom<Int>($count) (`trans` $trans^)? $value `,` $memory `` `[` $origin `]` (`xor` $xor^)?"
         " (`steps` $steps^)? attr-dict `:` type($value) `,` type($memory)"

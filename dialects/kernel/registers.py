@@ -8,26 +8,19 @@ number are what folds, contractions and indices speak of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, VectorType, i64
+from xdsl.dialects.builtin import IndexType, IntAttr, VectorType
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    AnyAttr,
-    VarConstraint,
-    base,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    prop_def,
-    result_def,
-)
+from xdsl.irdl import VarConstraint, base, irdl_op_definition, operand_def, opt_operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.linear import LANE_BITS, LANES
 from ..payload import element_type, shape_of
-from ..support.assembly import PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, PureOp
 from ..tensor import KindAttr, ReductionKind, verify_kind
+
+_VECTOR = VarConstraint("T", base(VectorType))
+"""Registers of one type that operands and results have in common."""
 
 
 def verify_lanes(lanes: int, warps: int) -> None:
@@ -46,10 +39,9 @@ class ShuffleXorOp(PureOp):
     """
 
     name = "kernel.shuffle_xor"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(T)
+    source = operand_def(SAME_TYPE)
     mask = prop_def(IntAttr)
-    result = result_def(T)
+    result = result_def(SAME_TYPE)
     assembly_format = "$source `by` custom<Int>($mask) attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -69,12 +61,11 @@ class ShuffleOp(PureOp):
     ```
     """
 
-    T: ClassVar = VarConstraint("T", base(VectorType))
     name = "kernel.shuffle"
-    source = operand_def(T)
+    source = operand_def(_VECTOR)
     lane = opt_operand_def(IndexType())
-    lane_xor = prop_def(DenseArrayBase.constr(i64))
-    result = result_def(T)
+    lane_xor = prop_def(NUMBERS)
+    result = result_def(_VECTOR)
     assembly_format = "$source (`from` $lane^)? `lane_xor` $lane_xor attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -95,12 +86,11 @@ class PermuteRegistersOp(PureOp):
     ```
     """
 
-    T: ClassVar = VarConstraint("T", base(VectorType))
     name = "kernel.permute_registers"
-    source = operand_def(T)
+    source = operand_def(_VECTOR)
     lane = operand_def(IndexType())
-    reg_xor = prop_def(DenseArrayBase.constr(i64))
-    result = result_def(T)
+    reg_xor = prop_def(NUMBERS)
+    result = result_def(_VECTOR)
     assembly_format = "$source `by` $lane `reg_xor` $reg_xor attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -122,7 +112,7 @@ class ReduceRegistersOp(PureOp):
     name = "kernel.reduce_registers"
     kind = prop_def(KindAttr)
     source = operand_def(base(VectorType))
-    bits = prop_def(DenseArrayBase.constr(i64))
+    bits = prop_def(NUMBERS)
     result = result_def(base(VectorType))
     assembly_format = "$kind $source `over` $bits attr-dict `:` type($source) `->` type($result)"
 
@@ -150,7 +140,7 @@ class ShuffleRegistersOp(PureOp):
 
     name = "kernel.shuffle_registers"
     source = operand_def(base(VectorType))
-    registers = prop_def(DenseArrayBase.constr(i64))
+    registers = prop_def(NUMBERS)
     result = result_def(base(VectorType))
     assembly_format = "$source `from` $registers attr-dict `:` type($source) `->` type($result)"
 
@@ -196,10 +186,9 @@ class ExtractOp(PureOp):
     """
 
     name = "kernel.extract"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(VectorType.constr(T))
+    source = operand_def(VectorType.constr(SAME_TYPE))
     register = prop_def(IntAttr, default_value=IntAttr(0))
-    result = result_def(T)
+    result = result_def(SAME_TYPE)
     assembly_format = "$source `` `[` custom<Int>($register) `]` attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -218,7 +207,7 @@ class IndicesOp(PureOp):
 
     name = "kernel.indices"
     origin = operand_def(IndexType())
-    steps = prop_def(DenseArrayBase.constr(i64))
+    steps = prop_def(NUMBERS)
     result = result_def(base(VectorType))
     assembly_format = "$origin `steps` $steps attr-dict `:` type($result)"
 
@@ -234,13 +223,12 @@ class RegisterDotOp(PureOp):
     """A dot of operands in registers: `rows` and `cols` say which bits of an accumulator's register number are bits of
     the number in `lhs` and in `rhs`."""
 
-    T: ClassVar = VarConstraint("T", base(VectorType))
     lhs = operand_def(base(VectorType))
     rhs = operand_def(base(VectorType))
-    acc = operand_def(T)
-    rows = prop_def(DenseArrayBase.constr(i64))
-    cols = prop_def(DenseArrayBase.constr(i64))
-    result = result_def(T)
+    acc = operand_def(_VECTOR)
+    rows = prop_def(NUMBERS)
+    cols = prop_def(NUMBERS)
+    result = result_def(_VECTOR)
     assembly_format = (
         "$lhs `,` $rhs `,` $acc `rows` $rows `cols` $cols attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
@@ -280,12 +268,11 @@ class PanelFmaOp(PureOp):
     """
 
     name = "kernel.panel_fma"
-    T: ClassVar = VarConstraint("T", base(VectorType))
     lhs = operand_def(base(VectorType))
     rhs = operand_def(base(VectorType))
-    acc = operand_def(T)
+    acc = operand_def(_VECTOR)
     depth = prop_def(IntAttr)
-    result = result_def(T)
+    result = result_def(_VECTOR)
     assembly_format = (
         "$lhs `,` $rhs `,` $acc `depth` custom<Int>($depth) attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, UnitAttr, i64
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr
 from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     base,
@@ -28,17 +28,15 @@ from xdsl.irdl import (
     operand_def,
     opt_prop_def,
     result_def,
-    traits_def,
     var_operand_def,
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type
 from ..shapes.extents import extents_of
-from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NUMBERS, OrderedOp, PureOp
 from .cp_async import WaitForGroupsOp
 from .mbarrier import CLUSTERS, cluster_of, is_mbarriers, require_cluster
 from .memory import AtomicRmwOp, StoreOp, is_shared_line, memory_bytes, shape_of_memory
@@ -150,7 +148,7 @@ class TensorMapOp(PureOp):
             raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
 
 
-class _BoxOp(FormattedOp):
+class _BoxOp(OrderedOp):
     """What moves one box has in common: the buffer in shared memory, the element of it where the box starts, the map
     and the coordinates of the box's first element."""
 
@@ -196,8 +194,7 @@ class TmaLoadOp(_BoxOp):
     name = "kernel.tma_load"
     barriers = operand_def(base(MemRefType))
     index = operand_def(IndexType())
-    multicast = opt_prop_def(DenseArrayBase.constr(i64))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    multicast = opt_prop_def(NUMBERS)
     assembly_format = (
         "$map `` `[` $coordinates `]` `to` $shared `` `[` $place `]` `signal` $barriers `` `[` $index `]`"
         " (`multicast` $multicast^)? attr-dict"
@@ -234,7 +231,6 @@ class TmaStoreOp(_BoxOp):
     """
 
     name = "kernel.tma_store"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
         "$shared `` `[` $place `]` `to` $map `` `[` $coordinates `]` attr-dict `:` type($shared) `,` type($map)"
     )

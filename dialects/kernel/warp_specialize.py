@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, StringAttr, i64
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, StringAttr
 from xdsl.ir import Attribute, Operation, Region
 from xdsl.irdl import irdl_op_definition, prop_def, traits_def, var_region_def
 from xdsl.parser import Parser
@@ -11,7 +11,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from ..support.assembly import FormattedOp
+from ..support.assembly import NUMBERS, FormattedOp
 from ..support.locations import enclosing
 from ..target import launch_registers
 
@@ -58,8 +58,8 @@ class WarpSpecializeOp(FormattedOp):
 
     name = "kernel.warp_specialize"
     names = prop_def(ArrayAttr[StringAttr])
-    warps = prop_def(DenseArrayBase.constr(i64))
-    registers = prop_def(DenseArrayBase.constr(i64))
+    warps = prop_def(NUMBERS)
+    registers = prop_def(NUMBERS)
     programs = var_region_def("single_block")
     traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
 

@@ -196,9 +196,7 @@ class Linear:
 
         Registers that would only repeat others are given up; lanes and warps stay and replicate.
         """
-        full, span = self.without(dims), Span()
-        independent = tuple(b for b in full.reg if span.add(pack(full.shape, b)))
-        return Linear(full.shape, independent, full.lane, full.warp)
+        return self.without(dims).compact()[0]
 
     def without(self, dims: Iterable[int]) -> Linear:
         """The layout with the coordinates along `dims` left out, and all bases kept."""
@@ -347,30 +345,22 @@ class _Filler:
     """Hands out the coordinate bits of a tile, low bits of a dimension first."""
 
     def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = tuple(shape)
-        self.next = [1] * len(shape)
-
-    def take(self, dim: int) -> Coordinate | None:
-        value = self.next[dim]
-        if value >= self.shape[dim]:
-            return None
-        self.next[dim] *= 2
-        return unit(len(self.shape), dim, value)
+        self.nowhere = (0,) * len(shape)
+        self.left = [[unit(len(shape), d, 1 << i) for i in range((n - 1).bit_length())] for d, n in enumerate(shape)]
 
     def bits(self, order: Sequence[int], count: int | None = None) -> list[Coordinate]:
         """Up to `count` bits, exhausting the dimensions in `order`."""
         found: list[Coordinate] = []
         for dim in order:
-            while count is None or len(found) < count:
-                if (b := self.take(dim)) is None:
-                    break
-                found.append(b)
+            end = None if count is None else count - len(found)
+            found += self.left[dim][:end]
+            del self.left[dim][:end]
         return found
 
     def padded(self, order: Sequence[int], count: int) -> Bases:
         """`count` bits; zero bases, which replicate, once the tile is exhausted."""
         found = self.bits(order, count)
-        return tuple(found + [(0,) * len(self.shape)] * (count - len(found)))
+        return tuple(found + [self.nowhere] * (count - len(found)))
 
 
 def blocked(

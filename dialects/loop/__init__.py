@@ -7,16 +7,13 @@ scalar payload. Nothing in it says how it runs; the schedule, once planned, is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
-    AnyAttr,
     AttrSizedOperandSegments,
-    VarConstraint,
     irdl_op_definition,
     lazy_traits_def,
     operand_def,
@@ -36,7 +33,7 @@ from ..payload import element_type, is_tensor
 from ..shapes.affine import DIM, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static, tensor_of
-from ..support.assembly import PureOp, YieldsOwnOps
+from ..support.assembly import SAME_TYPE, PureOp, YieldsOwnOps
 from ..tensor import KindAttr, verify_kind
 
 
@@ -65,14 +62,13 @@ class LoadOp(PureOp):
 
     name = "loop.load"
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(TensorType.constr(T))
+    source = operand_def(TensorType.constr(SAME_TYPE))
     map = prop_def(AffineMapAttr)
     indices = var_operand_def(IndexType())
     symbols = var_operand_def(IndexType())
     domain = opt_prop_def(DomainAttr)
-    fill = opt_operand_def(T)
-    result = result_def(T)
+    fill = opt_operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)?"
         " attr-dict `:` type($source)"

@@ -17,15 +17,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.traits import SymbolTable
 
-from ..payload import (
-    CastOp,
-    CmpOp,
-    ConstantOp,
-    SelectOp,
-    element_bytes,
-    is_float,
-    is_payload,
-)
+from ..payload import CastOp, CmpOp, ConstantOp, SelectOp, element_bytes, is_float, is_payload
 from ..shapes.binding import Sizes
 from ..shapes.extents import Extent, extents_of, typical
 from ..support.equivalence import Numbering

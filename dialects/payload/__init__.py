@@ -28,24 +28,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
-from xdsl.irdl import (
-    AnyAttr,
-    IRDLOperation,
-    VarConstraint,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-)
-from xdsl.irdl.declarative_assembly_format import (
-    CustomDirective,
-    ParsingState,
-    PrintingState,
-    TypeDirective,
-    irdl_custom_directive,
-)
+from xdsl.irdl import irdl_attr_definition, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
@@ -54,7 +37,7 @@ from xdsl.utils.str_enum import StrEnum
 from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import CountAttr, ExtentsAttr, SymbolAttr
-from ..support.assembly import PureOp
+from ..support.assembly import SAME_TYPE, DerivedTypes, PureOp
 from .types import (
     Scalar as Scalar,
     element_bytes as element_bytes,
@@ -87,10 +70,6 @@ class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
     """`#payload<predicate lt>`"""
 
     name = "payload.predicate"
-
-
-_T = VarConstraint("T", AnyAttr())
-"""What operands and results of one type have in common."""
 
 
 def _container(t: Attribute) -> Attribute:
@@ -196,21 +175,11 @@ class ExtentOp(PureOp):
             raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
 
 
-@irdl_custom_directive
-class ConditionOf(CustomDirective):
+class ConditionOf(DerivedTypes):
     """The type of a value; that of the condition follows from it."""
 
-    value: TypeDirective
-    condition: TypeDirective
-
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        t = parser.parse_type()
-        self.value.set(state, (t,))
-        self.condition.set(state, (with_element(t, i1),))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        printer.print_list(self.value.get(op), printer.print_attribute)
+    def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
+        return (with_element(t, i1),)
 
 
 @irdl_op_definition
@@ -225,8 +194,8 @@ class CmpOp(PureOp):
     name = "payload.cmp"
     custom_directives = (ConditionOf,)
     predicate = prop_def(PredicateAttr)
-    lhs = operand_def(_T)
-    rhs = operand_def(_T)
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
     result = result_def()
     assembly_format = "$predicate $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($lhs), type($result))"
 
@@ -250,9 +219,9 @@ class SelectOp(PureOp):
     name = "payload.select"
     custom_directives = (ConditionOf,)
     cond = operand_def()
-    lhs = operand_def(_T)
-    rhs = operand_def(_T)
-    result = result_def(_T)
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$cond `,` $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($result), type($cond))"
 
     def verify_(self) -> None:
@@ -303,9 +272,9 @@ class FmodOp(PureOp):
     """
 
     name = "payload.fmod"
-    lhs = operand_def(_T)
-    rhs = operand_def(_T)
-    result = result_def(_T)
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -325,8 +294,8 @@ class RoundTf32Op(PureOp):
     """
 
     name = "payload.round_tf32"
-    operand = operand_def(_T)
-    result = result_def(_T)
+    operand = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$operand attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -347,10 +316,10 @@ class CombineBf16x3Op(PureOp):
     """
 
     name = "payload.combine_bf16x3"
-    first = operand_def(_T)
-    second = operand_def(_T)
-    third = operand_def(_T)
-    result = result_def(_T)
+    first = operand_def(SAME_TYPE)
+    second = operand_def(SAME_TYPE)
+    third = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
     assembly_format = "$first `,` $second `,` $third attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -376,11 +345,11 @@ class AssertOp(PureOp):
 
     name = "payload.assert"
     custom_directives = (ConditionOf,)
-    value = operand_def(_T)
+    value = operand_def(SAME_TYPE)
     condition = operand_def()
     message = prop_def(StringAttr)
     place = opt_prop_def(StringAttr)
-    result = result_def(_T)
+    result = result_def(SAME_TYPE)
     assembly_format = (
         "$value `where` $condition `,` $message (`at` $place^)? attr-dict"
         " `:` custom<ConditionOf>(type($value), type($condition))"

@@ -18,13 +18,13 @@ An operation that lists `DIRECTIVES` as its `custom_directives` writes them in i
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr
-from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, traits_def
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import AnyAttr, IRDLOperation, VarConstraint, traits_def
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
@@ -42,13 +42,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, OpTrait, Pure
 from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BASES
-from ..shapes.extents import (
-    COUNT,
-    EXTENT,
-    SymbolAttr,
-    parse_bounds,
-    print_bounds,
-)
+from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_bounds
 from .attribute_format import INT, Parameter, listed
 from .builders import BuiltOp
 
@@ -216,8 +210,39 @@ class IndexTypes(CustomDirective):
             printer.print_list([*self.first.get(op), *self.second.get(op)], printer.print_attribute)
 
 
+@irdl_custom_directive
+class DerivedTypes(CustomDirective, ABC):
+    """The type of one value; those of others follow from it."""
+
+    given: TypeDirective
+    derived: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        t = parser.parse_type()
+        self.given.set(state, (t,))
+        self.derived.set(state, self.types_from(t, parser))
+
+    @abstractmethod
+    def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
+        """The types that follow from `t`; raises what the parser does for one that it must not be."""
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_list(self.given.get(op), printer.print_attribute)
+
+
 DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes)
 """All directives of this file."""
+
+
+SAME_TYPE = VarConstraint("T", AnyAttr())
+"""What the operands and results of one type have in common, or containers of it."""
+
+NUMBERS = DenseArrayBase.constr(i64)
+"""What a property is that holds numbers, `[0, 2]`."""
+
+NO_NUMBERS = DenseArrayBase.from_list(i64, [])
+"""Such a property without any."""
 
 
 class FormattedOp(BuiltOp):
@@ -234,6 +259,12 @@ class PureOp(FormattedOp):
     """One without effects: unused it disappears, and equal ones are one."""
 
     traits = traits_def(Pure())
+
+
+class WritingOp(FormattedOp):
+    """One that writes memory, or makes some."""
+
+    traits = traits_def(MemoryWriteEffect())
 
 
 class OrderedOp(FormattedOp):

@@ -14,17 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
-    BytesAttr,
-    DenseArrayBase,
-    IntAttr,
-    StringAttr,
-    SymbolRefAttr,
-    UnitAttr,
-    i64,
-)
+from xdsl.dialects import builtin
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, VarOperandDef, VerificationContext
@@ -35,30 +25,30 @@ def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
     """`value` as an attribute of the class `kind`; None for a flag that is not set. Raises TypeError."""
     if value is None or isinstance(value, Attribute):
         return value
-    if kind is UnitAttr:
-        return UnitAttr() if value else None
-    if kind is DenseArrayBase:
-        return DenseArrayBase(i64, BytesAttr(i64.pack([*value])))  # registers of a tile may be tens of thousands
-    if kind is ArrayAttr:
+    if kind is builtin.UnitAttr:
+        return builtin.UnitAttr() if value else None
+    if kind is builtin.DenseArrayBase:  # registers of a tile may be tens of thousands
+        return builtin.DenseArrayBase(builtin.i64, builtin.BytesAttr(builtin.i64.pack([*value])))
+    if kind is builtin.ArrayAttr:
         return _array(value)
     if issubclass(kind, EnumAttribute):
         return cast(Any, kind)(kind.enum_type(value))
-    if kind in (IntAttr, StringAttr, SymbolRefAttr, AffineMapAttr):
+    if kind in (builtin.IntAttr, builtin.StringAttr, builtin.SymbolRefAttr, builtin.AffineMapAttr):
         return cast(Any, kind)(value)
     raise TypeError(f"{value!r} is no {kind.name}")
 
 
-def _array(values: Iterable[Any]) -> ArrayAttr[Attribute]:
+def _array(values: Iterable[Any]) -> builtin.ArrayAttr[Attribute]:
     """Numbers, words, attributes and lists of them as an attribute."""
 
     def element(value: Any) -> Attribute:
         if isinstance(value, Attribute):
             return value
         if isinstance(value, int):
-            return IntAttr(value)
-        return StringAttr(value) if isinstance(value, str) else _array(value)
+            return builtin.IntAttr(value)
+        return builtin.StringAttr(value) if isinstance(value, str) else _array(value)
 
-    return ArrayAttr([element(v) for v in values])
+    return builtin.ArrayAttr([element(v) for v in values])
 
 
 @cache

@@ -11,17 +11,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TypeVar
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    CallSiteLoc,
-    FileLineColLoc,
-    FusedLoc,
-    IntAttr,
-    LocationAttr,
-    NameLoc,
-    StringAttr,
-    UnknownLoc,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.hints import isa
 
@@ -30,9 +20,9 @@ from ...errors import CompileError, ScheduleError
 Op = TypeVar("Op", bound=Operation)
 
 
-def file_location(file: str, line: int, column: int = 0) -> FileLineColLoc:
+def file_location(file: str, line: int, column: int = 0) -> builtin.FileLineColLoc:
     """The location `file:line:column`. Lines and columns count from 1; column 0 means that it is not known."""
-    return FileLineColLoc(StringAttr(file), IntAttr(line), IntAttr(column))
+    return builtin.FileLineColLoc(builtin.StringAttr(file), builtin.IntAttr(line), builtin.IntAttr(column))
 
 
 def ancestors(op: Operation) -> Iterator[Operation]:
@@ -46,21 +36,21 @@ def enclosing(op: Operation, kind: type[Op]) -> Op | None:
     return next((around for around in ancestors(op) if isinstance(around, kind)), None)
 
 
-def location_of(op: Operation) -> LocationAttr:
+def location_of(op: Operation) -> builtin.LocationAttr:
     """The location of `op`, or of the nearest op around it that has one; `UnknownLoc` if there is none."""
     locations = (o.location for o in chain((op,), ancestors(op)))
-    return next((at for at in locations if not isinstance(at, UnknownLoc)), op.location)
+    return next((at for at in locations if not isinstance(at, builtin.UnknownLoc)), op.location)
 
 
-def file_line_of(location: Attribute) -> FileLineColLoc | None:
+def file_line_of(location: Attribute) -> builtin.FileLineColLoc | None:
     """The first file position inside `location` (through names, fusions and call sites), if there is one."""
-    if isinstance(location, FileLineColLoc):
+    if isinstance(location, builtin.FileLineColLoc):
         return location
-    if isinstance(location, NameLoc):
+    if isinstance(location, builtin.NameLoc):
         return file_line_of(location.location)
-    if isinstance(location, CallSiteLoc):
+    if isinstance(location, builtin.CallSiteLoc):
         return file_line_of(location.callee) or file_line_of(location.caller)
-    if isinstance(location, FusedLoc) and isa(location.locations, ArrayAttr[Attribute]):
+    if isinstance(location, builtin.FusedLoc) and isa(location.locations, builtin.ArrayAttr[Attribute]):
         for inner in location.locations:
             found = file_line_of(inner)
             if found is not None:
@@ -110,9 +100,9 @@ def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
     For passes that build ops without a rewriter; `rewriting.rewrite_module` does it by itself.
     """
     location = location_of(source)
-    if isinstance(location, UnknownLoc):
+    if isinstance(location, builtin.UnknownLoc):
         return
     for target in targets:
         for op in target.walk():
-            if isinstance(op.location, UnknownLoc):
+            if isinstance(op.location, builtin.UnknownLoc):
                 op.location = location

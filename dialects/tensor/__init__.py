@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntegerAttr, IntegerType, TensorType, i64
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, IntegerType, TensorType, i64
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
-    AnyAttr,
     VarConstraint,
     base,
     irdl_op_definition,
@@ -30,7 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_type
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, extents_of, tensor_of
-from ..support.assembly import PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, PureOp
 from .reduction_kinds import (
     KindAttr as KindAttr,
     ReductionKind as ReductionKind,
@@ -59,11 +58,10 @@ class IndexMapOp(PureOp):
     """
 
     name = "tensor.index_map"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(TensorType.constr(T))
+    source = operand_def(TensorType.constr(SAME_TYPE))
     map = prop_def(AffineMapAttr)
     domain = opt_prop_def(DomainAttr)
-    fill = opt_operand_def(T)
+    fill = opt_operand_def(SAME_TYPE)
     result = result_def(base(TensorType))
     assembly_format = (
         "$source `[` $map `]` (`where` $domain^)? (`else` $fill^)? attr-dict `:` type($source) `->` type($result)"
@@ -179,7 +177,7 @@ class ReduceOp(PureOp):
     name = "tensor.reduce"
     kind = prop_def(KindAttr)
     source = operand_def(base(TensorType))
-    dims = prop_def(DenseArrayBase.constr(i64))
+    dims = prop_def(NUMBERS)
     result = result_def(base(TensorType))
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 

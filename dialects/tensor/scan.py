@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, SymbolRefAttr, TensorType, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, SymbolRefAttr, TensorType, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, base, irdl_op_definition, prop_def, var_operand_def, var_result_def
@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
 from ..shapes.extents import extents_of, tensor_of
-from ..support.assembly import PureOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, PureOp
 
 
 @irdl_op_definition
@@ -34,7 +34,7 @@ class ScanOp(PureOp):
     name = "tensor.scan"
     step = prop_def(SymbolRefAttr)
     count = prop_def(IntegerAttr.constr(i64))
-    history = prop_def(DenseArrayBase.constr(i64), default_value=DenseArrayBase.from_list(i64, []))
+    history = prop_def(NUMBERS, default_value=NO_NUMBERS)
     carries = var_operand_def(base(TensorType))
     each = var_operand_def(base(TensorType))
     shared = var_operand_def(base(TensorType))

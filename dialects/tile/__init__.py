@@ -12,14 +12,11 @@ writes, so loads are pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, MemRefType, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType, StringAttr, TensorType
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
-    AnyAttr,
     AttrSizedOperandSegments,
-    VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
@@ -36,7 +33,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of
 from ..shapes.domain import DomainAttr, verify_access
-from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, OrderedOp, PureOp, WritingOp
 from ..support.builders import definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp, verify_places
@@ -82,12 +79,11 @@ class LoadOp(PureOp):
     """
 
     name = "tile.load"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(MemRefType.constr(T))
+    source = operand_def(MemRefType.constr(SAME_TYPE))
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def()
     domain = opt_prop_def(DomainAttr)
-    fill = opt_operand_def(T)
+    fill = opt_operand_def(SAME_TYPE)
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
@@ -117,7 +113,7 @@ class _WriteOp(FormattedOp):
 
 
 @irdl_op_definition
-class StoreOp(_WriteOp):
+class StoreOp(_WriteOp, WritingOp):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
 
     ```
@@ -126,7 +122,6 @@ class StoreOp(_WriteOp):
     """
 
     name = "tile.store"
-    traits = traits_def(MemoryWriteEffect())
 
 
 @irdl_op_definition
@@ -187,7 +182,7 @@ class BroadcastOp(PureOp):
 
     name = "tile.broadcast"
     source = operand_def()
-    along = prop_def(DenseArrayBase.constr(i64))
+    along = prop_def(NUMBERS)
     result = result_def(base(TensorType))
     assembly_format = "$source `along` $along attr-dict `:` type($source) `->` type($result)"
 
@@ -210,7 +205,7 @@ class ReduceOp(PureOp):
     name = "tile.reduce"
     kind = prop_def(KindAttr)
     source = operand_def(base(TensorType))
-    dims = prop_def(DenseArrayBase.constr(i64))
+    dims = prop_def(NUMBERS)
     result = result_def()
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 

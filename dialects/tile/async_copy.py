@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntAttr, MemRefType, TensorType, i1, i64
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, TensorType, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
@@ -18,7 +18,6 @@ from xdsl.irdl import (
     AttrSizedOperandSegments,
     RangeOf,
     RangeVarConstraint,
-    VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
@@ -26,11 +25,9 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr, SharedAttr
@@ -38,7 +35,7 @@ from ..payload import element_type, shape_of, with_element
 from ..shapes.affine import DIM, Form, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import extents_of
-from ..support.assembly import FormattedOp, PureOp
+from ..support.assembly import NUMBERS, SAME_TYPE, PureOp, WritingOp
 
 
 @irdl_op_definition
@@ -56,8 +53,7 @@ class StageAsyncOp(PureOp):
     """
 
     name = "tile.stage_async"
-    T: ClassVar = VarConstraint("T", AnyAttr())
-    source = operand_def(MemRefType.constr(T))
+    source = operand_def(MemRefType.constr(SAME_TYPE))
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
     domain = opt_prop_def(DomainAttr)
@@ -79,7 +75,7 @@ class StageAsyncOp(PureOp):
 
 
 @irdl_op_definition
-class CommitOp(FormattedOp):
+class CommitOp(WritingOp):
     """Close a group: all copies since the last group.
 
     ```
@@ -88,7 +84,6 @@ class CommitOp(FormattedOp):
     """
 
     name = "tile.commit"
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict"
 
 
@@ -127,7 +122,7 @@ class SliceOp(PureOp):
 
     name = "tile.slice"
     source = operand_def(base(TensorType))
-    at = prop_def(DenseArrayBase.constr(i64))
+    at = prop_def(NUMBERS)
     result = result_def(base(TensorType))
     assembly_format = "$source `at` $at attr-dict `:` type($source) `->` type($result)"
 
@@ -143,7 +138,7 @@ class SliceOp(PureOp):
 
 
 @irdl_op_definition
-class TmaStoreOp(FormattedOp):
+class TmaStoreOp(WritingOp):
     """Write a tile in shared memory as a box of a buffer: buffer[map(t)[symbols]] = value[t] for the elements inside of
     the buffer. One thread (of each warpgroup that has a part of it) starts the copy, nobody waits for it.
 
@@ -160,7 +155,6 @@ class TmaStoreOp(FormattedOp):
     target = operand_def(base(MemRefType))
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = (
         "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` attr-dict"
         " `:` type($value) `,` type($target) (`,` type($symbols)^)?"

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    IndexType,
-    IntAttr,
-    MemRefType,
-    ModuleOp,
-    SymbolNameConstraint,
-    SymbolRefAttr,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -51,11 +43,11 @@ class KernelOp(FormattedOp):
     """
 
     name = "tile.kernel"
-    sym_name = prop_def(SymbolNameConstraint())
-    grid = prop_def(ArrayAttr[IntAttr | CountAttr])
-    warps = prop_def(IntAttr)
-    cluster = prop_def(IntAttr, default_value=IntAttr(1))
-    lanes = prop_def(IntAttr, default_value=IntAttr(LANES))
+    sym_name = prop_def(builtin.SymbolNameConstraint())
+    grid = prop_def(builtin.ArrayAttr[builtin.IntAttr | CountAttr])
+    warps = prop_def(builtin.IntAttr)
+    cluster = prop_def(builtin.IntAttr, default_value=builtin.IntAttr(1))
+    lanes = prop_def(builtin.IntAttr, default_value=builtin.IntAttr(LANES))
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
     assembly_format = (
@@ -78,12 +70,12 @@ class KernelOp(FormattedOp):
     @property
     def buffers(self) -> tuple[BlockArgument, ...]:
         """The memref arguments, inputs before results."""
-        return tuple(a for a in self.body.block.args if isinstance(a.type, MemRefType))
+        return tuple(a for a in self.body.block.args if isinstance(a.type, builtin.MemRefType))
 
     @property
     def blocks(self) -> tuple[SSAValue, ...]:
         """The block indices, one for each extent of the grid."""
-        return tuple(a for a in self.body.block.args if isinstance(a.type, IndexType))
+        return tuple(a for a in self.body.block.args if isinstance(a.type, builtin.IndexType))
 
     @property
     def grid_shape(self) -> tuple[Count, ...]:
@@ -94,7 +86,9 @@ class KernelOp(FormattedOp):
         types = [a.type for a in self.body.block.args]
         blocks = len(self.grid_shape)
         head, tail = types[: len(types) - blocks], types[len(types) - blocks :]
-        if any(not isinstance(t, IndexType) for t in tail) or any(not isinstance(t, MemRefType) for t in head):
+        if any(not isinstance(t, builtin.IndexType) for t in tail) or any(
+            not isinstance(t, builtin.MemRefType) for t in head
+        ):
             raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
         if self.warps.data not in (1, 2, 4, 8, 16, 32):
             raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
@@ -124,7 +118,7 @@ class LaunchOp(PureOp):
     """
 
     name = "tile.launch"
-    kernel = prop_def(SymbolRefAttr)
+    kernel = prop_def(builtin.SymbolRefAttr)
     inputs = var_operand_def()
     start = opt_operand_def()
     res = var_result_def()
@@ -136,7 +130,7 @@ class LaunchOp(PureOp):
 
     def verify_(self) -> None:
         root = self.get_toplevel_object()
-        if not isinstance(root, ModuleOp):
+        if not isinstance(root, builtin.ModuleOp):
             return  # still being built
         name = self.kernel.string_value()
         kernel = SymbolTable.lookup_symbol(root, name)

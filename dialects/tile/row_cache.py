@@ -21,11 +21,11 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import MemoryReadEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
-from ..support.assembly import FormattedOp, PureOp
+from ..support.assembly import FormattedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr
 from ..support.locations import enclosing
 from .kernel import KernelOp
@@ -61,7 +61,7 @@ class RowBufferType(FormattedAttr, TypeAttribute):
 
 
 @irdl_op_definition
-class RowBufferOp(FormattedOp):
+class RowBufferOp(WritingOp):
     """A new row; what is in its places is undefined.
 
     ```
@@ -71,12 +71,11 @@ class RowBufferOp(FormattedOp):
 
     name = "tile.row_buffer"
     result = result_def(base(RowBufferType))
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict `:` type($result)"
 
 
 @irdl_op_definition
-class RowBufferStoreOp(FormattedOp):
+class RowBufferStoreOp(WritingOp):
     """Put a tile into a place of a row.
 
     ```
@@ -88,7 +87,6 @@ class RowBufferStoreOp(FormattedOp):
     value = operand_def(base(TensorType))
     row = operand_def(base(RowBufferType))
     place = operand_def(IndexType())
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = "$value `,` $row `` `[` $place `]` attr-dict `:` type($value) `,` type($row)"
 
     def verify_(self) -> None:

@@ -10,20 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
-    DenseArrayBase,
-    IndexType,
-    IntAttr,
-    MemRefType,
-    UnitAttr,
-    i1,
-    i64,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_attr_definition,
     irdl_op_definition,
@@ -37,19 +26,11 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.irdl.declarative_assembly_format import (
-    CustomDirective,
-    ParsingState,
-    PrintingState,
-    TypeDirective,
-    irdl_custom_directive,
-)
 from xdsl.parser import Parser
-from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
+from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, DerivedTypes, OrderedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
 from .async_copy import is_in_shared, verify_box, verify_places
@@ -62,13 +43,13 @@ class RingType(FormattedAttr, TypeAttribute):
 
     name = "tile.ring"
     FORMAT = (INT, " of ", listed(TYPE))
-    slots: IntAttr
-    tiles: ArrayAttr[Attribute]
+    slots: builtin.IntAttr
+    tiles: builtin.ArrayAttr[Attribute]
 
     @staticmethod
     def get(slots: int, tiles: Sequence[Attribute]) -> RingType:
         """The ring of groups of `tiles`."""
-        return RingType(IntAttr(slots), ArrayAttr(tiles))
+        return RingType(builtin.IntAttr(slots), builtin.ArrayAttr(tiles))
 
     def verify(self) -> None:
         if self.slots.data < 1:
@@ -89,26 +70,15 @@ def slots_of(ring: SSAValue) -> int:
     return ring.type.slots.data
 
 
-@irdl_custom_directive
-class RingTypes(CustomDirective):
+class RingTypes(DerivedTypes):
     """The type of a ring; those of the tiles in a slot follow from it."""
 
-    ring: TypeDirective
-    tiles: TypeDirective
-
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        if not isinstance(t := parser.parse_type(), RingType):
-            parser.raise_error("expected a ring")
-        self.ring.set(state, (t,))
-        self.tiles.set(state, tuple(t.tiles))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        printer.print_list(self.ring.get(op), printer.print_attribute)
+    def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
+        return tuple(t.tiles) if isinstance(t, RingType) else parser.raise_error("expected a ring")
 
 
 @irdl_op_definition
-class RingOp(FormattedOp):
+class RingOp(WritingOp):
     """A new ring, empty.
 
     ```
@@ -118,7 +88,6 @@ class RingOp(FormattedOp):
 
     name = "tile.ring"
     result = result_def(base(RingType))
-    traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict `:` type($result)"
 
 
@@ -138,10 +107,10 @@ class TmaLoadOp(PureOp):
     """
 
     name = "tile.tma_load"
-    source = operand_def(base(MemRefType))
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def(IndexType())
-    multicast = opt_prop_def(UnitAttr)
+    source = operand_def(base(builtin.MemRefType))
+    map = prop_def(builtin.AffineMapAttr)
+    symbols = var_operand_def(builtin.IndexType())
+    multicast = opt_prop_def(builtin.UnitAttr)
     result = result_def()
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $symbols `)` (`multicast` $multicast^)? attr-dict"
@@ -216,8 +185,8 @@ class ConsumerReleaseOp(OrderedOp):
 
     name = "tile.consumer_release"
     ring = operand_def(base(RingType))
-    condition = opt_operand_def(i1)
-    pending = opt_prop_def(IntAttr)
+    condition = opt_operand_def(builtin.i1)
+    pending = opt_prop_def(builtin.IntAttr)
     assembly_format = "$ring (`pending` custom<Int>($pending)^)? (`if` $condition^)? attr-dict `:` type($ring)"
 
     @property
@@ -231,7 +200,7 @@ class ConsumerReleaseOp(OrderedOp):
 
 
 @irdl_op_definition
-class WarpSpecializeOp(FormattedOp):
+class WarpSpecializeOp(OrderedOp):
     """A consumer and a producer, who run at the same time.
 
     The consumer is the kernel's program; its warps are those that hold tiles, the kernel's. The producer has further
@@ -250,9 +219,9 @@ class WarpSpecializeOp(FormattedOp):
     name = "tile.warp_specialize"
     consumer = region_def("single_block")
     producer = region_def("single_block")
-    warps = prop_def(IntAttr)
-    registers = prop_def(DenseArrayBase.constr(i64), default_value=DenseArrayBase.from_list(i64, []))
-    traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
+    warps = prop_def(builtin.IntAttr)
+    registers = prop_def(NUMBERS, default_value=NO_NUMBERS)
+    traits = traits_def(NoTerminator())
     assembly_format = (
         "custom<Body>($consumer) `producer` `warps` custom<Int>($warps) (`registers` $registers^)?"
         " attr-dict-with-keyword custom<Body>($producer)"

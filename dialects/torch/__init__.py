@@ -20,24 +20,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    BFloat16Type,
-    BoolAttr,
-    Float8E4M3FNType,
-    Float8E5M2Type,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    FloatAttr,
-    IntegerAttr,
-    IntegerType,
-    StringAttr,
-    TensorType,
-    f64,
-    i1,
-    i64,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -83,7 +66,15 @@ class NoneAttr(ParametrizedAttribute):
 
 _OPERAND = OperandAttr()
 _NONE = NoneAttr()
-_DTYPES = (Float8E4M3FNType, Float8E5M2Type, Float16Type, BFloat16Type, Float32Type, Float64Type, IntegerType)
+_DTYPES = (
+    builtin.Float8E4M3FNType,
+    builtin.Float8E5M2Type,
+    builtin.Float16Type,
+    builtin.BFloat16Type,
+    builtin.Float32Type,
+    builtin.Float64Type,
+    builtin.IntegerType,
+)
 
 
 def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute:
@@ -93,10 +84,10 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
     """
     if argument.is_list and isinstance(value, list | tuple):
         element = argument.element()
-        return ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
+        return builtin.ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
     number = isinstance(value, int | float | SymbolAttr) and not isinstance(value, bool)
     if argument.is_list and argument.length and number:
-        return ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
+        return builtin.ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
     if value is None and argument.optional:
         return _NONE
     attribute = _scalar_attribute(value, argument, operands)
@@ -111,15 +102,17 @@ def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -
         operands.append(value)  # pyright: ignore[reportUnknownArgumentType]
         return _OPERAND
     if isinstance(value, bool):
-        return BoolAttr.from_bool(value) if base in ("bool", "Scalar") else None
+        return builtin.BoolAttr.from_bool(value) if base in ("bool", "Scalar") else None
     if isinstance(value, int) and base in ("int", "Scalar", "float"):
-        return FloatAttr(float(value), f64) if base == "float" else IntegerAttr(value, i64)
+        return (
+            builtin.FloatAttr(float(value), builtin.f64) if base == "float" else builtin.IntegerAttr(value, builtin.i64)
+        )
     if isinstance(value, float) and base in ("float", "Scalar"):
-        return FloatAttr(value, f64)
+        return builtin.FloatAttr(value, builtin.f64)
     if isinstance(value, SymbolAttr) and base in ("int", "Scalar"):
         return value
     if isinstance(value, str) and base in ("str", "Layout", "Device", "MemoryFormat"):
-        return StringAttr(value)
+        return builtin.StringAttr(value)
     if isinstance(value, Attribute) and base == "ScalarType" and isinstance(value, _DTYPES):
         return value  # pyright: ignore[reportUnknownVariableType]
     return None
@@ -135,17 +128,17 @@ def _describe(value: object) -> str:
 
 def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
     """The inverse of `to_attribute`: takes tensors from `operands`."""
-    if isinstance(attribute, ArrayAttr):
+    if isinstance(attribute, builtin.ArrayAttr):
         return [from_attribute(a, operands) for a in attribute]  # pyright: ignore
     if isinstance(attribute, OperandAttr):
         return next(operands)
     if isinstance(attribute, NoneAttr):
         return None
-    if isinstance(attribute, IntegerAttr):
+    if isinstance(attribute, builtin.IntegerAttr):
         number = attribute.value.data
-        return bool(number) if attribute.type == i1 else number  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(attribute, FloatAttr | StringAttr):
-        return attribute.value.data if isinstance(attribute, FloatAttr) else attribute.data
+        return bool(number) if attribute.type == builtin.i1 else number  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(attribute, builtin.FloatAttr | builtin.StringAttr):
+        return attribute.value.data if isinstance(attribute, builtin.FloatAttr) else attribute.data
     return attribute
 
 
@@ -154,7 +147,7 @@ class AtenOp(IRDLOperation):
 
     SCHEMA: ClassVar[Schema]
     inputs = var_operand_def()
-    arguments = prop_def(ArrayAttr)
+    arguments = prop_def(builtin.ArrayAttr)
     outputs = var_result_def()
     traits = traits_def(Pure())
 
@@ -181,7 +174,7 @@ class AtenOp(IRDLOperation):
             raise VerifyException("the arguments do not mention each operand once")
         _bind(self.SCHEMA, self.values, [])
         for t in (*self.operand_types, *self.result_types):
-            if not isinstance(t, TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
+            if not isinstance(t, builtin.TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
                 raise VerifyException(f"{t} is not a tensor of a supported data type")
             extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
         want = len(self.SCHEMA.results)
@@ -221,7 +214,7 @@ class AtenOp(IRDLOperation):
         printer.print_function_type(self.operand_types, self.result_types)
 
 
-def _bind(schema: Schema, given: Mapping[str, object], operands: list[Leaf]) -> ArrayAttr[Attribute]:
+def _bind(schema: Schema, given: Mapping[str, object], operands: list[Leaf]) -> builtin.ArrayAttr[Attribute]:
     unknown = [name for name in given if name not in schema.names]
     if unknown:
         raise VerifyException(f"unknown argument {unknown[0]!r} (arguments: {', '.join(schema.names) or 'none'})")
@@ -230,11 +223,11 @@ def _bind(schema: Schema, given: Mapping[str, object], operands: list[Leaf]) -> 
         if argument.name not in given and not argument.has_default:
             raise VerifyException(f"missing argument {argument.name!r}")
         attributes.append(to_attribute(given.get(argument.name, argument.default), argument, operands))
-    return ArrayAttr(attributes)
+    return builtin.ArrayAttr(attributes)
 
 
 def _count_operands(attribute: Attribute) -> int:
-    if isinstance(attribute, ArrayAttr):
+    if isinstance(attribute, builtin.ArrayAttr):
         return sum(_count_operands(a) for a in attribute)  # pyright: ignore
     return int(isinstance(attribute, OperandAttr))
 

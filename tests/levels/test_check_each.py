@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deplodock.backend.check_each import Checker, make_inputs, within
-from deplodock.backend.emulator.build import host_compiler
+from deplodock.backend.host_compiler import compiler
 from deplodock.backend.interpreter.running import main_function
 from deplodock.dialects.loop.work import count_flops
 from deplodock.dialects.shapes.binding import Sizes
@@ -84,11 +84,11 @@ def test_all_levels_agree():
 
 
 def test_races_that_nobody_looked_for_are_told(monkeypatch: pytest.MonkeyPatch):
-    def missing() -> str:
+    def missing(emulator: bool = False) -> str:
         raise ExecutionError("there is no g++")
 
-    for compiler, told in ((host_compiler, False), (missing, True)):
-        monkeypatch.setattr("deplodock.backend.emulator.build.host_compiler", compiler)
+    for found, told in ((compiler, False), (missing, True)):
+        monkeypatch.setattr("deplodock.backend.host_compiler.compiler", found)
         checker = Checker(module(TENSOR))
         checker.after("to-kernel", module(KERNEL))
         assert ("races were not looked for: there is no g++" in checker.summary()) == told

@@ -186,18 +186,26 @@ def test_rounding_to_storage(t: str) -> None:
 
 @pytest.mark.parametrize("t", ["f32", "f64", "i64", "i32", "i8", "i1"])
 def test_folds_and_butterflies(t: str) -> None:
-    kinds = ["add", "mul", "max", "min"] + ([] if t[0] == "f" else ["and", "or"])
+    kinds = ["add", "mul", "max", "min"] + ([] if t[0] == "f" else ["and", "or", "xor"])
     combine = {"add": "addf", "mul": "mulf", "max": "maximumf", "min": "minimumf"}
     if t[0] == "i":
-        combine = {"add": "addi", "mul": "muli", "max": "maxsi", "min": "minsi", "and": "andi", "or": "ori"}
+        combine = {
+            "add": "addi",
+            "mul": "muli",
+            "max": "maxsi",
+            "min": "minsi",
+            "and": "andi",
+            "or": "ori",
+            "xor": "xori",
+        }
     lines, results = [], 0
     for kind in kinds:
         for bits, left, back in (([0], 2, "0, 0, 1, 1"), ([1], 2, "0, 1, 0, 1"), ([0, 1], 1, "0, 0, 0, 0")):
             v = f"{results}"
             lines.append(
-                f"%f{v} = kernel.reduce_registers {kind} %r_x over {bits} : vector<4x{t}> -> vector<{left}x{t}>"
+                f"%{v}0 = kernel.reduce_registers {kind} %r_x over {bits} : vector<4x{t}> -> vector<{left}x{t}>"
             )
-            lines.append(f"%p{v} = kernel.shuffle_registers %f{v} from [{back}] : vector<{left}x{t}> -> vector<4x{t}>")
+            lines.append(f"%p{v} = kernel.shuffle_registers %{v}0 from [{back}] : vector<{left}x{t}> -> vector<4x{t}>")
             value = f"%p{v}"
             for mask in (16, 8, 1, 2, 4):
                 lines.append(f"%s{v}_{mask}a = kernel.shuffle_xor {value} by {mask} : vector<4x{t}>")

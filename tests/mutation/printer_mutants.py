@@ -39,8 +39,8 @@ PRINTER_CODE = [
         "exclusive or as sum",
         "transpose",
         access.exclusive,
-        "f'{A} ^ {B}'",
-        "f'{A} + {B}'",
+        "infix(A, '^', B, _)",
+        "add(A, B)",
     ),
     in_printer(
         "no exclusive or",

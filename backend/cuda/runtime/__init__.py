@@ -21,7 +21,7 @@ from ... import calls
 from ...dtypes import DTYPES
 from ...launch_plan import EagerStep, LaunchPlan, make_plan
 from ...planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
-from ...spans import Span
+from ...timing import Span
 from ..machine_code import unpack
 from .driver import check_driver, driver_version
 from .graphs import LaunchGraph, Moving, all_addresses
@@ -157,7 +157,8 @@ class CudaProgram:
         if clock is None and not capturing and not plan.eager:
             self.launch(launches, [t.data_ptr() for t in (*inputs, *outputs)])
         else:
-            self._launch_steps(launches, [*inputs, *outputs], clock)
+            arguments = [*inputs, *outputs]
+            self._launch_steps(launches, [t.data_ptr() for t in arguments], arguments, clock)
         if self.asserts and not capturing:
             self._wait()
         return outputs if stays else [t.cpu() for t in outputs]
@@ -172,30 +173,27 @@ class CudaProgram:
     def launch(self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None = None) -> None:
         """Launch a program of which nothing is left to PyTorch, as a graph if there is one. `addresses` and `like` are
         as for `LaunchGraph.launch`. Raises ExecutionError."""
-        stream = self.torch.cuda.current_stream(self.device)
-        with self.cupy.cuda.Device(self.device.index):
-            if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
+        if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
+            stream = self.torch.cuda.current_stream(self.device)
+            with self.cupy.cuda.Device(self.device.index):
                 graph = self._graph(launches, addresses, like, stream)
                 if graph is not None and graph.launch(addresses, stream, like):
                     return
-            places = all_addresses(addresses, like)
-            scratch = self._arena(launches.plan)
-            frame, launch, handle = launches.take(), self.cupy.cuda.driver.launchKernel, stream.cuda_stream
-            frame.fill(launches, [*places, 0 if scratch is None else scratch.data_ptr()], encode)
-            try:
-                for head, parameters in frame.steps:
-                    launch(*head, handle, parameters, 0)
-            except self.cupy.cuda.driver.CUDADriverError as error:
-                raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
-        launches.give_back(frame)
+        self._launch_steps(launches, all_addresses(addresses, like))
 
-    def _launch_steps(self, launches: PreparedLaunches, arguments: Sequence[Any], clock: list[Any] | None) -> None:
-        """All steps of a call, those of PyTorch among them, with an event around each for the `clock`. Raises
-        ExecutionError."""
+    def _launch_steps(
+        self,
+        launches: PreparedLaunches,
+        addresses: Sequence[int],
+        arguments: Sequence[Any] = (),
+        clock: list[Any] | None = None,
+    ) -> None:
+        """All steps of a call whose arguments lie at `addresses`, with an event around each for the `clock`. Steps of
+        PyTorch take the `arguments` as tensors. Raises ExecutionError."""
         torch, plan = self.torch, launches.plan
         scratch = self._arena(plan)
         frame, launch = launches.take(), self.cupy.cuda.driver.launchKernel
-        frame.fill(launches, [0 if t is None else t.data_ptr() for t in (*arguments, scratch)], encode)
+        frame.fill(launches, [*addresses, 0 if scratch is None else scratch.data_ptr()], encode)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         try:
             with self.cupy.cuda.Device(self.device.index):

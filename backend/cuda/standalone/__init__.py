@@ -20,6 +20,7 @@ from ....dialects.shapes.extents import static
 from ....errors import CompileError, ExecutionError, UnsupportedError
 from ...check_each import factor_roundoff, reduction_length, tolerance
 from ...dtypes import DTYPES
+from ...interpreter.exact import mix
 from ...launch_plan import Buffer, LaunchPlan, make_plan
 from ...reference import run
 from ..runtime.tensor_maps import Encoding, encoding
@@ -69,10 +70,7 @@ def random_words(stream: int, count: int) -> np.ndarray:
     """The first `count` 64-bit words of a stream of the generator (SplitMix64 of a counter)."""
     with np.errstate(over="ignore"):
         x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        x += np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        return mix(x, stream * 0xD1B54A32D192ED03 % (1 << 64))
 
 
 def make_input(buffer: Buffer, stream: int) -> np.ndarray:

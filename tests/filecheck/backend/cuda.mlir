@@ -107,7 +107,7 @@ kernel.func @conditions(%x: memref<128xf32>, %y: memref<128xf32>) grid [1] warps
 
 // Offsets in shared memory that overlap are combined by exclusive or; one that steps apart stays one term.
 // CHECK: ld2(&a[i], &s[lane ^ (i * 16)]);
-// CHECK: b[i] = s[lane ^ (i & 1) * 3 ^ (i >> 1 & 1) * 6];
+// CHECK: b[i] = s[lane ^ (((i & 1) * 3) ^ ((i >> 1) * 6))];
 kernel.func @exclusive(%y: memref<128xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<128xf32, "shared">
   %lane = kernel.id lane
