@@ -12,12 +12,14 @@ The target `auto` is the GPU where there is one, else `cpu` where there is a C++
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from xdsl.dialects.builtin import ModuleOp
 
 from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import compiler_build
@@ -31,7 +33,7 @@ from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
 
 if TYPE_CHECKING:
-    from ..backend.cpu.runtime import CpuProgram
+    from ..backend.cpu.runtime import CpuPlan, CpuProgram
     from ..backend.cuda.runtime import CudaProgram
 
 EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
@@ -105,7 +107,8 @@ def _made(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> E
         program = _cuda(compilation, cuda_graphs)
         return Executor(name, why, program.run, program.trace, program)
     if name == "cpu":
-        program = _cpu(compilation)
+        kernels, text = compilation.at("kernel"), compilation.cpp
+        program = cpu_program(compilation.target, kernels, text, compilation.eager)
         return Executor(name, why, program.run, program.trace, program)
     return Executor(name, why, _INTERPRETERS[name](compilation))
 
@@ -188,17 +191,21 @@ def _cuda(compilation: Compilation, graphs: bool) -> CudaProgram:
     return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager, graphs)
 
 
-def _cpu(compilation: Compilation) -> CpuProgram:
+def cpu_program(
+    target: str, kernels: ModuleOp | CpuPlan, text: str | Path, eager: Mapping[str, EagerCall] | None = None
+) -> CpuProgram:
+    """What runs a program for `target`, some cores: its kernel level, or what has to be known of that, and its C++ or
+    what was built of it. Raises TargetError if the processor has not the instruction set, ExecutionError if there is
+    no compiler."""
     from ..backend.cpu.build import build
     from ..backend.cpu.runtime import CpuProgram
 
-    target = get_target(compilation.target)
-    assert target.core is not None
-    if target.core.isa in ISAS and not has_isa(target.core.isa):
-        raise TargetError(f"this processor ({processor()}) does not have {target.core.isa}", argument="target")
-    text = build(compilation.cpp, target.core.march())
-    most = None if compilation.target == CPU.name else target.sms
-    return CpuProgram(compilation.at("kernel"), text, eager=compilation.eager, cores=most)
+    found = get_target(target)
+    assert found.core is not None
+    if found.core.isa in ISAS and not has_isa(found.core.isa):
+        raise TargetError(f"this processor ({processor()}) does not have {found.core.isa}", argument="target")
+    binary = text if isinstance(text, Path) else build(text, found.core.march())
+    return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else found.sms)
 
 
 def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
