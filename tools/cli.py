@@ -372,7 +372,7 @@ def _described(error: Exception) -> dict[str, str | None]:
 def _message(error: Exception, arguments: list[str]) -> str:
     """One line for an error, with source and caret where its place is known."""
     from ..errors import CompileError, raised_at
-    from .diagnostics import render_error
+    from .terminal import render_error
 
     if isinstance(error, CompileError):
         code = next((arguments[i + 1] for i, a in enumerate(arguments[:-1]) if a in ("-c", "--code")), "")

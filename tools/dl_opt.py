@@ -31,9 +31,9 @@ from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_pa
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from . import terminal
-from .diagnostics import render_error
 from .pass_help import help_pass, list_passes
 from .reproducer import Recorder, passes_of
+from .terminal import render_error
 
 if TYPE_CHECKING:
     from ..backend.check_each import Checker

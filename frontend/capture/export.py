@@ -34,18 +34,16 @@ from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
 from .complex.pairs import is_complex
-from .computed_indices import index_by_tensors
 from .decompositions.table import decomposed, is_ours
 from .eager_fallback import Fallback
-from .grad_mode import marked_grad_mode
-from .gradients import Needs, needs_of
+from .gradients import Needs, marked_grad_mode, needs_of
 from .graph_capture import Argument, import_graph
-from .host_checks import trace
+from .known_indices import index_by_tensors
 from .known_sizes import known_sizes
 from .source_locations import innermost_of_error, users_frames_in_stack_traces
 from .specialization_check import check_at_one
 from .symbolic_shapes import NamedDim, every_size, named_dims
-from .transforms import BothBranches, below_transforms
+from .transforms import BothBranches, below_transforms, trace
 
 
 def capture(
