@@ -46,21 +46,25 @@ DEFAULT_GPU = "sm_90a"
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 Trace = Callable[[Sequence[torch.Tensor]], list[Span]]
+OnArrays = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Executor:
     """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen.
 
-    `trace` does the same and tells when each kernel ran, where compiled code runs on hardware; None for interpreters.
-    `program` is what runs on hardware, if something does.
+    `program` is what runs on hardware, if something does; its `trace` does the same and tells when each kernel ran.
     """
 
     name: str
     why: str
     run: Run
-    trace: Trace | None = None
     program: CpuProgram | CudaProgram | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        """That of what runs on hardware; None for interpreters."""
+        return None if self.program is None else self.program.trace
 
 
 def choose_target(target: str, executor: str = "auto") -> str:
@@ -89,7 +93,7 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
     none."""
     if name == "auto" and on_cores(compilation.target):
         if missing := compiler_missing():
-            return Executor("reference", missing, _reference(compilation))
+            return Executor("reference", missing, _interpreted("reference", compilation))
         return _made("cpu", "the target is this machine", compilation, False)
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
@@ -103,14 +107,17 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
 
 
 def _made(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> Executor:
+    if name in _INTERPRETERS:
+        return Executor(name, why, _interpreted(name, compilation))
     if name == "cuda":
-        program = _cuda(compilation, cuda_graphs)
-        return Executor(name, why, program.run, program.trace, program)
-    if name == "cpu":
-        kernels, text = compilation.at("kernel"), compilation.cpp
-        program = cpu_program(compilation.target, kernels, text, compilation.eager)
-        return Executor(name, why, program.run, program.trace, program)
-    return Executor(name, why, _INTERPRETERS[name](compilation))
+        from ..backend.cuda.runtime import CudaProgram
+
+        saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
+        kernels, text = compilation.at("kernel"), compilation.cuda
+        program = CudaProgram(kernels, text, saved, compilation.eager, cuda_graphs)
+    else:
+        program = cpu_program(compilation.target, compilation.at("kernel"), compilation.cpp, compilation.eager)
+    return Executor(name, why, program.run, program)
 
 
 def check_executor(name: str, compiled: bool = False) -> str | None:
@@ -149,48 +156,6 @@ def compiler_missing() -> str | None:
     return None
 
 
-def _reference(compilation: Compilation) -> Run:
-    from ..backend import reference
-
-    module, eager = compilation.at("tensor"), _on_arrays(compilation)
-    return lambda args: [to_torch(a) for a in reference.run(module, [to_numpy(t) for t in args], eager=eager)]
-
-
-def _simulator(compilation: Compilation) -> Run:
-    from ..backend.simulator import simulate
-
-    module = compilation.at("kernel")
-
-    def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        result = simulate(module, [to_numpy(t) for t in args], eager=_on_arrays(compilation))
-        result.report.raise_errors()
-        return [to_torch(a) for a in result.outputs]
-
-    return run
-
-
-def _emulator(compilation: Compilation) -> Run:
-    from ..backend.emulator import run_cuda_on_cpu
-    from ..backend.launch_plan import make_plan
-
-    source, plan = compilation.cuda, make_plan(compilation.at("kernel"))
-
-    def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        outputs, reports = run_cuda_on_cpu(source, plan, [to_numpy(t) for t in args], eager=_on_arrays(compilation))
-        if reports:
-            raise ExecutionError(str(reports[0]))
-        return [to_torch(a) for a in outputs]
-
-    return run
-
-
-def _cuda(compilation: Compilation, graphs: bool) -> CudaProgram:
-    from ..backend.cuda.runtime import CudaProgram
-
-    saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
-    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager, graphs)
-
-
 def cpu_program(
     target: str, kernels: ModuleOp | CpuPlan, text: str | Path, eager: Mapping[str, EagerCall] | None = None
 ) -> CpuProgram:
@@ -208,16 +173,57 @@ def cpu_program(
     return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else found.sms)
 
 
-def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
+def _interpreted(name: str, compilation: Compilation) -> Run:
+    """What runs a program on the host, in NumPy arrays."""
+    compute = _INTERPRETERS[name](compilation, _on_arrays(compilation))
+    return lambda args: [to_torch(a) for a in compute([to_numpy(t) for t in args])]
+
+
+def _reference(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
+    from ..backend import reference
+
+    module = compilation.at("tensor")
+    return lambda arrays: reference.run(module, arrays, eager=eager)
+
+
+def _simulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
+    from ..backend.simulator import simulate
+
+    module = compilation.at("kernel")
+
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        result = simulate(module, arrays, eager=eager)
+        result.report.raise_errors()
+        return result.outputs
+
+    return run
+
+
+def _emulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
+    from ..backend.emulator import run_cuda_on_cpu
+    from ..backend.launch_plan import make_plan
+
+    source, plan = compilation.cuda, make_plan(compilation.at("kernel"))
+
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        outputs, reports = run_cuda_on_cpu(source, plan, arrays, eager=eager)
+        if reports:
+            raise ExecutionError(str(reports[0]))
+        return outputs
+
+    return run
+
+
+def _on_arrays(compilation: Compilation) -> dict[str, OnArrays]:
     """What is left to PyTorch, as functions of arrays."""
 
-    def on_arrays(call: EagerCall) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    def on_arrays(call: EagerCall) -> OnArrays:
         return lambda arrays: [to_numpy(t) for t in call([to_torch(a) for a in arrays])]
 
     return {name: on_arrays(call) for name, call in compilation.eager.items()}
 
 
-_INTERPRETERS: dict[str, Callable[[Compilation], Run]] = {
+_INTERPRETERS: dict[str, Callable[[Compilation, Mapping[str, OnArrays]], OnArrays]] = {
     "reference": _reference,
     "simulator": _simulator,
     "emulator": _emulator,

@@ -16,7 +16,7 @@ import click
 from .. import __version__
 from ..dialects import LEVELS
 from ..dialects.support.printing import stamp
-from ..errors import DeplodockError
+from ..errors import CompileError, DeplodockError, one_line, raised_at
 from ..progress import steps
 from . import model_commands, records_command, terminal, tune
 from .modes import Given, given_options, mode_of_file, refuse_ignored
@@ -360,8 +360,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _described(error: Exception) -> dict[str, str | None]:
     """An error for programs to read."""
-    from ..errors import CompileError
-
     if isinstance(error, CompileError):
         facts = {"operator": error.operator, "argument": error.argument, "location": error.location}
         return {"kind": type(error).__name__, "message": error.reason, **facts}
@@ -371,7 +369,6 @@ def _described(error: Exception) -> dict[str, str | None]:
 
 def _message(error: Exception, arguments: list[str]) -> str:
     """One line for an error, with source and caret where its place is known."""
-    from ..errors import CompileError, raised_at
     from .terminal import render_error
 
     if isinstance(error, CompileError):
@@ -381,9 +378,7 @@ def _message(error: Exception, arguments: list[str]) -> str:
         return f"deplodock: error: {error.format_message()}"
     if isinstance(error, DeplodockError):
         return f"deplodock: error: {error}"
-    lines = str(error).strip().splitlines() or [""]
-    where = f"at {raised_at(error)} (--debug shows the way there)"
-    return f"deplodock: internal error: {type(error).__name__}: {lines[0][:300]} {where}"
+    return f"deplodock: internal error: {one_line(error)} at {raised_at(error)} (--debug shows the way there)"
 
 
 if __name__ == "__main__":

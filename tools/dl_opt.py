@@ -25,7 +25,7 @@ from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
 from ..dialects.support.printing import print_module
-from ..errors import CompileError, raised_at
+from ..errors import CompileError, one_line, raised_at
 from ..passes import get_all_passes
 from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from ..passes.pipelines import parse_passes, pipeline_text
@@ -254,7 +254,7 @@ class DlOptMain(xDSLOptMain):
             try:
                 return text + self.output_resulting_program(module)
             except (DiagnosticException, ValueError) as error:
-                raise CompileError(_one_line(error)) from error
+                raise CompileError(one_line(error)) from error
 
     def transform(self, module: ModuleOp, name: str) -> None:
         """Run the passes; an error that is not the user's becomes a line that names a reproducer file."""
@@ -277,7 +277,7 @@ class DlOptMain(xDSLOptMain):
         except (CompileError, BrokenPipeError):
             raise
         except Exception as error:
-            reason = f"internal error in pass {recorder.current!r}: {_one_line(error)} at {raised_at(error)}"
+            reason = f"internal error in pass {recorder.current!r}: {one_line(error)} at {raised_at(error)}"
             raise self.internal_error(reason, recorder) from error
 
     def internal_error(self, reason: str, recorder: Recorder, location: str | None = None) -> CompileError:
@@ -285,7 +285,7 @@ class DlOptMain(xDSLOptMain):
         try:
             path = recorder.write(Path(self.args.reproducer) if self.args.reproducer else None)
         except (OSError, AssertionError) as failure:
-            return CompileError(f"{reason} (no reproducer: {_one_line(failure)})", location=location)
+            return CompileError(f"{reason} (no reproducer: {one_line(failure)})", location=location)
         return CompileError(f"{reason} (reproducer: {path})", location=location)
 
     def read_input(self) -> tuple[str, str]:
@@ -310,11 +310,6 @@ def split_chunks(text: str) -> list[tuple[str, int]]:
     return chunks
 
 
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _usage_error(message: str) -> NoReturn:
     raise UsageError(message)
 
@@ -337,7 +332,7 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         if debug:
             traceback.print_exc(file=stderr)
         where = f" at {raised_at(error)} (--debug shows the way there)"
-        terminal.tell(f"dl-opt: internal error: {_one_line(error)}{where}")
+        terminal.tell(f"dl-opt: internal error: {one_line(error)}{where}")
         return 1
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CompileError
+from ..errors import CompileError, one_line
 from ..frontend.capture.source_locations import EXPRESSION, innermost_of_error
 
 
@@ -114,9 +114,7 @@ def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         place = f"{file}:{node.lineno}:{node.col_offset + 1}" if isinstance(node, ast.expr | ast.stmt) else None
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-        raise PythonError(reason, location=place or innermost_of_error(error) or file) from error
+        raise PythonError(one_line(error), location=place or innermost_of_error(error) or file) from error
 
 
 class _Expression(torch.nn.Module):

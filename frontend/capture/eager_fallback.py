@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ComplexType, TensorType, f32, f64
 from xdsl.ir import Attribute
 
-from ...errors import CompileError, ExecutionError, UnsupportedError
+from ...errors import CompileError, ExecutionError, UnsupportedError, one_line
 from ...passes.convert.torch_to_tensor.registry import STRIDES, why_refused
 from .dtypes import tensor_type
 
@@ -70,8 +70,7 @@ class EagerCall:
             with torch.no_grad():
                 results = pytree.tree_leaves(self.overload(*args, **kwargs))
         except Exception as error:  # whatever the operator raises
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            raise ExecutionError(reason, operator=self.operator, location=self.location) from error
+            raise ExecutionError(one_line(error), operator=self.operator, location=self.location) from error
         return [r for r in results if r is not None]
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, 
 from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
-from ...errors import CaptureError, CompileError, UnsupportedError
+from ...errors import CaptureError, CompileError, UnsupportedError, one_line
 from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from ..memory import traced_peak
@@ -218,11 +218,9 @@ def _reason(error: BaseException) -> str:
     first = error
     while isinstance(first, TorchDynamoException) and (made_of := first.__cause__ or first.__context__) is not None:
         first = made_of
-    lines = [line.strip() for line in str(first).splitlines() if line.strip()]
-    text = f"{type(first).__name__}: {lines[0][:300]}" if lines else type(first).__name__
-    violated = [line.removeprefix("- ") for line in lines if line.startswith("- Not all values")]
-    if violated:  # a program that holds for some of the sizes only: which ones is what matters
-        text = violated[0][:300]
+    lines = (line.strip().removeprefix("- ") for line in str(first).splitlines())
+    violated = next((line[:300] for line in lines if line.startswith("Not all values")), None)
+    text = violated or one_line(first)  # where it holds for some of the sizes only, which ones is what matters
     return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
 
 

@@ -26,7 +26,7 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ...errors import UnsupportedError
+from ...errors import UnsupportedError, one_line
 from .decompositions.differentiable import above_autograd
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
@@ -175,8 +175,7 @@ def _only_way(export: Callable[[], ExportedProgram], decided: Sequence[Decision]
                 export()
         except Exception as error:
             if not ways.undecided:
-                text = next(iter(str(error).splitlines()), "")
-                return not way, f"{type(error).__name__}: {text[:200]}"
+                return not way, one_line(error, 200)
     return None
 
 
