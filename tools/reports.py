@@ -34,8 +34,7 @@ from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
 from ..progress import steps
-from .dynamic_option import read_dynamic
-from .evaluate import Program, evaluate, load_file
+from .evaluate import Program, evaluate, load_file, read_dynamic
 from .tables import si
 
 
@@ -78,7 +77,7 @@ def load(
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
-    `dynamic` says which sizes vary (`tools/dynamic_option.py`); `diffs_to` gets every pass that changes the IR,
+    `dynamic` says which sizes vary (`read_dynamic`); `diffs_to` gets every pass that changes the IR,
     `observers` look on at all; `options` are those of `compile_captured`.
     """
     if (file is None) == (code is None):

@@ -21,7 +21,7 @@ from xdsl.ir import Attribute
 
 from ...errors import CompileError, ExecutionError, UnsupportedError, one_line
 from ...passes.convert.torch_to_tensor.registry import STRIDES, why_refused
-from .dtypes import tensor_type
+from .arrays import tensor_type
 
 Fallback = Literal["eager"] | None
 """What happens to operators that cannot be compiled: None refuses them, `"eager"` leaves them to PyTorch."""

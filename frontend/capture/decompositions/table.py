@@ -10,10 +10,7 @@ from typing import Any
 import torch
 import torch._refs  # which completes PyTorch's table
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions as pytorchs
-from torch._export.utils import (
-    _collect_all_valid_cia_ops_for_aten_namespace,
-    _special_op_to_preserve_cia,
-)
+from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace, _special_op_to_preserve_cia
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, exported_program
 
