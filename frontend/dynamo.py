@@ -35,6 +35,7 @@ from .capture.decompositions.table import decomposition_table
 from .capture.eager_fallback import has_effects
 from .capture.graph_capture import capture_graph
 from .capture.known_sizes import known_sizes
+from .capture.symbolic_shapes import extent_bounds
 
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
@@ -298,8 +299,8 @@ class TensorsOnly(nn.Module):
 def _dim(size: torch.SymInt, name: str) -> Any:
     """A dimension in the range that Dynamo knows for it."""
     bounds = size.node.shape_env.var_to_range[size.node.expr]
-    most = int(bounds.upper) if bounds.upper.is_finite and bounds.upper.is_Integer else LARGEST
-    return Dim(name, min=max(int(bounds.lower), 0), max=min(most, LARGEST))
+    least, most = extent_bounds(bounds.lower, bounds.upper)
+    return Dim(name, min=least, max=min(most, LARGEST))
 
 
 def _example(value: Any) -> Any:

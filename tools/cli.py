@@ -76,11 +76,7 @@ def _program_options(
                 " verify-level{level=...} where a level is reached.",
             ),
             click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
-            click.option(
-                "--prepack-weights/--no-prepack-weights",
-                default=None,
-                help="On cpu, compute what depends on weights alone once; on for a MODEL.",
-            ),
+            model_commands.PREPACK_WEIGHTS,
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),
             click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
             click.option(

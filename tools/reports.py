@@ -28,6 +28,7 @@ from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
+from ..frontend.memory import fullest_step
 from ..frontend.profile import kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
@@ -201,16 +202,14 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
 
 def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     """Bytes of the arguments of a call, of its results that are no arguments, and of the arena of all that lies in
-    between, with the `largest` of that; and what eager PyTorch takes at most beside the arguments, if that can be told,
-    and how much ours may: its `limit`.
-    None where sizes are known only at a call."""
+    between, with the `largest` of its fullest step; and what eager PyTorch takes at most beside the arguments, if that
+    can be told, and how much ours may: its `limit`. None where sizes are known only at a call."""
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
         return None
     arguments = sum(b.bytes for b in plan.input_buffers)
     found = {"arguments": arguments, "results": plan.peak_bytes - plan.call_bytes, "arena": plan.call_bytes}
-    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
-    largest = max(scratch, key=lambda b: b.bytes, default=None)
+    _, largest = fullest_step(plan)
     shown = largest and {"type": f"{largest.dtype}{list(largest.shape)}", "step": largest.first}
     eager = limit_of(main_function(loaded.captured.module), MEMORY_LIMIT)
     return {**found, "largest": shown, "eager": eager, "limit": loaded.compilation.most_bytes}

@@ -138,10 +138,15 @@ def type_of(tensor: torch.Tensor) -> TensorType[Attribute]:
     return tensor_type(tensor)
 
 
+def is_complex(node: Node) -> bool:
+    """Whether a value of `node` is a complex tensor."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+
+
 def touches_complex(node: Node) -> bool:
     """Whether an operand or a result of `node` is complex."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(t, torch.Tensor) and t.is_complex() for t in pytree.tree_leaves(values))
+    return any(map(is_complex, (node, *node.all_input_nodes)))
 
 
 def warn(calls: Sequence[EagerCall]) -> None:

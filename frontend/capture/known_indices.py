@@ -98,11 +98,15 @@ def _keep_known_assertions(block: Block, known: Collection[SSAValue]) -> None:
 aten: Any = torch.ops.aten
 
 
+NUMBER_OF = aten._local_scalar_dense.default
+"""What PyTorch makes a number of a tensor with."""
+
+
 def index_by_tensors(graph: Graph) -> None:
     """Replace every read and write of a slice at a number from a tensor by one at that tensor. Other uses of the number
     stay, and are refused by whoever does not know it. The graph changes nothing in place."""
-    for number in list(graph.nodes):
-        if number.target is not aten._local_scalar_dense.default or not isinstance(number.meta["val"], torch.SymInt):
+    for number in graph.find_nodes(op="call_function", target=NUMBER_OF):
+        if not isinstance(number.meta["val"], torch.SymInt):
             continue
         if number.args[0].meta["val"].dtype == torch.uint8:
             continue  # as an index it is a mask, which PyTorch's exporter takes for a number
