@@ -34,7 +34,7 @@ from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
-from ..progress import steps
+from ..progress import counted, steps
 from .evaluate import Program, evaluate, load_file, read_dynamic
 from .tables import si
 
@@ -164,10 +164,7 @@ def _planned_for(loaded: Loaded) -> tuple[Target, str]:
 def _nests(loaded: Loaded) -> Iterator[tuple[str, NestOp]]:
     """The nests of a program with the names of their kernels."""
     nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
-    with steps("scheduling", len(nests), "kernels") as step:
-        for i, nest in enumerate(nests):
-            yield f"k{i}", nest
-            step()
+    return ((f"k{i}", nest) for i, nest in enumerate(counted("scheduling", nests, "kernels")))
 
 
 def _candidate(c: Candidate) -> dict[str, Any]:

@@ -241,6 +241,9 @@ def _task(shown: Progress, what: str, total: int | None, unit: str) -> Generator
         shown.remove_task(task)
 
 
+_PLACE = re.compile(r"(.*?)(?::(\d+))?(?::(\d+))?", re.DOTALL)
+"""A file, and its line and column where these are known."""
+
 _LONGEST_LINE = 400
 """Characters of a source line that are shown."""
 
@@ -258,8 +261,9 @@ def render_error(error: CompileError, sources: dict[str, str], default_file: str
 def _render_one(error: CompileError, sources: dict[str, str], default_file: str) -> str:
     place = error.location or default_file
     text = f"{place}: error: {error.message}"
-    file, line, column = _split_place(place)
-    source = _source_line(file, line, sources)
+    found = _PLACE.fullmatch(place)
+    file, line, column = found.groups("0") if found else (place, "0", "0")
+    source, column = _source_line(file, int(line), sources), int(column)
     if source is None or not source.strip():
         return text
     text += f"\n{source[:_LONGEST_LINE]}"
@@ -267,16 +271,6 @@ def _render_one(error: CompileError, sources: dict[str, str], default_file: str)
         # Tabs stay tabs, so that the caret stands under its character.
         text += "\n" + "".join(c if c == "\t" else " " for c in source[: column - 1]) + "^"
     return text
-
-
-def _split_place(place: str) -> tuple[str, int, int]:
-    parts = place.rsplit(":", 2)
-    if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit():
-        return parts[0], int(parts[1]), int(parts[2])
-    parts = place.rsplit(":", 1)
-    if len(parts) == 2 and parts[1].isdigit():
-        return parts[0], int(parts[1]), 0
-    return place, 0, 0
 
 
 def _source_line(file: str, line: int, sources: dict[str, str]) -> str | None:

@@ -23,7 +23,7 @@ from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
 from ...dialects.target import TARGETS
 from ...errors import CompileError, TargetError
-from ...progress import steps
+from ...progress import counted
 from ..api import CompiledFunction
 from ..capture.aliasing import A_COPY, Place, Step
 from ..capture.arrays import dtype_name, dtype_named
@@ -203,14 +203,9 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             contents[f"{name}.cu"].decode() if target in TARGETS else None,
             contents[f"{name}_{target}.cubin"] if target in TARGETS else None,
         )
-        bindings: list[Binding] = []
-        with steps("reading", len(entry["bindings"]), "weights") as step:
-            for b in entry["bindings"]:
-                bindings.append(_binding(b, stored, bound, folder))
-                step()
         captured = CapturedProgram(
             compilation.at("tensor"),
-            tuple(bindings),
+            tuple(_binding(b, stored, bound, folder) for b in counted("reading", entry["bindings"], "weights")),
             in_spec=pytree.tree_flatten(decode(entry["arguments"]))[1],
             out_spec=pytree.tree_flatten(decode(entry["result"]))[1],
             **{key: decode(entry[key]) for key in _WRITTEN},

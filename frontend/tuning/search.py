@@ -110,7 +110,7 @@ def search(
     except WorkerFailed as error:
         return Search(task, evaluator.label, limits, ended=f"it cannot be measured: {error}")
     found = Search(task, evaluator.label, limits)
-    first = [_predicted(task, Candidate(task.untuned))]
+    first = [Candidate(task.untuned, predicted=task.expected)]
     known = keeper.known()
     found.known = len(known)
     best = next((t for t in known if t.seconds is not None), None)
@@ -164,10 +164,6 @@ def _again(found: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
         keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
         if trial.seconds <= (best.seconds or 0.0):
             found.best = trial
-
-
-def _predicted(task: Task, candidate: Candidate) -> Candidate:
-    return Candidate(candidate.schedule, candidate.options, float(task.predict(candidate.schedule).seconds))
 
 
 class _Keeper:
