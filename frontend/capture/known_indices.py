@@ -31,6 +31,11 @@ from ...passes.rewriting import erase, rewrite_module
 from .arrays import to_numpy
 from .complex.pairs import Emitter
 
+aten: Any = torch.ops.aten
+
+NUMBER_OF = aten._local_scalar_dense.default
+"""What PyTorch makes a number of a tensor with."""
+
 
 def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor]) -> None:
     """Raise CompileError for an index that is known, from the `constants` among the arguments of `@main`, and illegal.
@@ -93,13 +98,6 @@ def _keep_known_assertions(block: Block, known: Collection[SSAValue]) -> None:
         used = isinstance(op, AssertOp) or any(r.uses for r in op.results)
         if not used or not all(r in known for r in op.results):
             erase(op)
-
-
-aten: Any = torch.ops.aten
-
-
-NUMBER_OF = aten._local_scalar_dense.default
-"""What PyTorch makes a number of a tensor with."""
 
 
 def index_by_tensors(graph: Graph) -> None:
