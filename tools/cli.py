@@ -279,15 +279,8 @@ def _facts(context: click.Context, given: Given) -> dict[str, str]:
     """What is noted in what is printed: whose text it is."""
     file = given.file or ""
     source = given.code or (Path(file).name if Path(file).exists() else file)
-    wanted = (
-        "dynamic fallback f32_matmul_precision prepack_weights checked record schedule pipeline phase length context"
-    )
-    return {
-        "version": __version__,
-        "target": given.target,
-        "source": source,
-        "options": given_options(context, tuple(wanted.split())),
-    }
+    about = {"version": __version__, "target": given.target, "source": source}
+    return about | {"options": given_options(context)}
 
 
 def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loaded:

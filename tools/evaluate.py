@@ -54,7 +54,8 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
     """
     tree = _parse(code.strip() if file == EXPRESSION else code, file)
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
-        raise PythonError("the last statement is not an expression to compile", location=f"{file}:{_last_line(tree)}")
+        line = tree.body[-1].lineno if tree.body else 1
+        raise PythonError("the last statement is not an expression to compile", location=f"{file}:{line}")
     namespace: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
     namespace["__name__"] = "__deplodock__"
     return _Splitter(namespace, file).split(tree)
@@ -96,10 +97,6 @@ def _parse(code: str, file: str) -> ast.Module:
         raise PythonError(f"SyntaxError: {error.msg}", location=place) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise PythonError(f"{type(error).__name__}: {error}", location=file) from None
-
-
-def _last_line(tree: ast.Module) -> int:
-    return tree.body[-1].lineno if tree.body else 1
 
 
 @contextmanager
@@ -182,18 +179,14 @@ class _Splitter(ast.NodeTransformer):
         target = statement.targets[0]
         if len(statement.targets) != 1 or not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
             return False
-        if self._depends(statement.value) or self._has_inner_call(statement.value):
+        inner = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call) and n is not statement.value)
+        if self._depends(statement.value) or any(inner):  # which might make the tensor that it computes on
             return False
         value = self._value(statement.value)
         self.computed.discard(target.id)
         self.namespace[target.id] = value
         self._note_tensors({target.id})
         return True
-
-    @staticmethod
-    def _has_inner_call(call: ast.Call) -> bool:
-        """Whether a call is inside of this one, which might make the tensor that it computes on."""
-        return any(isinstance(n, ast.Call) and n is not call for n in ast.walk(call))
 
     def _note_tensors(self, names: set[str]) -> None:
         for name in sorted(names):
