@@ -23,6 +23,12 @@ def raised_at(error: BaseException) -> str:
     return found
 
 
+def one_line(error: BaseException, most: int = 300) -> str:
+    """The type of an error and at most so many characters of the first line that it says: `OSError: no such file`."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line[:most]}" if line else type(error).__name__
+
+
 class DeplodockError(Exception):
     """Base of everything deplodock raises on purpose."""
 

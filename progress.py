@@ -6,10 +6,12 @@ the command line does on a terminal. Nothing here imports torch or xDSL, so any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
 
 
 class Step(Protocol):
@@ -37,6 +39,14 @@ def steps(what: str, total: int | None = None, unit: str = "") -> Generator[Step
         return
     with listener(what, total, unit) as step:
         yield step
+
+
+def counted(what: str, items: Sequence[Item], unit: str) -> Iterator[Item]:
+    """The items of a task `what`, one after the other; each is a unit, done when the next one is asked for."""
+    with steps(what, len(items), unit) as step:
+        for item in items:
+            yield item
+            step()
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..dialects.target import on_cores
 from ..errors import CaptureError, ExecutionError
+from .capture.arrays import dtype_of
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
-from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor

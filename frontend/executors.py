@@ -12,12 +12,14 @@ The target `auto` is the GPU where there is one, else `cpu` where there is a C++
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from xdsl.dialects.builtin import ModuleOp
 
 from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import compiler_build
@@ -31,7 +33,7 @@ from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
 
 if TYPE_CHECKING:
-    from ..backend.cpu.runtime import CpuProgram
+    from ..backend.cpu.runtime import CpuPlan, CpuProgram
     from ..backend.cuda.runtime import CudaProgram
 
 EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
@@ -44,21 +46,25 @@ DEFAULT_GPU = "sm_90a"
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 Trace = Callable[[Sequence[torch.Tensor]], list[Span]]
+OnArrays = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Executor:
     """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen.
 
-    `trace` does the same and tells when each kernel ran, where compiled code runs on hardware; None for interpreters.
-    `program` is what runs on hardware, if something does.
+    `program` is what runs on hardware, if something does; its `trace` does the same and tells when each kernel ran.
     """
 
     name: str
     why: str
     run: Run
-    trace: Trace | None = None
     program: CpuProgram | CudaProgram | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        """That of what runs on hardware; None for interpreters."""
+        return None if self.program is None else self.program.trace
 
 
 def choose_target(target: str, executor: str = "auto") -> str:
@@ -87,7 +93,7 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
     none."""
     if name == "auto" and on_cores(compilation.target):
         if missing := compiler_missing():
-            return Executor("reference", missing, _reference(compilation))
+            return Executor("reference", missing, _interpreted("reference", compilation))
         return _made("cpu", "the target is this machine", compilation, False)
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
@@ -101,13 +107,17 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
 
 
 def _made(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> Executor:
+    if name in _INTERPRETERS:
+        return Executor(name, why, _interpreted(name, compilation))
     if name == "cuda":
-        program = _cuda(compilation, cuda_graphs)
-        return Executor(name, why, program.run, program.trace, program)
-    if name == "cpu":
-        program = _cpu(compilation)
-        return Executor(name, why, program.run, program.trace, program)
-    return Executor(name, why, _INTERPRETERS[name](compilation))
+        from ..backend.cuda.runtime import CudaProgram
+
+        saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
+        kernels, text = compilation.at("kernel"), compilation.cuda
+        program = CudaProgram(kernels, text, saved, compilation.eager, cuda_graphs)
+    else:
+        program = cpu_program(compilation.target, compilation.at("kernel"), compilation.cpp, compilation.eager)
+    return Executor(name, why, program.run, program)
 
 
 def check_executor(name: str, compiled: bool = False) -> str | None:
@@ -146,71 +156,74 @@ def compiler_missing() -> str | None:
     return None
 
 
-def _reference(compilation: Compilation) -> Run:
+def cpu_program(
+    target: str, kernels: ModuleOp | CpuPlan, text: str | Path, eager: Mapping[str, EagerCall] | None = None
+) -> CpuProgram:
+    """What runs a program for `target`, some cores: its kernel level, or what has to be known of that, and its C++ or
+    what was built of it. Raises TargetError if the processor has not the instruction set, ExecutionError if there is
+    no compiler."""
+    from ..backend.cpu.build import build
+    from ..backend.cpu.runtime import CpuProgram
+
+    found = get_target(target)
+    assert found.core is not None
+    if found.core.isa in ISAS and not has_isa(found.core.isa):
+        raise TargetError(f"this processor ({processor()}) does not have {found.core.isa}", argument="target")
+    binary = text if isinstance(text, Path) else build(text, found.core.march())
+    return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else found.sms)
+
+
+def _interpreted(name: str, compilation: Compilation) -> Run:
+    """What runs a program on the host, in NumPy arrays."""
+    compute = _INTERPRETERS[name](compilation, _on_arrays(compilation))
+    return lambda args: [to_torch(a) for a in compute([to_numpy(t) for t in args])]
+
+
+def _reference(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend import reference
 
-    module, eager = compilation.at("tensor"), _on_arrays(compilation)
-    return lambda args: [to_torch(a) for a in reference.run(module, [to_numpy(t) for t in args], eager=eager)]
+    module = compilation.at("tensor")
+    return lambda arrays: reference.run(module, arrays, eager=eager)
 
 
-def _simulator(compilation: Compilation) -> Run:
+def _simulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend.simulator import simulate
 
     module = compilation.at("kernel")
 
-    def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        result = simulate(module, [to_numpy(t) for t in args], eager=_on_arrays(compilation))
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        result = simulate(module, arrays, eager=eager)
         result.report.raise_errors()
-        return [to_torch(a) for a in result.outputs]
+        return result.outputs
 
     return run
 
 
-def _emulator(compilation: Compilation) -> Run:
+def _emulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend.emulator import run_cuda_on_cpu
     from ..backend.launch_plan import make_plan
 
     source, plan = compilation.cuda, make_plan(compilation.at("kernel"))
 
-    def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        outputs, reports = run_cuda_on_cpu(source, plan, [to_numpy(t) for t in args], eager=_on_arrays(compilation))
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        outputs, reports = run_cuda_on_cpu(source, plan, arrays, eager=eager)
         if reports:
             raise ExecutionError(str(reports[0]))
-        return [to_torch(a) for a in outputs]
+        return outputs
 
     return run
 
 
-def _cuda(compilation: Compilation, graphs: bool) -> CudaProgram:
-    from ..backend.cuda.runtime import CudaProgram
-
-    saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
-    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager, graphs)
-
-
-def _cpu(compilation: Compilation) -> CpuProgram:
-    from ..backend.cpu.build import build
-    from ..backend.cpu.runtime import CpuProgram
-
-    target = get_target(compilation.target)
-    assert target.core is not None
-    if target.core.isa in ISAS and not has_isa(target.core.isa):
-        raise TargetError(f"this processor ({processor()}) does not have {target.core.isa}", argument="target")
-    text = build(compilation.cpp, target.core.march())
-    most = None if compilation.target == CPU.name else target.sms
-    return CpuProgram(compilation.at("kernel"), text, eager=compilation.eager, cores=most)
-
-
-def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
+def _on_arrays(compilation: Compilation) -> dict[str, OnArrays]:
     """What is left to PyTorch, as functions of arrays."""
 
-    def on_arrays(call: EagerCall) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    def on_arrays(call: EagerCall) -> OnArrays:
         return lambda arrays: [to_numpy(t) for t in call([to_torch(a) for a in arrays])]
 
     return {name: on_arrays(call) for name, call in compilation.eager.items()}
 
 
-_INTERPRETERS: dict[str, Callable[[Compilation], Run]] = {
+_INTERPRETERS: dict[str, Callable[[Compilation, Mapping[str, OnArrays]], OnArrays]] = {
     "reference": _reference,
     "simulator": _simulator,
     "emulator": _emulator,

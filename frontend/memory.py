@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..backend.launch_plan import LaunchPlan
+from ..backend.launch_plan import Buffer, LaunchPlan
 
 BLOCK = 512
 """Bytes of which PyTorch's allocator for GPUs gives multiples."""
@@ -39,15 +39,20 @@ def beyond(plan: LaunchPlan, most: int) -> str:
     results, and the largest of that; empty if it does not."""
     if plan.program is not None or plan.peak_bytes <= most:
         return ""
-    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
     text = f"{plan.peak_bytes} bytes of results and in between, where {most} are allowed"
-    if not scratch:
+    step, largest = fullest_step(plan)
+    if largest is None:
         return text
-    steps = range(len(plan.steps))
-    step = max(steps, key=lambda n: sum(b.bytes for b in scratch if b.first <= n <= b.last))
-    largest = max((b for b in scratch if b.first <= step <= b.last), key=lambda b: b.bytes)
     shown = f"{largest.name}, {largest.dtype}{list(largest.shape)} of {largest.bytes} bytes"
     return f"{text}: most of it in step {step}, with {shown}"
+
+
+def fullest_step(plan: LaunchPlan) -> tuple[int, Buffer | None]:
+    """The step that has most between arguments and results, and the largest of that; -1 where there is nothing."""
+    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
+    held = [[b for b in scratch if b.first <= n <= b.last] for n in range(len(plan.steps))]
+    step = max(range(len(held)), key=lambda n: sum(b.bytes for b in held[n]), default=-1)
+    return (step, max(held[step], key=lambda b: b.bytes)) if scratch else (-1, None)
 
 
 class LivePeak(TorchDispatchMode):

@@ -124,31 +124,26 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
     names, launches = kernel_names(module), Counter(x.kernel for x in make_plan(module).launches)
     nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
     target = get_target(compilation.target, compilation.multiprocessors)
-    functions = [op for op in module.walk() if isinstance(op, FuncOp)]
     found: list[Kernel] = []
-    for f in functions:
+    for f in (op for op in module.walk() if isinstance(op, FuncOp)):
         name, parts = names[f.sym_name.data], [nests[n] for n in parts_of(f)]
-        work = reduce(Work.__add__, (nest_work(nest, size) for nest in parts))
-        found.append(_kernel(f, name, launches.get(name, 0), parts, work, target))
+        schedules = [schedule_of(nest) for nest in parts]
+        atoms = ((NestInfo(nest), s.data.atom) for nest, s in zip(parts, schedules, strict=True))
+        lines = (line_text(op.location) for nest in parts for op in nest.walk())
+        made = Kernel(
+            name,
+            launches.get(name, 0),
+            " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
+            f.threads,
+            f.shared.data if f.shared is not None else 0,
+            reduce(Work.__add__, (nest_work(nest, size) for nest in parts)),
+            tuple(str(s).removeprefix("#tile.schedule") for s in schedules),
+            tuple(dict.fromkeys(filter(None, lines))),
+            any(on_tensor_cores(info, atom, target) for info, atom in atoms),
+            *_predicted(parts, target),
+        )
+        found.append(made)
     return found
-
-
-def _kernel(f: FuncOp, name: str, launches: int, nests: Sequence[NestOp], work: Work, target: Target) -> Kernel:
-    schedules = [schedule_of(nest) for nest in nests]
-    seconds, limit = _predicted(nests, target)
-    return Kernel(
-        name,
-        launches,
-        " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
-        f.threads,
-        f.shared.data if f.shared is not None else 0,
-        work,
-        tuple(str(s).removeprefix("#tile.schedule") for s in schedules),
-        tuple(dict.fromkeys(filter(None, (line_text(op.location) for nest in nests for op in nest.walk())))),
-        any(on_tensor_cores(NestInfo(nest), s.data.atom, target) for nest, s in zip(nests, schedules, strict=True)),
-        seconds,
-        limit,
-    )
 
 
 def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:

@@ -18,8 +18,7 @@ from xdsl.ir import Block, Region
 
 from deplodock.backend.reference import run
 from deplodock.dialects.torch import OPS
-from deplodock.frontend.capture.arrays import to_numpy, to_torch
-from deplodock.frontend.capture.dtypes import element_of, tensor_type
+from deplodock.frontend.capture.arrays import element_of, tensor_type, to_numpy, to_torch
 from deplodock.passes.convert.torch_to_tensor.conversion import ConvertTorchToTensorPass
 from deplodock.passes.pass_manager import verify_module
 

@@ -16,7 +16,7 @@ import click
 from .. import __version__
 from ..dialects import LEVELS
 from ..dialects.support.printing import stamp
-from ..errors import DeplodockError
+from ..errors import CompileError, DeplodockError, one_line, raised_at
 from ..progress import steps
 from . import model_commands, records_command, terminal, tune
 from .modes import Given, given_options, mode_of_file, refuse_ignored
@@ -76,11 +76,7 @@ def _program_options(
                 " verify-level{level=...} where a level is reached.",
             ),
             click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
-            click.option(
-                "--prepack-weights/--no-prepack-weights",
-                default=None,
-                help="On cpu, compute what depends on weights alone once; on for a MODEL.",
-            ),
+            model_commands.PREPACK_WEIGHTS,
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),
             click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
             click.option(
@@ -283,15 +279,8 @@ def _facts(context: click.Context, given: Given) -> dict[str, str]:
     """What is noted in what is printed: whose text it is."""
     file = given.file or ""
     source = given.code or (Path(file).name if Path(file).exists() else file)
-    wanted = (
-        "dynamic fallback f32_matmul_precision prepack_weights checked record schedule pipeline phase length context"
-    )
-    return {
-        "version": __version__,
-        "target": given.target,
-        "source": source,
-        "options": given_options(context, tuple(wanted.split())),
-    }
+    about = {"version": __version__, "target": given.target, "source": source}
+    return about | {"options": given_options(context)}
 
 
 def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loaded:
@@ -360,8 +349,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _described(error: Exception) -> dict[str, str | None]:
     """An error for programs to read."""
-    from ..errors import CompileError
-
     if isinstance(error, CompileError):
         facts = {"operator": error.operator, "argument": error.argument, "location": error.location}
         return {"kind": type(error).__name__, "message": error.reason, **facts}
@@ -371,8 +358,7 @@ def _described(error: Exception) -> dict[str, str | None]:
 
 def _message(error: Exception, arguments: list[str]) -> str:
     """One line for an error, with source and caret where its place is known."""
-    from ..errors import CompileError, raised_at
-    from .diagnostics import render_error
+    from .terminal import render_error
 
     if isinstance(error, CompileError):
         code = next((arguments[i + 1] for i, a in enumerate(arguments[:-1]) if a in ("-c", "--code")), "")
@@ -381,9 +367,7 @@ def _message(error: Exception, arguments: list[str]) -> str:
         return f"deplodock: error: {error.format_message()}"
     if isinstance(error, DeplodockError):
         return f"deplodock: error: {error}"
-    lines = str(error).strip().splitlines() or [""]
-    where = f"at {raised_at(error)} (--debug shows the way there)"
-    return f"deplodock: internal error: {type(error).__name__}: {lines[0][:300]} {where}"
+    return f"deplodock: internal error: {one_line(error)} at {raised_at(error)} (--debug shows the way there)"
 
 
 if __name__ == "__main__":

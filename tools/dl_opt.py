@@ -25,20 +25,27 @@ from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
 from ..dialects.support.printing import print_module
-from ..errors import CompileError, raised_at
+from ..errors import CompileError, one_line, raised_at
 from ..passes import get_all_passes
 from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from . import terminal
-from .diagnostics import render_error
 from .pass_help import help_pass, list_passes
-from .reproducer import Recorder, passes_of
+from .terminal import render_error
 
 if TYPE_CHECKING:
     from ..backend.check_each import Checker
+import os
+import tempfile
+from io import StringIO
+
+from xdsl.printer import Printer
 
 SPLIT_MARKER = "// -----"
+
+_REPRODUCER = "// dl-opt --run-reproducer, passes: "
+"""How the first line begins; no `RUN:` line, which a test runner would collect."""
 
 _SWITCHES = {
     "--split-input-file": "treat each part between `// -----` lines as a file of its own",
@@ -139,6 +146,50 @@ class _PrintIR(Observer):
         if name in self.names[when]:
             sys.stderr.write(f"// -----// IR Dump {when} {name} //----- //\n")
             terminal.write(print_module(module, debuginfo=self.debuginfo), "mlir", sys.stderr)
+
+
+class Recorder(Observer):
+    """Keeps what is needed to write a reproducer for whichever pass fails: a file that repeats the crash, with the IR
+    in front of the pass and the passes that were still to run."""
+
+    def __init__(self, passes: Sequence[ModulePass]) -> None:
+        self._remaining = list(passes)
+        self._module: ModuleOp | None = None
+
+    @property
+    def current(self) -> str:
+        """The name of the pass that is running; empty in between."""
+        return self._remaining[0].name if self._module is not None else ""
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._module = module.clone()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._module = None
+        del self._remaining[0]
+
+    def write(self, path: Path | None = None) -> Path:
+        """Write the reproducer to `path`, or to a new file among the temporary ones; the first line has the passes.
+        Returns where it is. Raises OSError."""
+        assert self._module is not None
+        text = StringIO()
+        Printer(stream=text, print_debuginfo=True, print_generic_format=True).print_op(self._module)
+        if path is None:
+            handle, name = tempfile.mkstemp(".mlir", f"deplodock-{self.current}-")
+            os.close(handle)
+            path = Path(name)
+        path.write_text(f"{_REPRODUCER}{pipeline_text(self._remaining)}\n{text.getvalue()}\n", encoding="utf-8")
+        return path
+
+
+def passes_of(text: str, name: str) -> str:
+    """The passes that the reproducer `text` is to be given. Raises CompileError for any other text."""
+    first, _, _ = text.partition("\n")
+    if not first.startswith(_REPRODUCER):
+        raise CompileError(
+            f"is no reproducer: the first line does not begin with {_REPRODUCER.strip()!r}", location=name
+        )
+    return first.removeprefix(_REPRODUCER).strip()
 
 
 class DlOptMain(xDSLOptMain):
@@ -254,7 +305,7 @@ class DlOptMain(xDSLOptMain):
             try:
                 return text + self.output_resulting_program(module)
             except (DiagnosticException, ValueError) as error:
-                raise CompileError(_one_line(error)) from error
+                raise CompileError(one_line(error)) from error
 
     def transform(self, module: ModuleOp, name: str) -> None:
         """Run the passes; an error that is not the user's becomes a line that names a reproducer file."""
@@ -277,7 +328,7 @@ class DlOptMain(xDSLOptMain):
         except (CompileError, BrokenPipeError):
             raise
         except Exception as error:
-            reason = f"internal error in pass {recorder.current!r}: {_one_line(error)} at {raised_at(error)}"
+            reason = f"internal error in pass {recorder.current!r}: {one_line(error)} at {raised_at(error)}"
             raise self.internal_error(reason, recorder) from error
 
     def internal_error(self, reason: str, recorder: Recorder, location: str | None = None) -> CompileError:
@@ -285,7 +336,7 @@ class DlOptMain(xDSLOptMain):
         try:
             path = recorder.write(Path(self.args.reproducer) if self.args.reproducer else None)
         except (OSError, AssertionError) as failure:
-            return CompileError(f"{reason} (no reproducer: {_one_line(failure)})", location=location)
+            return CompileError(f"{reason} (no reproducer: {one_line(failure)})", location=location)
         return CompileError(f"{reason} (reproducer: {path})", location=location)
 
     def read_input(self) -> tuple[str, str]:
@@ -310,11 +361,6 @@ def split_chunks(text: str) -> list[tuple[str, int]]:
     return chunks
 
 
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _usage_error(message: str) -> NoReturn:
     raise UsageError(message)
 
@@ -337,7 +383,7 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         if debug:
             traceback.print_exc(file=stderr)
         where = f" at {raised_at(error)} (--debug shows the way there)"
-        terminal.tell(f"dl-opt: internal error: {_one_line(error)}{where}")
+        terminal.tell(f"dl-opt: internal error: {one_line(error)}{where}")
         return 1
 
 

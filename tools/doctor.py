@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
+from ..errors import one_line
+
 
 def measure_cores() -> None:
     """Measure the cores of this machine, and keep the numbers for the planner. Raises ExecutionError."""
@@ -47,8 +49,7 @@ def _guarded(check: Callable[[], str]) -> str:
     except PackageNotFoundError:
         return "not installed"
     except Exception as error:  # a broken installation is an answer here, not a failure
-        lines = str(error).strip().splitlines() or [""]
-        return f"not usable: {type(error).__name__}: {lines[0]}"
+        return f"not usable: {one_line(error)}"
 
 
 def _gpu() -> str:

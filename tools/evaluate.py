@@ -3,13 +3,17 @@
 `nn.RMSNorm(2048)(torch.randn(1, 32, 2048))` is Python, and evaluating it would only give a number. What is computed
 from no tensor (modules, sizes, random tensors) is evaluated on the spot; a tensor found that way is an input, and what
 is computed from inputs is the program. This runs the user's code, by design.
+
+Sizes that vary are text, too: `x:0=batch:1:1000` says that dimension 0 of the input `x` is `batch`, 1 to 1000.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import Dim
+from torch.utils import _pytree as pytree
 
-from ..errors import CompileError
+from ..errors import CompileError, one_line
+from ..frontend.capture.export import callable_module
 from ..frontend.capture.source_locations import EXPRESSION, innermost_of_error
 
 
@@ -47,7 +54,8 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
     """
     tree = _parse(code.strip() if file == EXPRESSION else code, file)
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
-        raise PythonError("the last statement is not an expression to compile", location=f"{file}:{_last_line(tree)}")
+        line = tree.body[-1].lineno if tree.body else 1
+        raise PythonError("the last statement is not an expression to compile", location=f"{file}:{line}")
     namespace: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
     namespace["__name__"] = "__deplodock__"
     return _Splitter(namespace, file).split(tree)
@@ -91,10 +99,6 @@ def _parse(code: str, file: str) -> ast.Module:
         raise PythonError(f"{type(error).__name__}: {error}", location=file) from None
 
 
-def _last_line(tree: ast.Module) -> int:
-    return tree.body[-1].lineno if tree.body else 1
-
-
 @contextmanager
 def _imports_from(folder: Path) -> Iterator[None]:
     sys.path.insert(0, str(folder))
@@ -114,9 +118,7 @@ def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         place = f"{file}:{node.lineno}:{node.col_offset + 1}" if isinstance(node, ast.expr | ast.stmt) else None
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-        raise PythonError(reason, location=place or innermost_of_error(error) or file) from error
+        raise PythonError(one_line(error), location=place or innermost_of_error(error) or file) from error
 
 
 class _Expression(torch.nn.Module):
@@ -177,18 +179,14 @@ class _Splitter(ast.NodeTransformer):
         target = statement.targets[0]
         if len(statement.targets) != 1 or not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
             return False
-        if self._depends(statement.value) or self._has_inner_call(statement.value):
+        inner = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call) and n is not statement.value)
+        if self._depends(statement.value) or any(inner):  # which might make the tensor that it computes on
             return False
         value = self._value(statement.value)
         self.computed.discard(target.id)
         self.namespace[target.id] = value
         self._note_tensors({target.id})
         return True
-
-    @staticmethod
-    def _has_inner_call(call: ast.Call) -> bool:
-        """Whether a call is inside of this one, which might make the tensor that it computes on."""
-        return any(isinstance(n, ast.Call) and n is not call for n in ast.walk(call))
 
     def _note_tensors(self, names: set[str]) -> None:
         for name in sorted(names):
@@ -267,3 +265,61 @@ class _Splitter(ast.NodeTransformer):
 
 def _stores(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Store)
+
+
+_FORM = re.compile(r"(?P<name>[^:=]+):(?P<dim>-?\d+)=(?P<size>[A-Za-z_]\w*)(?::(?P<low>\d+))?(?::(?P<high>\d+))?")
+
+
+def read_dynamic(texts: Sequence[str], program: Program) -> Any:
+    """What `torch.export.export` takes as `dynamic_shapes`, for a program and texts like the above.
+
+    A range that is not given is 1 to 65535; the same size in several places has one range. Raises CompileError for a
+    text of another form, an input that the program does not have, or a range that is none.
+    """
+    if not texts:
+        return None
+    wanted: dict[str, dict[int, Any]] = {}
+    sizes: dict[str, Any] = {}
+    for text in texts:
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise CompileError(
+                f"{text!r} is not INPUT:DIMENSION=SIZE[:MIN[:MAX]], as x:0=batch:1:1000", argument="dynamic"
+            )
+        size = found["size"]
+        if size not in sizes:
+            low, high = int(found["low"] or 1), int(found["high"] or 65535)
+            if low >= high:
+                raise CompileError(f"{size} lies in no range: {low} to {high}", argument="dynamic")
+            sizes[size] = Dim(size, min=low, max=high)
+        elif found["low"]:
+            raise CompileError(f"the range of {size} is given twice", argument="dynamic")
+        wanted.setdefault(found["name"], {})[int(found["dim"])] = sizes[size]
+    module = callable_module(program.function)
+    arguments = inspect.signature(module.forward).bind(*program.args, **program.kwargs).arguments
+    names = _names(arguments, program.names)
+    known: list[str] = []
+
+    def spec(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return None
+        known.append(next(names))
+        given = {d % max(value.dim(), 1): s for d, s in wanted.get(known[-1], {}).items()}
+        return {d: given.get(d) for d in range(value.dim())} if given else None
+
+    shapes = pytree.tree_map(spec, dict(arguments))
+    for name in wanted:
+        if name not in known:
+            raise CompileError(f"there is no input {name!r}; there are {', '.join(known)}", argument="dynamic")
+    return shapes
+
+
+def _names(arguments: dict[str, Any], given: Sequence[str]) -> Iterator[str]:
+    """The names of the tensors in the arguments: those that the program gives them, or the parameters'."""
+    count = 0
+    for parameter, value in arguments.items():
+        tensors = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+        for i, _ in enumerate(tensors):
+            own = parameter if len(tensors) == 1 else f"{parameter}_{i}"
+            yield given[count] if count < len(given) else own
+            count += 1

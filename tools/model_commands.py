@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+PREPACK_WEIGHTS = click.option(
+    "--prepack-weights/--no-prepack-weights",
+    default=None,
+    help="On cpu, compute what depends on weights alone once; on for a MODEL.",
+)
+
+
 def is_artifact(path: str | None) -> bool:
     """Whether `path` is a folder that says it is an artifact."""
     return path is not None and (Path(path) / "manifest.json").is_file()
@@ -126,12 +133,7 @@ def run_artifact(given: Given) -> None:
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens read in one step.")
 @click.option("--random-weights", is_flag=True, help="Don't load weights: make some up.")
 @click.option("--quantize", type=click.Choice(["int8"]), help="Weights of linear layers as bytes, with scales.")
-@click.option(
-    "--prepack-weights/--no-prepack-weights",
-    default=True,
-    show_default=True,
-    help="On cpu, compute what depends on weights alone once.",
-)
+@PREPACK_WEIGHTS
 @click.option("--weights", help="Checkpoint for an artifact that was saved without weights.")
 @click.option("--target", default="auto", show_default=True, help="A GPU, cpu, or auto: what is here.")
 @click.option("--executor", default="auto", show_default=True)
@@ -176,7 +178,7 @@ def _generator(name: str, options: dict[str, Any]) -> Any:
     if is_artifact(name):
         return Generator.from_artifact(load(name, weights=options["weights"], executor=options["executor"]))
     common = {"context": options["context"], "prefill": options["length"], "target": options["target"]}
-    common |= {"executor": options["executor"], "prepack_weights": options["prepack_weights"]}
+    common |= {"executor": options["executor"], "prepack_weights": options["prepack_weights"] is not False}
     if not options["random_weights"] and not options["quantize"]:
         return Generator.from_checkpoint(name, **common)
     model = build_model(load_config(name), seed=options["seed"]) if options["random_weights"] else load_model(name)

@@ -25,6 +25,9 @@ class Given(SimpleNamespace):
         return {name: getattr(self, name, None) for name in _COMPILER}
 
 
+_NOTED = _COMPILER - {"target"} | {"dynamic", "fallback", "phase", "length", "context"}
+"""The options that are noted in what is printed, where they were given."""
+
 _SOURCE = {"file", "as_json", "debug"}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 _GENERATION = set("model prompt prompt_ids max_new_tokens greedy temperature top_p seed executor debug".split())
@@ -65,12 +68,12 @@ def refuse_ignored(context: click.Context, mode: str) -> None:
             raise click.UsageError(f"{_shown(parameter)} has no effect with {mode}")
 
 
-def given_options(context: click.Context, names: tuple[str, ...]) -> str:
-    """Those of the options `names` that were given, as they may be typed, without folders."""
+def given_options(context: click.Context) -> str:
+    """The options that were given and say what is compiled and how, as they may be typed, without folders."""
     parts: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if parameter.name in names and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE:
+        if parameter.name in _NOTED and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE:
             values = value if isinstance(value, tuple) else (value,)
             for v in values:
                 text = Path(str(v)).name if parameter.name == "record" else str(v)

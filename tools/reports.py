@@ -28,14 +28,14 @@ from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
+from ..frontend.memory import fullest_step
 from ..frontend.profile import kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
-from ..progress import steps
-from .dynamic_option import read_dynamic
-from .evaluate import Program, evaluate, load_file
+from ..progress import counted, steps
+from .evaluate import Program, evaluate, load_file, read_dynamic
 from .tables import si
 
 
@@ -78,7 +78,7 @@ def load(
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
-    `dynamic` says which sizes vary (`tools/dynamic_option.py`); `diffs_to` gets every pass that changes the IR,
+    `dynamic` says which sizes vary (`read_dynamic`); `diffs_to` gets every pass that changes the IR,
     `observers` look on at all; `options` are those of `compile_captured`.
     """
     if (file is None) == (code is None):
@@ -164,10 +164,7 @@ def _planned_for(loaded: Loaded) -> tuple[Target, str]:
 def _nests(loaded: Loaded) -> Iterator[tuple[str, NestOp]]:
     """The nests of a program with the names of their kernels."""
     nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
-    with steps("scheduling", len(nests), "kernels") as step:
-        for i, nest in enumerate(nests):
-            yield f"k{i}", nest
-            step()
+    return ((f"k{i}", nest) for i, nest in enumerate(counted("scheduling", nests, "kernels")))
 
 
 def _candidate(c: Candidate) -> dict[str, Any]:
@@ -202,16 +199,14 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
 
 def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     """Bytes of the arguments of a call, of its results that are no arguments, and of the arena of all that lies in
-    between, with the `largest` of that; and what eager PyTorch takes at most beside the arguments, if that can be told,
-    and how much ours may: its `limit`.
-    None where sizes are known only at a call."""
+    between, with the `largest` of its fullest step; and what eager PyTorch takes at most beside the arguments, if that
+    can be told, and how much ours may: its `limit`. None where sizes are known only at a call."""
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
         return None
     arguments = sum(b.bytes for b in plan.input_buffers)
     found = {"arguments": arguments, "results": plan.peak_bytes - plan.call_bytes, "arena": plan.call_bytes}
-    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
-    largest = max(scratch, key=lambda b: b.bytes, default=None)
+    _, largest = fullest_step(plan)
     shown = largest and {"type": f"{largest.dtype}{list(largest.shape)}", "step": largest.first}
     eager = limit_of(main_function(loaded.captured.module), MEMORY_LIMIT)
     return {**found, "largest": shown, "eager": eager, "limit": loaded.compilation.most_bytes}

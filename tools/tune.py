@@ -139,7 +139,7 @@ def _searched(
     from ..frontend.tuning.ray_workers import RayWorkers
     from ..frontend.tuning.tuned import tune as search_all, tune_program
     from ..passes.record_file import PREDICTED
-    from .tune_display import display
+    from .tune_report import display
 
     def searched(how: Any, workers: Workers | RayWorkers | None) -> tuple[list[Search], str]:
         if len(compilations) > 1 or given.only:

@@ -7,26 +7,30 @@ loads it. Parameters with values and buffers are stored; parameters without are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.fx.immutable_collections import immutable_list
 from torch.utils import _pytree as pytree
 
 from ... import __version__
 from ...backend.cuda.runtime.nvrtc import compile_cubin
+from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
 from ...dialects.target import TARGETS
 from ...errors import CompileError, TargetError
-from ...progress import steps
+from ...progress import counted
 from ..api import CompiledFunction
-from ..capture.captured_program import Binding, CapturedProgram
+from ..capture.aliasing import A_COPY, Place, Step
+from ..capture.arrays import dtype_name, dtype_named
+from ..capture.captured_program import Binding, CapturedProgram, Output
+from ..capture.eager_fallback import COMPLEX, Operand
 from ..compilation import Compilation
 from .manifest import ArtifactError, Folder, write_folder
-from .pytree_json import decode, encode
 from .safetensors import Bound, Checkpoint
 
 WEIGHTS = "weights.safetensors"
@@ -199,14 +203,9 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             contents[f"{name}.cu"].decode() if target in TARGETS else None,
             contents[f"{name}_{target}.cubin"] if target in TARGETS else None,
         )
-        bindings: list[Binding] = []
-        with steps("reading", len(entry["bindings"]), "weights") as step:
-            for b in entry["bindings"]:
-                bindings.append(_binding(b, stored, bound, folder))
-                step()
         captured = CapturedProgram(
             compilation.at("tensor"),
-            tuple(bindings),
+            tuple(_binding(b, stored, bound, folder) for b in counted("reading", entry["bindings"], "weights")),
             in_spec=pytree.tree_flatten(decode(entry["arguments"]))[1],
             out_spec=pytree.tree_flatten(decode(entry["result"]))[1],
             **{key: decode(entry[key]) for key in _WRITTEN},
@@ -225,3 +224,72 @@ def _binding(entry: dict[str, Any], stored: dict[str, torch.Tensor], bound: Boun
             )
         tensor = bound.tensor(names, shape, decode(entry["dtype"]))
     return Binding(entry["name"], entry["kind"], int(entry["leaf"]), tensor)
+
+
+_CLASSES: dict[str, Any] = {c.__name__: c for c in (Operand, Output, Place, Step)}
+"""Dataclasses, which are written with their fields in order."""
+
+
+def encode(value: Any) -> object:
+    """`value` as JSON that `decode` reads back, a tensor without what is in it. Raises CompileError for a value of
+    another type."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind in (tuple, list, immutable_list, frozenset):
+        name = "list" if kind is immutable_list else kind.__name__
+        return {name: [encode(v) for v in (sorted(value) if kind is frozenset else value)]}
+    if kind is dict:
+        return {"dict": [[encode(k), encode(v)] for k, v in value.items()]}
+    if kind in _CLASSES.values():
+        return {kind.__name__: [encode(getattr(value, f.name)) for f in fields(value)]}
+    if isinstance(value, torch.Tensor):
+        return {"tensor": [dtype_name(value.dtype), list(value.shape)]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": dtype_name(value)}
+    if isinstance(value, torch._ops.OpOverload):
+        return {"operator": str(value).removeprefix("aten.")}
+    if isinstance(value, SymbolAttr):
+        return {"size": [value.hint, value.lower.data, value.upper.data]}
+    raise CompileError(f"a value of type {kind.__name__} cannot be saved")
+
+
+def decode(value: Any) -> Any:
+    """The value that was encoded. Raises ValueError for JSON that `encode` does not write."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((kind, items),) = value.items()
+        if kind in _CLASSES:
+            return _CLASSES[kind](*map(decode, items))
+        if kind in _KINDS:
+            return _KINDS[kind](items)
+    raise ValueError("a value that is not understood")
+
+
+def _dtype(name: str) -> torch.dtype:
+    """A data type of the caller's, complex ones included."""
+    return {dtype_name(d): d for d in COMPLEX}.get(name) or dtype_named(name)
+
+
+def _operator(name: str) -> torch._ops.OpOverload:
+    """An operator of ATen that makes a view, or a copy."""
+    base, _, overload = str(name).partition(".")
+    found = getattr(getattr(torch.ops.aten, base, None), overload, None)
+    if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable:
+        raise ValueError("a view that is not understood")
+    if found is not A_COPY.operator and not any(a.alias_info for a in found._schema.arguments):
+        raise ValueError("a view that is not understood")
+    return found
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "tuple": lambda items: tuple(map(decode, items)),
+    "list": lambda items: [*map(decode, items)],
+    "frozenset": lambda items: frozenset(map(decode, items)),
+    "dict": lambda pairs: {decode(k): decode(v) for k, v in pairs},
+    "dtype": _dtype,
+    "tensor": lambda tensor: torch.empty(tensor[1], dtype=_dtype(tensor[0]), device="meta"),
+    "operator": _operator,
+    "size": lambda size: SymbolAttr.get(str(size[0]), int(size[1]), int(size[2]) - 1),
+}

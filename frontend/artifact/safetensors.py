@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...errors import CompileError
-from ...progress import steps
+from ...progress import counted
 from ..capture.captured_program import Binding, CapturedProgram
 
 
@@ -136,9 +136,4 @@ class Bound:
             found = self.tensor(names.get(b.name, (b.name,)), b.tensor.shape, b.tensor.dtype)
             return replace(b, tensor=found)
 
-        bindings: list[Binding] = []
-        with steps("reading", len(captured.bindings), "weights") as step:
-            for b in captured.bindings:
-                bindings.append(bound(b))
-                step()
-        return replace(captured, bindings=tuple(bindings))
+        return replace(captured, bindings=tuple(map(bound, counted("reading", captured.bindings, "weights"))))

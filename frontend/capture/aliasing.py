@@ -132,7 +132,7 @@ def memory_of(program: ExportedProgram) -> tuple[Lies | None, ...]:
         value = _tensor(node)
         own = None if value is None else Lies(shares=len(found), place=place_of(value))
         found.append(own and (_view_of_input(node, inputs) or own))
-    return tuple(_sharing(found, results))
+    return tuple(found if len(found) == 1 else _sharing(found, results))
 
 
 def _tensor(node: Any) -> torch.Tensor | None:

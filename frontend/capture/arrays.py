@@ -1,12 +1,17 @@
-"""PyTorch tensors and NumPy arrays of the same bits."""
+"""PyTorch tensors and NumPy arrays of the same bits; PyTorch data types and the element types of the IR."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 import torch
+from xdsl.dialects.builtin import Float8E4M3FNType, Float8E5M2Type, TensorType
+from xdsl.ir import Attribute
 
-from ...errors import ExecutionError
+from ...backend.dtypes import DTYPES
+from ...dialects.shapes.extents import tensor_of
+from ...errors import ExecutionError, UnsupportedError
+from .symbolic_shapes import SizeTable
 
 
 def capturing() -> bool:
@@ -35,3 +40,49 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
     else:
         tensor = torch.from_numpy(array)
     return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)  # NumPy's strides are 0 there
+
+
+_ELEMENTS: dict[torch.dtype, Attribute] = {
+    **{getattr(torch, d.torch): d.element for d in DTYPES.values() if d.torch and d.c and d.name != "index"},
+    torch.float8_e4m3fn: Float8E4M3FNType(),
+    torch.float8_e5m2: Float8E5M2Type(),
+}
+_DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
+
+
+def element_of(dtype: torch.dtype) -> Attribute:
+    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, uint16, ...)."""
+    if dtype not in _ELEMENTS:
+        raise UnsupportedError(f"the data type {str(dtype).removeprefix('torch.')} is not supported")
+    return _ELEMENTS[dtype]
+
+
+def dtype_of(element: Attribute) -> torch.dtype:
+    """The PyTorch data type of an element type; raises UnsupportedError if there is none."""
+    if element not in _DTYPES:
+        raise UnsupportedError(f"PyTorch has no data type for {element}")
+    return _DTYPES[element]
+
+
+def tensor_type(tensor: torch.Tensor, sizes: SizeTable | None = None) -> TensorType[Attribute]:
+    """The type of `tensor`; raises UnsupportedError unless it is dense and of a known data type.
+
+    Symbolic sizes are looked up in `sizes`; without one the shape has to be fixed."""
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')} is not supported")
+    if sizes is None and not all(type(n) is int for n in tensor.shape):
+        raise UnsupportedError(f"dynamic shapes are not supported here: a tensor of shape {list(tensor.shape)}")
+    return tensor_of(element_of(tensor.dtype), [n if sizes is None else sizes.extent(n) for n in tensor.shape])
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a data type as PyTorch has it, without the prefix: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The data type called `name`; raises UnsupportedError for any other text."""
+    found = {dtype_name(d): d for d in _ELEMENTS}.get(name)
+    if found is None:
+        raise UnsupportedError(f"{name[:40]!r} is no data type")
+    return found

@@ -18,9 +18,8 @@ from ...dialects.shapes.binding import bind_sizes, symbols_of
 from ...dialects.support.calls import CONSTANTS, UPDATES, set_numbers, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
-from .arrays import capturing
+from .arrays import capturing, dtype_of
 from .autocast import State
-from .dtypes import dtype_of
 from .eager_fallback import EagerCall
 from .importer import is_dense
 

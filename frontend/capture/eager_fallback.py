@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ComplexType, TensorType, f32, f64
 from xdsl.ir import Attribute
 
-from ...errors import CompileError, ExecutionError, UnsupportedError
+from ...errors import CompileError, ExecutionError, UnsupportedError, one_line
 from ...passes.convert.torch_to_tensor.registry import STRIDES, why_refused
-from .dtypes import tensor_type
+from .arrays import tensor_type
 
 Fallback = Literal["eager"] | None
 """What happens to operators that cannot be compiled: None refuses them, `"eager"` leaves them to PyTorch."""
@@ -70,8 +70,7 @@ class EagerCall:
             with torch.no_grad():
                 results = pytree.tree_leaves(self.overload(*args, **kwargs))
         except Exception as error:  # whatever the operator raises
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            raise ExecutionError(reason, operator=self.operator, location=self.location) from error
+            raise ExecutionError(one_line(error), operator=self.operator, location=self.location) from error
         return [r for r in results if r is not None]
 
     def __str__(self) -> str:
@@ -139,10 +138,15 @@ def type_of(tensor: torch.Tensor) -> TensorType[Attribute]:
     return tensor_type(tensor)
 
 
+def is_complex(node: Node) -> bool:
+    """Whether a value of `node` is a complex tensor."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+
+
 def touches_complex(node: Node) -> bool:
     """Whether an operand or a result of `node` is complex."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(t, torch.Tensor) and t.is_complex() for t in pytree.tree_leaves(values))
+    return any(map(is_complex, (node, *node.all_input_nodes)))
 
 
 def warn(calls: Sequence[EagerCall]) -> None:

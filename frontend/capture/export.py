@@ -25,7 +25,7 @@ from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, 
 from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
-from ...errors import CaptureError, CompileError, UnsupportedError
+from ...errors import CaptureError, CompileError, UnsupportedError, one_line
 from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from ..memory import traced_peak
@@ -33,19 +33,16 @@ from .aliasing import Lies, memory_of
 from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
-from .complex.pairs import is_complex
-from .computed_indices import index_by_tensors
 from .decompositions.table import decomposed, is_ours
-from .eager_fallback import Fallback
-from .grad_mode import marked_grad_mode
-from .gradients import Needs, needs_of
+from .eager_fallback import Fallback, is_complex
+from .gradients import Needs, marked_grad_mode, needs_of
 from .graph_capture import Argument, import_graph
-from .host_checks import trace
+from .known_indices import NUMBER_OF, index_by_tensors
 from .known_sizes import known_sizes
 from .source_locations import innermost_of_error, users_frames_in_stack_traces
 from .specialization_check import check_at_one
 from .symbolic_shapes import NamedDim, every_size, named_dims
-from .transforms import BothBranches, below_transforms
+from .transforms import BothBranches, below_transforms, trace
 
 
 def capture(
@@ -86,7 +83,8 @@ def capture(
     arguments = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
-    arguments = _with_closed_over(arguments, function)
+    if hasattr(function, "__code__"):
+        arguments = _with_closed_over(arguments, function)
     given = arguments, *_returned(exported), lies, leaves, specs
     captured = import_graph(exported.graph, *given, place, fallback, sizes)
     if peak is not None:
@@ -161,7 +159,8 @@ def _export(
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             exported = decomposed(exported, unruled)
-            index_by_tensors(exported.graph)
+            if exported.graph.find_nodes(op="call_function", target=NUMBER_OF):
+                index_by_tensors(exported.graph)
             return exported, *known
     except CompileError:
         raise
@@ -220,11 +219,9 @@ def _reason(error: BaseException) -> str:
     first = error
     while isinstance(first, TorchDynamoException) and (made_of := first.__cause__ or first.__context__) is not None:
         first = made_of
-    lines = [line.strip() for line in str(first).splitlines() if line.strip()]
-    text = f"{type(first).__name__}: {lines[0][:300]}" if lines else type(first).__name__
-    violated = [line.removeprefix("- ") for line in lines if line.startswith("- Not all values")]
-    if violated:  # a program that holds for some of the sizes only: which ones is what matters
-        text = violated[0][:300]
+    lines = (line.strip().removeprefix("- ") for line in str(first).splitlines())
+    violated = next((line[:300] for line in lines if line.startswith("Not all values")), None)
+    text = violated or one_line(first)  # where it holds for some of the sizes only, which ones is what matters
     return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
 
 
@@ -284,11 +281,8 @@ def _effect(token: torch.fx.Node) -> str:
 def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -> list[Argument]:
     """The arguments with the parameters themselves that a function closes over, or that are global to it: PyTorch
     exports them as constants, of which it is not known that they require gradients."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return arguments
     known = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    known += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    known += [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
     modules = [m for m in known if isinstance(m, torch.nn.Module)]
     tensors = [t for t in known if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
     places = {

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
@@ -15,6 +14,7 @@ from ...errors import UnsupportedError
 from .aliasing import A_COPY, Lies, place_of
 from .captured_program import Binding, CapturedProgram, Output, announce, float8_in
 from .complex import Rewritten, without_complex, without_rule
+from .complex.pairs import fake_mode
 from .eager_fallback import Fallback, touches_complex, warn
 from .importer import GraphImporter
 from .known_indices import check_known_indices
@@ -48,7 +48,7 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
 def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
     """The tensors that a graph holds, which become arguments of it."""
     found: list[tuple[Node, torch.Tensor]] = []
-    mode = _mode(graph.graph)
+    mode = fake_mode(graph.graph)
     for node in [n for n in graph.graph.nodes if n.op == "get_attr"]:
         tensor = getattr(graph, str(node.target), None)
         if not isinstance(tensor, torch.Tensor):
@@ -60,12 +60,6 @@ def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
         graph.graph.erase_node(node)
         found.append((argument, tensor))
     return found
-
-
-def _mode(graph: Graph) -> Any:
-    """What the values of a graph are traced in; None where there are only tensors with contents."""
-    values = (v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val")))
-    return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
 
 
 def _is_computed(leaf: Any) -> bool:

@@ -28,7 +28,7 @@ from ...passes.convert.torch_to_tensor.random import draws
 from ...passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
 from ...passes.convert.torch_to_tensor.views import DENSE
 from ...passes.torch.outline_layers import LAYER, MIN_OPS
-from .dtypes import element_of, tensor_type
+from .arrays import element_of, tensor_type
 from .eager_fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
 from .source_locations import innermost
 from .symbolic_shapes import NamedDim, SizeTable, depends_on_data

@@ -78,7 +78,7 @@ class SizeTable:
         if is_from_data(expr):
             raise UnsupportedError(f"a size that depends on data is not supported: {expr}")
         bounds = self._ranges[expr]
-        found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *_bounds(bounds.lower, bounds.upper))
+        found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *extent_bounds(bounds.lower, bounds.upper))
         self._known[expr] = found
         return found
 
@@ -96,7 +96,7 @@ class SizeTable:
         several = expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1
         results = [self._affine(f, operands) for f in (expr.args if several else [expr])]
         bounds = bound_sympy(expr, self._ranges)
-        found = SymbolAttr.get(self._fresh("size0"), *_bounds(bounds.lower, bounds.upper))
+        found = SymbolAttr.get(self._fresh("size0"), *extent_bounds(bounds.lower, bounds.upper))
         self._known[expr] = found
         self._derived.append(DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands))
         return found
@@ -205,7 +205,8 @@ def _largest(expr: Any, ranges: Mapping[Any, Any]) -> Any:
     return total
 
 
-def _bounds(lower: Any, upper: Any) -> tuple[int, int]:
+def extent_bounds(lower: Any, upper: Any) -> tuple[int, int]:
+    """The least and the greatest value of a size, by PyTorch's bounds of it."""
     least = max(int(lower), 0) if lower.is_finite else 0
     most = int(upper) if upper.is_finite and upper.is_Integer else LARGEST
     return least, max(most, least)

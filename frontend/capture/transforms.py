@@ -1,28 +1,32 @@
-"""Programs that differentiate or map functions while they are traced: `torch.func`, `torch.autograd.grad`.
+"""Programs that differentiate or map functions while they are traced (`torch.func`, `torch.autograd.grad`), and those
+that branch by what a tensor holds.
 
 PyTorch's exporter traces above autograd, where a transform leaves its steps in the graph, which cannot be executed
 apart from it. Such a program is traced a second time below autograd and the transforms: there it is the operators that
 they end in, whatever the transform was.
 
-`torch.cond` is made both of its branches.
+`torch.cond` is made both of its branches. A branch in Python that asks what a tensor holds
+(`if (x < 0).any(): raise ValueError(...)`) can be captured where one way of it ends in an error: the program is the
+other way, with an assertion at run time that it was that one. Each way is traced to learn this.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._functorch import eager_transforms
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ...errors import UnsupportedError
+from ...errors import UnsupportedError, one_line
 from .decompositions.differentiable import above_autograd
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
@@ -141,3 +145,67 @@ def _chosen(predicate: torch.Tensor, x: Any, y: Any) -> Any:
         given = " and ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (x, y))
         raise UnsupportedError(f"branches that give {given} are not supported", operator="torch.cond")
     return torch.where(predicate.reshape(()).to(torch.bool), x, y)
+
+
+Decision = tuple[bool, str]
+"""Which way a branch goes, and what is wrong if it would go the other way."""
+
+
+def trace(export: Callable[[], ExportedProgram]) -> ExportedProgram:
+    """What `export` gives, which traces a program. Raises what it raises."""
+    decided: list[Decision] = []
+    while True:
+        ways = _Ways(decided)
+        try:
+            with ways:
+                return export()
+        except Exception:
+            decision = _only_way(export, decided) if ways.undecided else None
+            if decision is None:
+                raise
+            decided.append(decision)
+
+
+def _only_way(export: Callable[[], ExportedProgram], decided: Sequence[Decision]) -> Decision | None:
+    """How the next branch goes, if the program fails in the other way before it comes to a further one."""
+    for way in (True, False):
+        ways = _Ways([*decided, (way, "")])
+        try:
+            with ways:
+                export()
+        except Exception as error:
+            if not ways.undecided:
+                return not way, one_line(error, 200)
+    return None
+
+
+class _Ways:
+    """While active, tensors whose truth is asked for answer as it was decided, in the order of the questions."""
+
+    def __init__(self, decided: Sequence[Decision]) -> None:
+        self._left = list(decided)
+        self._patches = ExitStack()
+        self.undecided = False
+
+    def __enter__(self) -> None:
+        for name in ("__bool__", "item"):  # no TorchFunctionMode, which does not see into functions of PyTorch's
+            asked = self._instead(getattr(torch.Tensor, name))
+            self._patches.enter_context(patch.object(torch.Tensor, name, asked))
+
+    def __exit__(self, *error: object) -> None:
+        self._patches.close()
+
+    def _instead(self, original: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+        def answer(tensor: torch.Tensor) -> Any:
+            known = not isinstance(tensor, FakeTensor) or tensor.constant is not None
+            if known or tensor.numel() != 1 or tensor.dtype != torch.bool:
+                return original(tensor)
+            if not self._left:
+                self.undecided = True
+                return original(tensor)
+            way, message = self._left.pop(0)
+            holds = tensor.reshape(())
+            torch._assert_async(holds if way else ~holds, message)
+            return way
+
+        return answer

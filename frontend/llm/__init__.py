@@ -26,8 +26,8 @@ from torch import nn
 
 from ...errors import CaptureError, CompileError
 from ..artifact.safetensors import Checkpoint, shards
+from ..capture.arrays import dtype_name, dtype_named
 from ..capture.captured_program import CapturedProgram
-from ..capture.dtypes import dtype_name, dtype_named
 from ..capture.export import capture, without_logs
 from .kv_cache import contents, make_cache
 

@@ -3,7 +3,6 @@ a process of its own or in this one."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from ...backend.build_cache import digest
 from ...backend.cpu.build import build_at
 from ...backend.cpu.printer import print_cpp
 from ...backend.cpu.runtime import CpuPlan
@@ -73,7 +73,7 @@ class Builder:
         module, text = lower(source, candidate)
         lowered = _processor_time()
         lowering = lowered - start
-        code = digest(text)
+        code = digest(text)[:24]
         target = get_target(source.target, source.multiprocessors)
         if target.core is not None:
             plan, (_, name) = CpuPlan.of(module), tempfile.mkstemp(".so", "candidate-", self.folder)
@@ -91,11 +91,6 @@ class Builder:
 def _processor_time() -> float:
     """Seconds of this process, and of those that it has waited for."""
     return process_time() + sum(os.times()[2:4])
-
-
-def digest(text: str) -> str:
-    """A hash of printed kernels."""
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ...backend import reference
-from ...backend.cpu.runtime import CpuProgram
+from ...backend.cpu.runtime import CpuPlan
 from ...backend.dtypes import DTYPES
 from ...backend.interpreter.running import main_function
 from ...backend.timing import in_turns
@@ -23,6 +23,7 @@ from ...dialects.payload import element_type
 from ...dialects.shapes.binding import bind_sizes
 from ..capture.arrays import to_torch
 from ..comparison import Difference, compare, tolerances
+from ..executors import cpu_program
 from .building import Built
 from .task import Task
 
@@ -84,10 +85,11 @@ class Runner:
         return self._expected("typed")
 
     def load(self, name: str, built: Built) -> None:
-        """Take a candidate in. Raises ExecutionError."""
+        """Take a candidate in. Raises ExecutionError, and TargetError for an instruction set of other processors."""
         if self.device == "cpu":
             assert isinstance(built.binary, Path)
-            self._programs[name] = CpuProgram(built.plan, built.binary)  # pyright: ignore[reportArgumentType]
+            assert isinstance(built.plan, CpuPlan)
+            self._programs[name] = cpu_program(self.task.target_name, built.plan, built.binary)
         else:
             from ...backend.cuda.runtime import CudaProgram
 

@@ -110,7 +110,7 @@ def search(
     except WorkerFailed as error:
         return Search(task, evaluator.label, limits, ended=f"it cannot be measured: {error}")
     found = Search(task, evaluator.label, limits)
-    first = [_predicted(task, Candidate(task.untuned))]
+    first = [Candidate(task.untuned, predicted=task.expected)]
     known = keeper.known()
     found.known = len(known)
     best = next((t for t in known if t.seconds is not None), None)
@@ -118,8 +118,17 @@ def search(
         first.append(best.candidate)
     for trial in known:
         policy.tell(trial)
+
+    def measure(candidates: list[Candidate]) -> None:
+        """Note the trial of each, and tell who wants to know."""
+        for trial in evaluator.measure(candidates):
+            keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
+            policy.tell(trial)
+            found.take(trial)
+            told(found)
+
     try:
-        _take(evaluator.measure(first), found, policy, keeper, evaluator, told)
+        measure(first)
         found.untuned = found.trials[0][1]
         seen = {*first, *(t.candidate for t in known)}
         while not (ended := found.over()):
@@ -129,28 +138,13 @@ def search(
                 break
             fresh = [c for c in dict.fromkeys(asked) if c not in seen]
             seen.update(fresh)
-            _take(evaluator.measure(fresh), found, policy, keeper, evaluator, told)
+            measure(fresh)
         found.ended = ended
         _again(found, evaluator, keeper)
     except KeyboardInterrupt:
         found.ended = "interrupted"
     found.stopped = monotonic()
     return found
-
-
-def _take(
-    trials: list[Trial],
-    found: Search,
-    policy: Policy,
-    keeper: _Keeper,
-    evaluator: Evaluator,
-    told: Callable[[Search], None],
-) -> None:
-    for trial in trials:
-        keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
-        policy.tell(trial)
-        found.take(trial)
-        told(found)
 
 
 def _again(found: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
@@ -164,10 +158,6 @@ def _again(found: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
         keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
         if trial.seconds <= (best.seconds or 0.0):
             found.best = trial
-
-
-def _predicted(task: Task, candidate: Candidate) -> Candidate:
-    return Candidate(candidate.schedule, candidate.options, float(task.predict(candidate.schedule).seconds))
 
 
 class _Keeper:

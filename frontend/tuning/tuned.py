@@ -24,7 +24,7 @@ from .ray_workers import RayWorkers
 from .search import Limits, Search, search
 from .space import NestSpace
 from .task import PLANNER, Task, tasks_of
-from .trial import Candidate
+from .trial import Trial
 
 LEAST_SHARE = 0.5
 """Of an equal share of the time a nest gets at least so much, however little of the program's time it is."""
@@ -217,19 +217,15 @@ def as_dict(search: Search) -> dict[str, object]:
         "failed": sum(bool(t.failure) for _, t in search.trials),
         "seconds": search.elapsed,
         "ended": search.ended,
-        "untuned": None if first is None else _trial(first.candidate, first.seconds, first.noise),
-        "best": None if best is None else _trial(best.candidate, best.seconds, best.noise),
+        "untuned": None if first is None else _trial(first),
+        "best": None if best is None else _trial(best),
         "speedup": search.speedup,
         "roofline": search.share,
         "curve": curve(search),
     }
 
 
-def _trial(candidate: Candidate, seconds: float | None, noise: float) -> dict[str, object]:
-    return {
-        "schedule": candidate.schedule,
-        "options": candidate.options,
-        "seconds": seconds,
-        "noise": noise,
-        "predicted": candidate.predicted,
-    }
+def _trial(trial: Trial) -> dict[str, object]:
+    c = trial.candidate
+    about = {"schedule": c.schedule, "options": c.options, "predicted": c.predicted}
+    return about | {"seconds": trial.seconds, "noise": trial.noise}

@@ -21,9 +21,9 @@ from deplodock.errors import CaptureError
 from deplodock.frontend.capture import export as capturing
 from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.capture.complex import without_rule
-from deplodock.frontend.capture.computed_indices import index_by_tensors
 from deplodock.frontend.capture.decompositions.table import tables
 from deplodock.frontend.capture.graph_capture import capture_graph
+from deplodock.frontend.capture.known_indices import index_by_tensors
 from deplodock.frontend.capture.known_sizes import known_sizes
 
 

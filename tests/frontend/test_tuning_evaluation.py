@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ from xdsl.rewriter import Rewriter
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.dialects.cores import device_of_cores
 from deplodock.dialects.target import get_target
+from deplodock.errors import TargetError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import tolerances
 from deplodock.frontend.compilation import compile_captured
 from deplodock.frontend.tuning import building
 from deplodock.frontend.tuning.calibration import Sample, fit, regret
 from deplodock.frontend.tuning.evaluation import Measuring, Predicting, Workers
-from deplodock.frontend.tuning.running import judged
+from deplodock.frontend.tuning.running import Runner, judged
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
@@ -126,6 +128,20 @@ def insert(text: str, statement: str) -> str:
     head, mark, kernels = text.partition(KERNELS_MARK)
     begin = kernels.index("{", kernels.index("k0")) + 1
     return head + mark + kernels[:begin] + f" {statement} " + kernels[begin:]
+
+
+def test_candidates_run_as_the_target_says(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = building.Builder(tmp_path).build(task.source, Candidate(RIGHT))
+    runner = Runner("cpu")
+    for target, most in (("cpu", 1 << 16), ("cpu{cores=1}", 1)):
+        runner.begin(replace(task, target_name=target))
+        runner.load("it", built)
+        assert runner.check("it") == ""
+        assert runner._programs["it"].cores == most
+    monkeypatch.setattr("deplodock.frontend.executors.has_isa", lambda isa: False)
+    runner.begin(replace(task, target_name="cpu{isa=neon}"))
+    with pytest.raises(TargetError, match="does not have neon"):
+        runner.load("it", built)
 
 
 def test_inputs_that_are_indices_are_within_their_range() -> None:

@@ -17,10 +17,10 @@ from torch.fx import Graph, Node
 
 from ....errors import CompileError, UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import COMPLEX
-from ..eager_fallback import touches_complex
+from ..eager_fallback import is_complex, touches_complex
 from ..source_locations import innermost
 from .fft import c2c, c2r, r2c
-from .pairs import Emitter, Pair, is_complex, real_dtype, times
+from .pairs import Emitter, Pair, real_dtype, times
 
 Tensor = torch.Tensor
 

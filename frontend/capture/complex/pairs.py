@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -28,16 +29,16 @@ def times(a: Any, b: Any, op: Callable[..., torch.Tensor] = torch.mul) -> Pair:
     return Pair(op(a.re, b), op(a.im, b)) if isinstance(a, Pair) else Pair(op(a, b.re), op(a, b.im))
 
 
-def is_complex(node: Node) -> bool:
-    """Whether a value of `node` is a complex tensor."""
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
-
-
 def real_dtype(node: Node) -> torch.dtype | None:
     """The data type of the parts of a complex result; None for a real one."""
     value = pytree.tree_leaves(node.meta["val"])[0]
     return _REAL.get(value.dtype)
+
+
+def fake_mode(graph: Graph) -> Any:
+    """What the values of a graph are traced in; None where there are only tensors with contents."""
+    values = (v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val")))
+    return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
 
 
 class Emitter:
@@ -47,8 +48,7 @@ class Emitter:
         self.constants: list[tuple[str, Node, torch.Tensor]] = []
         self._graph = graph
         self._known: dict[object, Node] = {}
-        values = [v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val"))]
-        self._mode = next(v.fake_mode for v in values if isinstance(v, torch._subclasses.FakeTensor))
+        self._mode = fake_mode(graph)
         self._body = next(n for n in graph.nodes if n.op != "placeholder")
 
     def split(self, placeholder: Node) -> Pair:

@@ -13,14 +13,11 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 from ....errors import UnsupportedError
-from .antialiasing import ANTIALIASED
-from .backward import BACKWARD
+from .backward import BACKWARD, along, wide
 from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
-from .normalization import NORMALIZATION
 from .ordering import ORDERING
-from .quantized import QUANTIZED
-from .sampling import SAMPLING
+from .sampling import ANTIALIASED, SAMPLING
 from .special import SPECIAL
 
 Tensor = torch.Tensor
@@ -102,11 +99,11 @@ _ENCODER_WEIGHTS = [
 
 def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """Rows that are looked up and longer than `max_norm` are scaled down to it, nearly, as in PyTorch."""
-    wide = self.to(torch.promote_types(self.dtype, torch.float32))
-    norm = torch.linalg.vector_norm(wide, norm_type, 1)
+    rows = wide(self)
+    norm = torch.linalg.vector_norm(rows, norm_type, 1)
     used = torch.zeros(self.shape[0], dtype=torch.bool).index_fill(0, indices.reshape(-1), True)
     scale = torch.where(used & (norm > max_norm), max_norm / (norm + 1e-7), 1.0)
-    return (wide * scale[:, None]).to(self.dtype)
+    return (rows * scale[:, None]).to(self.dtype)
 
 
 def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
@@ -116,7 +113,7 @@ def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) ->
     (`multilabel_margin_loss_forward`, which it is made of, PyTorch decomposes itself, wherever it is traced.)"""
     if not self.is_floating_point():
         raise UnsupportedError(f"PyTorch has no kernel for {self.dtype}")
-    x = self.to(torch.promote_types(self.dtype, torch.float32)).reshape(-1, self.shape[-1] if self.dim() else 1)
+    x = wide(self).reshape(-1, self.shape[-1] if self.dim() else 1)
     target, classes = target.reshape(x.shape), x.shape[1]
     listed = (target < 0).cumsum(-1) == 0
     place = torch.where(listed, target, classes)
@@ -155,7 +152,7 @@ def _trilinear(
     """The sum over `sumdim` of the product of three tensors, each with new dimensions of size 1 at its own places."""
 
     def spread(x: Tensor, dims: Sequence[int]) -> Tensor:
-        x = x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+        x = wide(x) if x.is_floating_point() else x
         for d in sorted(dims):
             x = x.unsqueeze(d)
         return x
@@ -202,9 +199,78 @@ def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tens
 
 
 def _round(self: Tensor, *, decimals: int) -> Tensor:
-    x, power = self.to(torch.promote_types(self.dtype, torch.float32)), 10.0 ** abs(decimals)
+    x, power = wide(self), 10.0 ** abs(decimals)
     found = (x / power).round() * power if decimals < 0 else (x * power).round() / power
     return found.to(self.dtype)
+
+
+def _finished(y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """`y * weight + bias`, which have an element for each channel."""
+    y = y if weight is None else y * along(weight, 1, y.dim())
+    y = y if bias is None else y + along(bias, 1, y.dim())
+    return y.to(dtype)
+
+
+def _group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    x = wide(input).reshape(N, group, C // group, *input.shape[2:])
+    y, mean, scale = aten.native_layer_norm(x, x.shape[2:], None, None, eps)
+    y = _finished(y.reshape(input.shape), weight, bias, input.dtype)
+    return y, *(v.reshape(N, group).to(input.dtype) for v in (mean, scale))
+
+
+def _normalised(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By the running statistics; the results after the first are empty."""
+    x = wide(input)
+    scale = (running_var.to(x.dtype) + eps).rsqrt()
+    y = (x - along(running_mean.to(x.dtype), 1, x.dim())) * along(scale, 1, x.dim())
+    return _finished(y, weight, bias, input.dtype), input.new_empty(0), input.new_empty(0)
+
+
+def _quantized(
+    x: Tensor, scale: Tensor | float, zero_point: Tensor | int, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """`x` rounded to the nearest of the values (q - zero_point) * scale, and where q was in its range.
+
+    Computed in f32. A zero point that is a number with a fraction is added before rounding (PyTorch,
+    ATen/native/quantized/cuda/FakeQuantizeCore.cu). NaN becomes the least q, as the cast to an integer does on CUDA.
+    """
+    narrow = x.to(torch.float32)
+    steps = narrow * (1 / scale)
+    with_fraction = isinstance(zero_point, Tensor) and zero_point.is_floating_point()
+    q = torch.round(steps + zero_point) if with_fraction else torch.round(steps) + zero_point
+    inside = (q >= quant_min) & (q <= quant_max)
+    q = torch.where(q.isnan(), quant_min, q.clamp(quant_min, quant_max))
+    return ((q - zero_point) * scale).to(x.dtype), inside
+
+
+def _by_tensors(
+    self: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """With a scale and a zero point for all, in tensors of one element, and a switch."""
+    on = fake_quant_enabled.reshape(()) != 0
+    made, inside = _quantized(self, scale.reshape(()), zero_point.reshape(()), quant_min, quant_max)
+    return torch.where(on, made, self), inside | ~on
+
+
+def _per_channel(
+    self: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    scale, zero_point = (along(v, axis, self.dim()) for v in (scale, zero_point))
+    return _quantized(self, scale, zero_point, quant_min, quant_max)
+
+
+def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
+    return self.to(torch.int32) @ mat2.to(torch.int32)
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
@@ -221,13 +287,17 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.put.default: _put,
     aten.round.decimals: _round,
     aten.split_with_sizes.default: _split,
+    aten._native_batch_norm_legit_no_training.default: _normalised,
+    aten.native_group_norm.default: _group_norm,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _quantized,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _by_tensors,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _per_channel,
+    aten._int_mm.default: _int_mm,
     **ANTIALIASED,
     **BACKWARD,
     **BAGS,
     **DISTRIBUTIONS,
-    **NORMALIZATION,
     **ORDERING,
-    **QUANTIZED,
     **SAMPLING,
     **SPECIAL,
 }

@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 aten: Any = torch.ops.aten
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """`x` in the type that sums are computed in."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -29,7 +29,7 @@ def _each(values: Sequence[int], count: int) -> list[int]:
     return list(values) * (count if len(values) == 1 else 1)
 
 
-def _along(values: Tensor, dim: int, rank: int) -> Tensor:
+def along(values: Tensor, dim: int, rank: int) -> Tensor:
     """A vector as a tensor of `rank` dimensions that varies along `dim` only."""
     return values.reshape([-1 if d == dim else 1 for d in range(rank)])
 
@@ -56,14 +56,14 @@ def _average_pool(
     """The transposed convolution with a kernel of ones, after each gradient is divided by the size of its window."""
     size, step, pad = (_each(v, dims) for v in (kernel_size, stride or kernel_size, padding))
     inside = range(input.dim() - dims, input.dim())
-    share = _wide(gradient)
+    share = wide(gradient)
     for i, d in enumerate(inside):
         start = torch.arange(gradient.shape[d], device=input.device) * step[i] - pad[i]
         end = (start + size[i]).clamp(max=input.shape[d] + pad[i])
         if not count_include_pad:
             start, end = start.clamp(min=0), end.clamp(max=input.shape[d])
         if divisor_override is None:
-            share = share / _along(end - start, d, input.dim())
+            share = share / along(end - start, d, input.dim())
     share = share if divisor_override is None else share / divisor_override
     image = share.reshape(-1, 1, *gradient.shape[-dims:])
     ones, zeros = image.new_ones([1, 1, *size]), [0] * dims
@@ -74,7 +74,7 @@ def _average_pool(
 
 def _adaptive_average_pool(dims: int, gradient: Tensor, input: Tensor) -> Tensor:
     """Along each dimension, the sum over the windows that an element is in, by the sizes of these."""
-    found = _wide(gradient)
+    found = wide(gradient)
     for d in range(input.dim() - dims, input.dim()):
         size, outputs = input.shape[d], gradient.shape[d]
         if outputs and size % outputs == 0:  # each element is in one window
@@ -91,14 +91,14 @@ def _max_pool(dims: int, gradient: Tensor, input: Tensor, *how: Any) -> Tensor:
     """Gradients are added to zeros at the places of the maxima, the last argument: numbers in the planes of `dims`
     dimensions."""
     first, places = input.dim() - dims, how[-1]
-    zeros = torch.zeros_like(_wide(input)).flatten(first)
-    found = zeros.scatter_add(-1, places.flatten(first), _wide(gradient).flatten(first))
+    zeros = torch.zeros_like(wide(input)).flatten(first)
+    found = zeros.scatter_add(-1, places.flatten(first), wide(gradient).flatten(first))
     return found.reshape(input.shape).to(input.dtype)
 
 
 def _replicated(gradient: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
     """What was copied beyond an end is added to the last element there."""
-    found = _wide(gradient)
+    found = wide(gradient)
     for i in range(len(padding) // 2):
         d, (before, after) = input.dim() - 1 - i, padding[2 * i : 2 * i + 2]
         size = input.shape[d]

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch._C import DispatchKey
 
-from .antialiasing import ANTIALIASED
-from .sampling import SAMPLING
+from .sampling import ANTIALIASED, SAMPLING
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten

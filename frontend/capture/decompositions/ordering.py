@@ -11,6 +11,7 @@ import torch._refs  # which completes PyTorch's table
 from torch._decomp import decomposition_table
 
 from ....errors import ShapeError, UnsupportedError
+from .backward import along, wide
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
@@ -68,16 +69,14 @@ def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> Pair:
     if not self.shape[dim]:
         raise ShapeError("no mode over an empty dimension", argument="dim")
     values, _ = self.sort(dim=dim, stable=True)
-    shape = [1] * self.dim()
-    shape[dim] = -1
-    number = torch.arange(self.shape[dim]).reshape(shape).expand_as(self)
+    number = along(torch.arange(self.shape[dim]), dim % self.dim(), self.dim()).expand_as(self)
     begins = torch.where(values != values.roll(1, dim), number, 0).cummax(dim).values
     return _at(self, dim, (number - begins).argmax(dim, keepdim=True), keepdim)
 
 
 def _histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     x = self.reshape(-1)
-    x = x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+    x = wide(x) if x.is_floating_point() else x
     low, high = x.new_full((), min), x.new_full((), max)
     if min == max and x.numel():
         low, high = x.amin(), x.amax()

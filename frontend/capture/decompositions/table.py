@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, wraps
+from operator import attrgetter
 from typing import Any
 
 import torch
 import torch._refs  # which completes PyTorch's table
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions as pytorchs
-from torch._export.utils import (
-    _collect_all_valid_cia_ops_for_aten_namespace,
-    _special_op_to_preserve_cia,
-)
+from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace, _special_op_to_preserve_cia
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, exported_program
 
@@ -23,70 +21,47 @@ from . import DECOMPOSITIONS
 
 aten: Any = torch.ops.aten
 
+
+def _named(names: str) -> tuple[Any, ...]:
+    """The operators of ATen, or overloads of them, with these names."""
+    return tuple(attrgetter(name)(aten) for name in names.split())
+
+
 _FILTERS = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d)
 """Interpolations, which round integers in their own way."""
 
 _RARE = (
     *_FILTERS,
-    aten.as_strided_copy,
-    aten.batch_norm_backward,
-    aten._native_batch_norm_legit_functional,
-    aten._batch_norm_with_update_functional,
-    aten._native_batch_norm_legit,
-    aten._upsample_nearest_exact1d,
-    aten._upsample_nearest_exact2d,
-    aten._upsample_nearest_exact3d,
-    aten.cauchy,
-    aten.dist,
-    aten.exponential,
-    aten.gelu,
-    aten.isinf,
-    aten.ldexp,
-    aten.linalg_vector_norm,
-    aten.log_normal,
-    aten.max_pool2d_with_indices_backward,
-    aten.narrow_copy,
-    aten.native_layer_norm,
-    aten.permute_copy,
-    aten.repeat,
-    aten.rrelu_with_noise_backward,
-    aten.unbind_copy,
-    aten.upsample_nearest1d,
-    aten.upsample_nearest2d,
-    aten.upsample_nearest3d,
-    aten.view_copy,
+    *_named(
+        """
+        as_strided_copy batch_norm_backward _native_batch_norm_legit_functional _batch_norm_with_update_functional
+        _native_batch_norm_legit _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+        cauchy dist exponential gelu isinf ldexp linalg_vector_norm log_normal max_pool2d_with_indices_backward
+        narrow_copy native_layer_norm permute_copy repeat rrelu_with_noise_backward unbind_copy upsample_nearest1d
+        upsample_nearest2d upsample_nearest3d view_copy
+        """
+    ),
 )
 """Operators that PyTorch decomposes for its compiler, though not by default for an export."""
 
 _OF_FLOATS = (
     *(name.default for name in _FILTERS),
     *(name.vec for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
-    aten._embedding_bag.default,
-    aten._embedding_bag_forward_only.default,
-    aten._prelu_kernel.default,
-    aten.gelu.default,
-    aten.hardsigmoid.default,
-    aten.hardswish.default,
-    aten.lerp.Scalar,
-    aten.lerp.Tensor,
-    aten.max_pool2d_with_indices_backward.default,
-    aten.native_group_norm.default,
-    aten.native_layer_norm.default,
+    *_named(
+        """
+        _embedding_bag.default _embedding_bag_forward_only.default _prelu_kernel.default gelu.default
+        hardsigmoid.default hardswish.default lerp.Scalar lerp.Tensor max_pool2d_with_indices_backward.default
+        native_group_norm.default native_layer_norm.default
+        """
+    ),
 )
 """Operators of which PyTorch has no kernel for integers."""
 
-_OF_NUMBERS = (
-    aten.bucketize.Tensor,
-    aten.dot.default,
-    aten.kthvalue.default,
-    aten.median.default,
-    aten.median.dim,
-    aten.mv.default,
-    aten.nanmedian.default,
-    aten.nanmedian.dim,
-    aten.searchsorted.Scalar,
-    aten.searchsorted.Tensor,
-    aten.vdot.default,
+_OF_NUMBERS = _named(
+    """
+    bucketize.Tensor dot.default kthvalue.default median.default median.dim mv.default nanmedian.default
+    nanmedian.dim searchsorted.Scalar searchsorted.Tensor vdot.default
+    """
 )
 """Operators of which PyTorch has no kernel for truth values."""
 

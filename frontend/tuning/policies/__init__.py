@@ -9,9 +9,8 @@ from ..space import NestSpace
 from ..trial import Policy
 from .bayes import BayesPolicy
 from .evolve import EvolvePolicy
+from .history import ModelPolicy, RandomPolicy
 from .mcts import MctsPolicy
-from .model import ModelPolicy
-from .random import RandomPolicy
 from .top_k import TopKPolicy
 
 POLICIES: dict[str, Callable[[NestSpace, int], Policy]] = {

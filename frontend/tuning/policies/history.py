@@ -1,4 +1,5 @@
-"""What policies know: which candidates were asked for, and what came of them."""
+"""What policies know (which candidates were asked for, and what came of them), and the two that need no more: `model`,
+the planner's pick and no search, and `random`, the planner's candidates in any order."""
 
 from __future__ import annotations
 
@@ -47,3 +48,21 @@ class History:
         """The candidates with a time, the fastest first."""
         found = [(t.seconds, c) for c, t in self.trials.items() if t.seconds is not None]
         return sorted(found, key=lambda f: f[0])
+
+
+class ModelPolicy(History):
+    """Asks for what the planner takes, and for nothing else."""
+
+    def _next(self) -> Candidate | None:
+        return None
+
+
+class RandomPolicy(History):
+    """After the planner's pick, each of its other candidates with equal chance, and, when these are over, neighbours of
+    what was tried. What every other policy has to be better than."""
+
+    def _next(self) -> Candidate | None:
+        left = self.open(self.space.ranked())
+        if not left:
+            left = self.open(n for _, c in self.timed() for n in self.space.neighbours(c))
+        return self.random.choice(left) if left else None
