@@ -16,7 +16,7 @@ from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .creation import filled
 from .registry import decomposes
-from .reshape import gathered, numbered, pick, reshape_to
+from .reshape import pick, reshape_to
 from .scatter import slices_written
 from .slicing import shifted, sliced
 
@@ -97,42 +97,6 @@ def flip(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
         elif extent != 1:
             self = sliced(b, self, dim, extent - 1, extent, -1)
     return self
-
-
-@decomposes("roll")
-def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int]) -> SSAValue:
-    shape = extents_of(self.type)
-    if not dims and any(isinstance(n, SymbolAttr) for n in shape):
-        return _rolled(b, self, shifts[0])
-    if not dims:
-        flat = reshape_to(b, self, [b.count(shape)])
-        return reshape_to(b, roll(b, flat, shifts, [0]), shape)
-    if len(shifts) != len(dims):
-        raise ShapeError(f"{len(shifts)} shifts for {len(dims)} dimensions", argument="shifts")
-    for shift, dim in zip(shifts, (normal_dim(d, len(shape)) for d in dims), strict=True):
-        extent = shape[dim] if shape else 0
-        if isinstance(extent, SymbolAttr):
-            size = b.constant(extent, shape, i64)
-            place = b.rem(b.plus(b.iota(dim, shape), -shift), size)  # from -size + 1 on
-            self = pick(b, self, dim, b.rem(b.add(place, size), size))
-        elif extent and shift % extent:
-            exprs = [AffineExpr.dimension(d) for d in range(len(shape))]
-            exprs[dim] = (exprs[dim] + (extent - shift % extent)) % extent
-            self = b.map(self, exprs, shape)
-    return self
-
-
-def _rolled(b: Builder, x: SSAValue, shift: int) -> SSAValue:
-    """All elements moved on by `shift` places, in their order, where the strides are known at run time only."""
-    shape = extents_of(x.type)
-    size = b.measured(b.algebra.product(shape), shape, i64)
-    place = b.rem(b.plus(numbered(b, range(len(shape)), shape), -shift), size)  # from -size + 1 on
-    place, at = b.rem(b.add(place, size), size), list[SSAValue]()
-    for extent in reversed(shape):
-        along = b.constant(extent, shape, i64)
-        at.insert(0, b.rem(place, along))
-        place = b.floordiv(place, along)
-    return gathered(b, x, [AffineExpr.symbol(d) for d in range(len(shape))], shape, at)
 
 
 @decomposes("diagonal")
