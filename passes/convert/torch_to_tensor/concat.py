@@ -17,7 +17,7 @@ from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
 from .reshape import moved, reshape_to
-from .slicing import clamped_range, shifted
+from .views import clamped_range, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
