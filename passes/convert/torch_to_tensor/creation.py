@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerType, f64, i1, i64
@@ -26,17 +27,29 @@ def full(
     return filled(b, fill_value)
 
 
-@decomposes("empty.memory_format", "empty_permuted", "empty_strided", "new_empty_strided")
-def empty(
+_FILLS = {
+    0: """zeros zeros_like new_zeros empty.memory_format empty_like new_empty empty_strided new_empty_strided
+    empty_permuted""".split(),
+    1: ["ones", "ones_like", "new_ones"],
+}
+"""What a tensor is filled with. One of undefined contents is one of zeros: any value will do, and this one is the same
+every time. Strides are no part of a program."""
+
+
+def _fill(
     b: Builder,
     dtype: Attribute | None,
     self: SSAValue | None = None,
     size: Sequence[int] = (),
     stride: Sequence[int] = (),
     physical_layout: Sequence[int] = (),
+    value: Number = 0,
 ) -> SSAValue:
-    """Undefined contents are zeros: any value will do, and this one is the same every time."""
-    return filled(b, 0)
+    return filled(b, value)
+
+
+for _value, _names in _FILLS.items():
+    decomposes(*_names)(partial(_fill, value=_value))
 
 
 @decomposes("scalar_tensor")

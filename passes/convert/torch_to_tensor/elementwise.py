@@ -100,6 +100,12 @@ def _elu(b: Builder, x: SSAValue, alpha: Number, scale: Number, input_scale: Num
     return b.select(b.cmp("gt", x, 0), b.scaled(x, scale), below)
 
 
+def _softplus(b: Builder, x: SSAValue, beta: Number, threshold: Number) -> SSAValue:
+    scaled = b.scaled(x, beta)
+    soft = b.div(b.math(math.Log1pOp, b.exp(scaled)), b.like(x, beta))
+    return b.select(b.cmp("gt", scaled, threshold), x, soft)
+
+
 def _softshrink(b: Builder, x: SSAValue, lambd: Number) -> SSAValue:
     inner = b.scaled(x, 0)  # not a constant: NaN stays NaN
     low = b.select(b.cmp("lt", x, -lambd), b.plus(x, lambd), inner)
@@ -122,6 +128,7 @@ _IN_OWN_TYPE: Mapping[str, Function] = {
     "sign": _sign,
     "signbit": _signbit,
     "silu": lambda b, x: b.div(x, b.plus(b.exp(b.neg(x)), 1)),
+    "softplus": _softplus,
     "softshrink": _softshrink,
     "threshold": lambda b, x, threshold, value: b.select(b.cmp("le", x, threshold), b.like(x, value), x),
     "trunc": _of_floats(math.TruncOp),
