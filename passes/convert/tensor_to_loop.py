@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp, TensorType, UnknownLoc
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ...dialects import loop, tensor
 from ...dialects.payload import element_type
 from ...dialects.support.calls import Call
-from ...dialects.support.locations import location_of
-from ..rewriting import block_of, erase
+from ..rewriting import erase, insert_before
 from ..tensor.fusion.graph import Graph, Node
 from ..tensor.fusion.inline import Pull, deep_recursion, materialized
 from ..tensor.fusion.nest import make_nest
@@ -100,7 +99,7 @@ def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAVa
         [element_type(v.type) for v in computed],
         nests,
     )
-    _place(nest, op, op)
+    insert_before(op, nest)
     if op.init not in nests:
         op.operands[0] = _place_nest(op, Pull(pull.graph, {}), op.init, nests)
     for i, result in enumerate(nest.res):
@@ -119,15 +118,5 @@ def _place_nest(anchor: Operation, pull: Pull, value: SSAValue, nests: dict[SSAV
         root, variables = pull.root(value)
     nest = make_nest(pull.graph, [root], variables, [element_type(value.type)], nests)
     nest.res[0].name_hint = value.name_hint
-    _place(nest, anchor, value.owner)
+    insert_before(anchor, nest, source=value.owner if isinstance(value.owner, Operation) else None)
     return nest.res[0]
-
-
-def _place(nest: loop.NestOp, anchor: Operation, source: Operation | Block) -> None:
-    """Put `nest` in front of `anchor`; what it and the ops in it have no location of their own for is that of `source`,
-    or of `anchor`."""
-    nest.location = location_of(source if isinstance(source, Operation) else anchor)
-    for op in nest.walk():
-        if isinstance(op.location, UnknownLoc):
-            op.location = nest.location
-    block_of(anchor).insert_op_before(nest, anchor)

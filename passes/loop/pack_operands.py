@@ -4,22 +4,22 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop
 from ...dialects.loop.dependence import access_indices
 from ...dialects.shapes.extents import extents_attr
-from ...dialects.support.locations import copy_location, refused
+from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import schedule_of
 from ..analysis.packed_operands import copying_nest, extents_of_nest, packable_loads
 from ..anchored import NestPass
+from ..rewriting import insert_before, replace
 from .digits import split_dimensions
 
 
@@ -72,7 +72,7 @@ def _pack(nest: loop.NestOp, index: SSAValue) -> None:
     _make_last(nest, position + panels)
     serial = [s for s in data.serial if s != position] if not panels else data.serial
     serial = tuple(s - (not panels and s > position) for s in serial)
-    nest.attributes["schedule"] = ScheduleAttr(replace(data, block=block, serial=serial, pack=()))
+    nest.attributes["schedule"] = ScheduleAttr(dataclasses.replace(data, block=block, serial=serial, pack=()))
 
 
 def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | None) -> None:
@@ -94,13 +94,9 @@ def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | Non
     else:
         at, sizes = list(wanted), [*sizes, whole]
     copy = copying_nest(load, dict(zip((*others, index), at, strict=True)), sizes)
-    copy_location(nest, [copy])
     copy.res[0].name_hint = f"{load.source.name_hint or 'factor'}_packed"
-    Rewriter.insert_op(copy, InsertPoint.before(nest))
-    new = loop.LoadOp(copy.res[0], AffineMap(last + 1, 0, tuple(wanted)), [*others, index])
-    new.result.name_hint = load.result.name_hint
-    copy_location(load, [new])
-    Rewriter.replace_op(load, new)
+    insert_before(nest, copy)
+    replace(load, loop.LoadOp(copy.res[0], AffineMap(last + 1, 0, tuple(wanted)), [*others, index]))
 
 
 def _make_last(nest: loop.NestOp, position: int) -> None:

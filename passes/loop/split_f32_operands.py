@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop
-from ...dialects.support.locations import copy_location, refused
+from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
+from ..rewriting import insert_after, insert_at_start
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,12 @@ class SplitF32OperandsPass(ModulePass):
                     argument="f32_matmul_precision",
                 )
             for load in loads:
-                source = load.source
+                source, owner = load.source, load.source.owner
                 if source not in stored:
-                    stored[source] = new = parts_nest(source)
-                    copy_location(nest, [new])
-                    Rewriter.insert_op(new, _behind(source))
+                    stored[source] = parts_nest(source)
+                    if isinstance(owner, Block):
+                        insert_at_start(owner, stored[source], source=nest)
+                    else:
+                        insert_after(owner, stored[source], source=nest)
                 load_parts(load, stored[source].res)
             nest.attributes["schedule"] = schedule.changed(f32_matmul_precision="bf16x3")
-
-
-def _behind(source: SSAValue) -> InsertPoint:
-    """The place right behind where a tensor comes from."""
-    if isinstance(source, BlockArgument):
-        return InsertPoint.at_start(source.owner)
-    owner = source.owner
-    assert isinstance(owner, Operation)
-    return InsertPoint.after(owner)

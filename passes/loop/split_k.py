@@ -8,17 +8,16 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, i64
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop, payload
 from ...dialects.loop.dependence import is_in, transport_slice, yielded
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import extents_attr
-from ...dialects.support.locations import copy_location
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import Split, find_split, schedule_of
 from ..anchored import NestPass
 from ..dce import erase_unneeded
+from ..rewriting import insert_before, replace
 
 Values = dict[SSAValue, SSAValue]
 
@@ -27,8 +26,7 @@ def split_nest(split: Split) -> None:
     """Put a nest that computes the parts in front of the nest, which then combines them."""
     nest = split.nest
     partial = parts_nest(split)
-    copy_location(nest, [partial])
-    Rewriter.insert_op(partial, InsertPoint.before(nest))
+    insert_before(nest, partial)
     combine_parts(split, partial.res)
     del nest.attributes["schedule"]
     for body in (partial.body, nest.body):
@@ -100,7 +98,7 @@ def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
     index = op.body.block.args[split.axis]
     for user in dict.fromkeys(use.operation for use in index.uses):
         if isinstance(user, loop.LoadOp):
-            Rewriter.replace_op(user, _shifted_load(user, index, part, split.length))
+            replace(user, _shifted_load(user, index, part, split.length))
         elif isinstance(user, payload.CastOp):
             _shift_cast(user, part, split.length)
     shape = [n if i != split.axis else split.length for i, n in enumerate(op.sizes)]
@@ -120,10 +118,7 @@ def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int)
         return map.replace_dims_and_symbols(moved, symbols, count + 1, len(symbols))
 
     domain = op.domain and DomainAttr.get(rewrite(op.domain.affine), op.domain.limits)
-    new = loop.LoadOp(op.source, rewrite(op.map.data), [*op.indices, part], op.symbols, domain, op.fill)
-    new.location = op.location
-    new.result.name_hint = op.result.name_hint
-    return new
+    return loop.LoadOp(op.source, rewrite(op.map.data), [*op.indices, part], op.symbols, domain, op.fill)
 
 
 def _shift_cast(op: payload.CastOp, part: SSAValue, length: int) -> None:
@@ -132,14 +127,8 @@ def _shift_cast(op: payload.CastOp, part: SSAValue, length: int) -> None:
     start = arith.MuliOp(first.result, scale.result)
     own = payload.CastOp(op.operand, i64)
     total = arith.AddiOp(start.result, own.result)
-    new = payload.CastOp(total.result, op.result.type)
-    new.result.name_hint = op.result.name_hint
-    ops = [first, scale, start, own, total, new]
-    if op.result.type == i64:
-        ops.remove(new)
-        total.result.name_hint = op.result.name_hint
-    copy_location(op, ops)
-    Rewriter.replace_op(op, ops, [ops[-1].results[0]])
+    casts = [] if op.result.type == i64 else [payload.CastOp(total.result, op.result.type)]
+    replace(op, first, scale, start, own, total, *casts)
 
 
 def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
@@ -160,10 +149,9 @@ def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
         block.add_op(loop.YieldOp(value))
         new = loop.ReduceOp(stage.kind.data, [split.parts], Region(block), stage.result.type)
         new.result.name_hint = reduction.results[i].name_hint
-        copy_location(stage, [new])
-        Rewriter.insert_op(new, InsertPoint.before(reduction))
+        insert_before(reduction, new, source=stage)
         whole.append(new.result)
-    Rewriter.replace_op(reduction, [], whole)
+    replace(reduction, results=whole)
 
 
 def _load_part(split: Split, parts: SSAValue, block: Block) -> SSAValue:

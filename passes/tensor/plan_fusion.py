@@ -197,8 +197,11 @@ class Search:
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
         self.number = {value: i for i, value in enumerate(self.values)}
-        self.computed_from = self._computed_from(function)
+        self.computed_from: dict[SSAValue, int] = {}
         """Value -> the candidates that it is computed from, itself included."""
+        self.inputs: dict[int, set[int]] = {}
+        """Candidate -> those that it is computed from directly or through values that are none."""
+        self._read(function)
         end = function.body.block.last_op
         self.returned = set[SSAValue]() if end is None else {*end.operands}
         self.fixed = {self.number[value] for value in kept_values(function) if value in self.number}
@@ -206,37 +209,25 @@ class Search:
         """Kept candidate -> what its kernel cannot compute besides it, nor anything more."""
         self.inlined: dict[int, int] = {}
         """Kept candidate -> what its kernel computes besides it."""
-        self.inputs = self._inputs(function)
-        """Candidate -> those that it is computed from directly."""
         self.sources: dict[int, set[int]] = {}
         """Kept candidate -> the kept candidates that its kernel reads."""
         self.readers: dict[int, set[int]] = {}
         """Kept candidate -> those whose kernels read it."""
 
-    def _inputs(self, function: func.FuncOp) -> dict[int, set[int]]:
-        """For each candidate those that it is computed from directly or through values that are none."""
-        through: dict[SSAValue, set[int]] = {}
-        found: dict[int, set[int]] = {}
+    def _read(self, function: func.FuncOp) -> None:
+        """Find out from which candidates every value is computed."""
+        nearest: dict[SSAValue, set[int]] = {}
         for op in function.body.block.ops:
             if isinstance(op, Call):
                 continue  # what it gives is in memory, and no candidate
-            read = set[int]().union(
-                *({self.number[v]} if v in self.number else through.get(v, ()) for v in op.operands)
-            )
+            through = either(self.computed_from.get(v, 0) for v in op.operands)
+            read = set[int]().union(*(nearest.get(v, ()) for v in op.operands))
             for result in op.results:
-                if result in self.number:
-                    found[self.number[result]] = set(read)
-                else:
-                    through[result] = read
-        return found
-
-    def _computed_from(self, function: func.FuncOp) -> dict[SSAValue, int]:
-        found: dict[SSAValue, int] = {}
-        for op in function.body.block.ops:
-            through = 0 if isinstance(op, Call) else either(found.get(v, 0) for v in op.operands)
-            for result in op.results:
-                found[result] = through | 1 << self.number[result] if result in self.number else through
-        return found
+                number = self.number.get(result)
+                if number is not None:
+                    self.inputs[number] = read
+                nearest[result] = read if number is None else {number}
+                self.computed_from[result] = through if number is None else through | 1 << number
 
     def run(self, without: Sequence[int] = ()) -> set[SSAValue] | None:
         """The values to keep, of a search that begins with `without` computed where they are read; None if they cannot

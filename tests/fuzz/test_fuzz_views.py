@@ -41,5 +41,5 @@ def test_as_printed_cuda(traced: Tracer) -> None:
 
 def test_a_planted_bug_is_found(traced: Tracer, monkeypatch: pytest.MonkeyPatch) -> None:
     table: Any = get_decompositions()
-    monkeypatch.setitem(table, "roll", lambda b, self, shifts, dims=(): table["flip"](b, self, dims or (0,)))
+    monkeypatch.setitem(table, "flip", lambda b, self, dims: self)
     assert any(_judge(traced, seed, "tensor")[0] == "wrong" for seed in range(100))

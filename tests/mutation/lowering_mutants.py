@@ -11,9 +11,7 @@ allocate_shared, place_barriers, rescaling, moving = (
 HoistFactors = Code("passes.loop.hoist_reduction_factors").HoistFactors
 Simplifier = Code("dialects.shapes.affine").Simplifier
 Pull = Code("passes.tensor.fusion.inline").Pull
-attention, normalization, reductions = (
-    Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "normalization", "reductions")
-)
+attention, reductions = (Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "reductions"))
 dots, emitter, shared, global_access, lower_tile_to_kernel = (
     Code(f"passes.convert.tile_to_kernel.{name}")
     for name in (
@@ -371,16 +369,16 @@ TO_TENSORS = [
     in_pass(
         "softmax without its maximum",
         "softmax",
-        normalization.shifted_exp,
-        "_.sub(A, _.keep(_.reduce('max', A, _), _, _))",
+        attention.shifted_exp,
+        "_.sub(A, _.keep(_, _, _))",
         "A",
         "torch",
     ),
-    in_pass("softmax shifted by its minimum", "softmax", normalization.shifted_exp, "'max'", "'min'", "torch"),
+    in_pass("softmax shifted by its minimum", "softmax", attention.shifted_exp, "'max'", "'min'", "torch"),
     in_pass(
         "not normalised",
         "softmax",
-        normalization.softmax,
+        attention.softmax,
         "_.div(A, _, permit=_)",
         "A",
         "torch",

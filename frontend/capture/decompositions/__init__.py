@@ -193,6 +193,18 @@ def _pad_circular(self: Tensor, pad: Sequence[int]) -> Tensor:
     return self
 
 
+def _roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """Without `dims` all elements move on in their order. (PyTorch's has remainders of symbolic sizes.)"""
+    if not dims:
+        return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
+    for shift, d in zip(shifts, dims, strict=True):
+        size = self.shape[d] if self.dim() else 0
+        start = -shift if isinstance(size, torch.SymInt) else -shift % max(size, 1)
+        if start:
+            self = self.index_select(d, (torch.arange(size, device=self.device) + start) % size)
+    return self
+
+
 def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     ends = accumulate(split_sizes)
     return tuple(self.narrow(dim, end - size, size) for size, end in zip(split_sizes, ends, strict=True))
@@ -285,6 +297,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.nextafter.default: _nextafter,
     aten._pad_circular.default: _pad_circular,
     aten.put.default: _put,
+    aten.roll.default: _roll,
     aten.round.decimals: _round,
     aten.split_with_sizes.default: _split,
     aten._native_batch_norm_legit_no_training.default: _normalised,

@@ -10,7 +10,6 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from ....dialects import loop, payload, tensor, tile
 from ....dialects.loop.dependence import yielded
@@ -22,7 +21,7 @@ from ....errors import CompileError, ScheduleError
 from ...analysis.cluster_rows import shared_of_nest, shares_rows
 from ...analysis.nest_schedule import reduction_indices, reductions, schedule_of
 from ...analysis.operand_types import STORED
-from ...rewriting import erase
+from ...rewriting import erase, insert_before, replace
 from .emitter import Emitter
 from .reductions import Reducer
 from .tile_values import Dim
@@ -218,12 +217,8 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
             )
         builder = KernelBuilder(nest, name, scatter)
         kernel = builder.build()
-    Rewriter.insert_op(kernel, InsertPoint.before(func))
+    insert_before(func, kernel)
     replaced, start = (nest, None) if scatter is None else (scatter, scatter.init)
-    launch = tile.LaunchOp(name, builder.inputs, start, replaced.result_types)
-    launch.location = location_of(replaced)
-    for old, new in zip(replaced.results, launch.res, strict=True):
-        new.name_hint = old.name_hint
-    Rewriter.replace_op(replaced, launch)
+    replace(replaced, tile.LaunchOp(name, builder.inputs, start, replaced.result_types))
     if scatter is not None and not any(list(r.uses) for r in nest.res):
         erase(nest)

@@ -33,7 +33,7 @@ class Places(TileForms):
     def __init__(
         self,
         out: Lowering,
-        op: tile.LoadOp | Write | tile.AffineOp | tile.StageAsyncOp,
+        op: tile.LoadOp | Write | tile.AffineOp | tile.StageAsyncOp | tile.TmaLoadOp | tile.TmaStoreOp,
         layout: Linear,
         below: Mapping[SSAValue, int] | None = None,
         left: Sequence[int] | None = None,
@@ -65,14 +65,15 @@ class Places(TileForms):
                 images = [b[number_of(atom)] for b in (*self.layout.lane, *self.layout.warp)]
                 terms.append(self.out.thread_bits(images, factor))
             else:
-                terms.append(self.out.mul(self._scalar(atom), factor))
+                terms.append(self.out.mul(self.scalar(atom), factor))
         return self.out.sum([*terms, form.constant])
 
-    def _scalar(self, atom: Atom) -> Index:
+    def scalar(self, atom: Atom) -> Index:
+        """The value of an atom that is the same in all registers."""
         if atom[0] == SYM:
             return self.lowered[number_of(atom)]
         form, shift = self._shifted(atom)
-        dividend = self.out.sum([*(self.out.mul(self._scalar(a), f) for a, f in form.terms), form.constant])
+        dividend = self.out.sum([*(self.out.mul(self.scalar(a), f) for a, f in form.terms), form.constant])
         if atom[0] == MOD:
             return self.out.rem(dividend, atom[3])
         return self.out.add(self.out.div(dividend, atom[3]), -shift)
@@ -103,7 +104,7 @@ class Places(TileForms):
 
     def _vector_atom(self, atom: Atom) -> SSAValue:
         if self.is_scalar(atom):
-            return self.out.emit(kernel.SplatOp(self.out.value(self._scalar(atom)), self.layout.registers))
+            return self.out.emit(kernel.SplatOp(self.out.value(self.scalar(atom)), self.layout.registers))
         if atom[0] == DIM:
             return self._indices(number_of(atom))
         if atom[0] == SYM:

@@ -10,26 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Attribute, Block, Region, SSAValue
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineSymExpr,
-)
 
 from ....dialects import kernel, tile
 from ....dialects.kernel.mbarrier import MbarrierType
 from ....dialects.kernel.tma import TensorMapType
 from ....dialects.kernel.warp_specialize import WARPGROUP
-from ....dialects.layouts.linear import LANE_BITS, LANES, Shared, log2
+from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, Shared, log2
 from ....dialects.layouts.wgmma import Boxes, boxes_of, part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
+from ....dialects.shapes.affine import DIM, number_of
 from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.async_copy import box_dimensions
@@ -37,6 +31,7 @@ from ....dialects.tile.warp_specialize import slots_of, tiles_of
 from ...analysis.tile_layouts import shared_of_type
 from ...analysis.tma_tiles import divides
 from .emitter import Index, Lowering, lowers
+from .global_access import Places
 from .shared_staging import Scratch, groups_apart
 
 
@@ -205,7 +200,7 @@ def _load(out: Lowering, op: tile.TmaLoadOp, buffer: SSAValue, place: Index, sha
         first = out.mul(out.id("rank"), shape[1 - boxes.fast])
     tensor_map = _tensor_map(out, op, op.source, boxes, shape[1 - boxes.fast])
     for start in range(0, shape[boxes.fast], boxes.row):
-        coordinates = _coordinates(out, op, [start if d == boxes.fast else first for d in range(2)])
+        coordinates = _coordinates(out, op, op.result, [start if d == boxes.fast else first for d in range(2)])
         inside = out.add(out.add(place, _panel(shared, boxes, start)), out.mul(first, boxes.row))
         where, slot = out.value(inside), out.value(queue.slot)
         out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks or None))
@@ -231,7 +226,7 @@ def tma_store(out: Lowering, op: tile.TmaStoreOp) -> None:
     with out.when(out.compare("eq", thread, 0, "elected")):
         for panel in range(0, own[boxes.fast], boxes.row):
             at = [out.add(first[d], panel if d == boxes.fast else 0) for d in range(2)]
-            coordinates = _coordinates(out, op, at)
+            coordinates = _coordinates(out, op, op.value, at)
             where = out.value(out.add(start, _panel(shared, boxes, panel)))
             out.add_op(kernel.TmaStoreOp(buffer, where, tensor_map, coordinates))
         out.add_op(kernel.BulkCommitOp())
@@ -264,29 +259,13 @@ def _panel(shared: Shared, boxes: Boxes, start: int) -> int:
     return shared.place((start, 0) if boxes.fast == 0 else (0, start))
 
 
-def _coordinates(out: Lowering, op: Move, at: Sequence[Index]) -> list[SSAValue]:
+def _coordinates(out: Lowering, op: Move, tile: SSAValue, at: Sequence[Index]) -> list[SSAValue]:
     """Where a box starts in its buffer, whose first element is `at` in the tile."""
-    operations = {
-        AffineBinaryOpKind.Add: out.add,
-        AffineBinaryOpKind.Mul: out.mul,
-        AffineBinaryOpKind.FloorDiv: out.div,
-        AffineBinaryOpKind.Mod: out.rem,
-    }
-
-    def evaluate(expr: AffineExpr) -> Index:
-        match expr:
-            case AffineConstantExpr():
-                return expr.value
-            case AffineDimExpr():
-                return at[expr.position]
-            case AffineSymExpr():
-                return out.values[op.symbols[expr.position]]
-            case AffineBinaryOpExpr() if expr.kind in operations:
-                return operations[expr.kind](evaluate(expr.lhs), evaluate(expr.rhs))
-            case _:
-                raise refused(op, f"{expr} says where a box starts")
-
-    return [out.value(index) for index in [evaluate(e) for e in op.map.data.results]]
+    places, found = Places(out, op, Linear(shape_of(tile.type), (), (), ())), list[SSAValue]()
+    for form in map(places.form, op.map.data.results):
+        factors = [(at[number_of(a)] if a[0] == DIM else places.scalar(a), factor) for a, factor in form.terms]
+        found.append(out.value(reduce(out.add, [*(out.mul(*f) for f in factors), form.constant])))
+    return found
 
 
 @dataclass

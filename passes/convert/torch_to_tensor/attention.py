@@ -1,21 +1,52 @@
-"""Scaled dot-product attention, with every argument."""
+"""Softmax, its logarithm, and scaled dot-product attention, with every argument: in f32 inside, rounded at the end."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 from xdsl.dialects.builtin import i1
 from xdsl.dialects.utils import FastMathFlag
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from ....dialects import payload
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, fixed, least
-from ....dialects.tensor.builder import Builder, broadcast_shape, dims, work_type
+from ....dialects.tensor.builder import Builder, broadcast_shape, dims, normal_dim, work_type
 from ....errors import ShapeError
 from .matmul import contract
 from .random import dropped
 from .registry import decomposes
+
+
+def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue, SSAValue, SSAValue]:
+    """exp(x - max), its sum, and the maximum. The exponentials may be approximate: one of them is 1, and an error of
+    the size of x's own rounding does not count."""
+    highest = b.reduce("max", x, over)
+    e = b.exp(b.sub(x, b.keep(highest, over, extents_of(x.type))), permit=FastMathFlag.APPROX_FUNC)
+    return e, b.reduce("add", e, over), highest
+
+
+def _softmax_input(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> tuple[SSAValue, list[int]]:
+    x = b.floating(self if dtype is None else b.cast(self, dtype))
+    rank = len(extents_of(x.type))
+    return x, [normal_dim(dim, rank)] if rank else []
+
+
+@decomposes("softmax.int", "_softmax")
+def softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None = None) -> SSAValue:
+    x, over = _softmax_input(b, self, dim, dtype)
+    e, total, _ = shifted_exp(b, x, over)
+    # The sum is at least 1, so its inverse is neither an infinity nor too small to be exact.
+    return b.div(e, b.keep(total, over, extents_of(x.type)), permit=FastMathFlag.ALLOW_RECIP)
+
+
+@decomposes("log_softmax.int", "_log_softmax")
+def log_softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None = None) -> SSAValue:
+    x, over = _softmax_input(b, self, dim, dtype)
+    shape = extents_of(x.type)
+    _, total, highest = shifted_exp(b, x, over)
+    return b.sub(b.sub(x, b.keep(highest, over, shape)), b.keep(b.log(total), over, shape))
 
 
 @decomposes("scaled_dot_product_attention")
@@ -46,10 +77,7 @@ def scaled_dot_product_attention(
     scores = contract(b, q, [*leading[q], n, n + 2], k, [*leading[k], n + 1, n + 2], scores_space, 1)
     scores = b.scaled(scores, 1 / sqrt(depth) if scale is None else scale) if depth or scale is not None else scores
     scores = _masked(b, scores, attn_mask, is_causal)
-    shape = extents_of(scores.type)
-    highest = b.reduce("max", scores, [n + 1])
-    p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)), permit=FastMathFlag.APPROX_FUNC)
-    total = b.reduce("add", p, [n + 1])
+    p, total, highest = shifted_exp(b, scores, [n + 1])
     if dropout_p != 0:
         p, _ = dropped(b, p, dropout_p, generator)
     if b.result_element != element:

@@ -17,7 +17,7 @@ from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
 from .reshape import moved, reshape_to
-from .slicing import clamped_range, shifted
+from .views import clamped_range, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
@@ -109,16 +109,6 @@ def _triangle(b: Builder, self: SSAValue, diagonal: int, predicate: str) -> SSAV
 
 decomposes("tril")(partial(_triangle, predicate="le"))
 decomposes("triu")(partial(_triangle, predicate="ge"))
-
-
-@decomposes("select_scatter")
-def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: int) -> SSAValue:
-    shape = extents_of(self.type)
-    dim = normal_dim(dim, len(shape))
-    if not -shape[dim] <= index < shape[dim]:
-        raise ShapeError(f"{index} is outside of {shape[dim]} elements", argument="index")
-    spread = b.place(b.cast(src, element_type(self.type)), [d for d in range(len(shape)) if d != dim], shape)
-    return b.select(b.cmp("eq", b.iota(dim, shape), index % shape[dim]), spread, self)
 
 
 @decomposes("slice_scatter")

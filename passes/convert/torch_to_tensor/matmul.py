@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import maxunicode
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
@@ -12,7 +11,6 @@ from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.tensor.builder import Builder, Number, broadcast_shape, work_type
 from ....errors import ShapeError
 from .registry import decomposes
-from .views import permuted
 
 
 def contract(
@@ -100,56 +98,3 @@ def addbmm(b: Builder, self: SSAValue, batch1: SSAValue, batch2: SSAValue, beta:
     batch, rows, inner = extents_of(batch1.type)
     space = [rows, extents_of(batch2.type)[2], batch, inner]
     return _added(b, self, contract(b, batch1, [2, 0, 3], batch2, [2, 3, 1], space, 2), beta, alpha)
-
-
-@decomposes("einsum")
-def einsum(b: Builder, equation: str, tensors: Sequence[SSAValue], path: Sequence[int] | None) -> SSAValue:
-    inputs, output = _read_equation(b, equation, [len(extents_of(t.type)) for t in tensors])
-    value, labels = _sum_out(b, tensors[0], inputs[0], {*output, *"".join(inputs[1:])})
-    for number, (other, other_labels) in enumerate(zip(tensors[1:], inputs[1:], strict=True), 2):
-        value, labels = _contract_labels(b, value, labels, other, other_labels, {*output, *"".join(inputs[number:])})
-    return permuted(b, value, [labels.index(c) for c in output])
-
-
-def _read_equation(b: Builder, equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The labels of every operand and of the result; the dimensions of an ellipsis have the last letters of Unicode."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(ranks):
-        raise b.unsupported("equation", f"{len(terms)} terms for {len(ranks)} tensors")
-    hidden = [rank - len(term) + 3 for term, rank in zip(terms, ranks, strict=True)]
-    most = max((n for n, term in zip(hidden, terms, strict=True) if "..." in term), default=0)
-    dots = "".join(chr(maxunicode - most + i) for i in range(most))
-    inputs = [term.replace("...", dots[most - n :]) for n, term in zip(hidden, terms, strict=True)]
-    for labels, rank in zip(inputs, ranks, strict=True):
-        if len(labels) != rank:
-            raise b.unsupported("equation", f"{len(labels)} labels for a tensor of rank {rank}")
-    every = "".join(inputs)
-    once = sorted(c for c in set(every) - set(dots) if every.count(c) == 1)
-    return inputs, right.replace("...", dots) if arrow else dots + "".join(once)
-
-
-def _sum_out(b: Builder, x: SSAValue, labels: Sequence[str], needed: set[str]) -> tuple[SSAValue, list[str]]:
-    """`x` with every label once (a repeated one is a diagonal), summed over those not needed."""
-    sizes = dict(zip(labels, extents_of(x.type), strict=True))
-    unique = [*(c for c in sizes if c in needed), *(c for c in sizes if c not in needed)]
-    gone = sum(c not in needed for c in unique)
-    x = b.map(x, [AffineExpr.dimension(unique.index(c)) for c in labels], [sizes[c] for c in unique])
-    if gone:
-        x = b.cast(x, work_type(b.result_element))
-        x = b.reduce("add", x, range(len(unique) - gone, len(unique)))
-    return x, unique[: len(unique) - gone]
-
-
-def _contract_labels(
-    b: Builder, x: SSAValue, x_labels: Sequence[str], y: SSAValue, y_labels: Sequence[str], needed: set[str]
-) -> tuple[SSAValue, list[str]]:
-    sizes: dict[str, Extent] = {}
-    for labels, value in ((x_labels, x), (y_labels, y)):
-        for c, n in zip(labels, extents_of(value.type), strict=True):
-            sizes[c] = n if sizes.get(c, 1) == 1 else sizes[c]
-    kept = [c for c in sizes if c in needed]
-    gone = [c for c in sizes if c not in needed]
-    order = [*kept, *gone]
-    at = [[order.index(c) for c in labels] for labels in (x_labels, y_labels)]
-    return contract(b, x, at[0], y, at[1], [sizes[c] for c in order], len(gone)), kept

@@ -21,7 +21,7 @@ from ....dialects.tensor.builder import Bound, Builder, Number, dims, work_type
 from ....errors import ShapeError
 from .registry import decomposes
 from .reshape import numbered, reshape_to
-from .slicing import shifted
+from .views import shifted
 
 
 @dataclass(frozen=True)

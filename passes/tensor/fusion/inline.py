@@ -61,7 +61,7 @@ def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) ->
 def _fold_compare(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
     assert isinstance(op, payload.CmpOp)
     a, b = _form(operands[0]), _form(operands[1])
-    if a is None or b is None or operands[0].type == i1:
+    if a is None or b is None:
         return None
     bounds = graph.simplifier.interval(graph.simplifier.tidy(add(a, b, -1)))
     if bounds is None:

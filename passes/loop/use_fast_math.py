@@ -1,4 +1,4 @@
-"""Approximate exponentials as powers of two: `loop-use-exp2`."""
+"""What fast-math flags permit: one division a row instead of one an element, and exponentials as powers of two."""
 
 from __future__ import annotations
 
@@ -15,17 +15,35 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 from xdsl.rewriter import InsertPoint
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import Dependence
 from ...dialects.payload import is_float
 from ..remarks import emit_remark
 from ..rewriting import rewrite_module
 
-NAME = "loop-use-exp2"
+NAME = "loop-use-fast-math"
 
 ROUNDED = (arith.MulfOp, arith.AddfOp, arith.SubfOp, arith.DivfOp)
 """What gives a number that was rounded, and so is off by a part of its size."""
 
 
-class _Rewrite(RewritePattern):
+@dataclass
+class _Invert(RewritePattern):
+    dependence: Dependence
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: arith.DivfOp, rewriter: PatternRewriter, /) -> None:
+        if FastMathFlag.ALLOW_RECIP not in op.fastmath.data or not isinstance(op.rhs, OpResult):
+            return
+        if isinstance(op.lhs.owner, payload.ConstantOp) or not self.dependence.of(op.lhs) - self.dependence.of(op.rhs):
+            return  # there is one division for each divisor already
+        one = payload.ConstantOp(1.0, op.rhs.type)
+        inverse = arith.DivfOp(one.result, op.rhs)
+        inverse.result.name_hint = "inverse"
+        rewriter.insert([one, inverse], InsertPoint.after(op.rhs.op))
+        rewriter.replace(op, [arith.MulfOp(op.lhs, inverse.result)])
+
+
+class _ToExp2(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: math.ExpOp, rewriter: PatternRewriter, /) -> None:
         below, around = op.operand.owner, op.parent_op()
@@ -60,18 +78,23 @@ def _is_rounded(x: SSAValue) -> bool:
 
 
 @dataclass(frozen=True)
-class UseExp2Pass(ModulePass):
-    """Take exponentials as powers of two, where they may be approximate.
+class UseFastMathPass(ModulePass):
+    """Multiply by the inverse of a divisor, and take exponentials as powers of two, where flags permit it.
 
-    What: in a reduction, exp(x - m) with the flag `afn` and an m that is the same for the whole reduction becomes
+    What: x / l with the flag `arcp` becomes x * (1 / l), if x has indices that l has not: there is one division a row
+    then. In a reduction, exp(x - m) with the flag `afn` and an m that is the same for the whole reduction becomes
     exp2(x * log2(e) - m * log2(e)). Where x is not the result of arithmetic it stays: it is exact, and would not be.
-    Why: hardware has powers of two; exp takes seven instructions more. The product and the difference are one, and the
-    product with m is one for a whole row. What is lost is a rounding of the size of x, as x has one already; what is
-    below 2^-126 may become 0.
-    Why here: the bodies of the reductions are final, and `loop-fuse-reductions` has to move sums of what stands there.
+    Why: a division in f32 is about ten instructions, an element of a product of attention with its values is a handful.
+    All that is lost is one more rounding; whoever sets the flag knows that the inverse is neither an infinity nor too
+    small to be exact, as the decomposition of softmax does of its sums. Hardware has powers of two; exp takes seven
+    instructions more. The product and the difference are one, and the product with m is one for a whole row. What is
+    lost is a rounding of the size of x, as x has one already; what is below 2^-126 may become 0.
+    Why here: what is divided stands where it is computed, and the bodies of the reductions are final;
+    `loop-fuse-reductions` moves the divisors, and sums of what stands in the bodies.
 
     ```mlir
     %l = loop.reduce add (%k) in [64] -> f32 { ... %d = arith.subf %x, %m ... %p = math.exp %d fastmath<afn> ... }
+    %o = arith.divf %z, %l fastmath<arcp> : f32
     ```
     becomes
     ```mlir
@@ -79,10 +102,13 @@ class UseExp2Pass(ModulePass):
     %f = arith.mulf %m, %log2e : f32
     %l = loop.reduce add (%k) in [64] -> f32 {
       ... %y = arith.mulf %x, %log2e ... %d = arith.subf %y, %f ... %p = math.exp2 %d fastmath<afn> ... }
+    %one = payload.constant 1.0 : f32
+    %inverse = arith.divf %one, %l : f32
+    %o = arith.mulf %z, %inverse : f32
     ```
     """
 
-    name = "loop-use-exp2"
+    name = "loop-use-fast-math"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        rewrite_module(op, [_Rewrite()])
+        rewrite_module(op, [_Invert(Dependence()), _ToExp2()])
