@@ -249,7 +249,7 @@ template <int panels, int columns, int rows, class T> static void pack_panels(T*
 // with a `step`, its columns are, and neighbours in one so many: all rows are used then.
 template <int rows, int vectors, int step, bool all_used, class T, class S>
 __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
-  constexpr int each = lanes * 4 / sizeof(T), wide = vectors * lanes / each;  // elements of a register, and of these in a row
+  constexpr int each = in_one_bytes<T> / sizeof(T), wide = vectors * lanes / each;  // elements of a register, and of these in a row
   in_one<T> sum[rows][wide] = {};  // added to c when it is whole: what is small is added to what is small
   asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
   const S* row_of[rows];
@@ -424,20 +424,20 @@ static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const un
   const long whole = words / step * step, left = words - whole, first = min(rows, 16l), second = rows - first;
   if (left) tiles_fma<width>(t, read, rows, c, c_row, a + whole, a_row, panel + whole * width, left, left), read = true;
   if (!whole) return;
-  const auto each = [=](auto sums) {  // of the registers that there are
-    sums(std::integral_constant<int, 0>()), width > 16 ? sums(std::integral_constant<int, 1>()) : void();
-    if (second) sums(std::integral_constant<int, 2>()), width > 16 ? sums(std::integral_constant<int, 3>()) : void();
+  const auto each = [=](auto use) {  // of the registers that there are
+    use(std::integral_constant<int, 0>()), width > 16 ? use(std::integral_constant<int, 1>()) : void();
+    if (second) use(std::integral_constant<int, 2>()), width > 16 ? use(std::integral_constant<int, 3>()) : void();
   };
-  const auto at = [=](int n) { return c + n / 2 * 16 * c_row + n % 2 * 16; };
+  const auto sums_at = [=](int n) { return c + n / 2 * 16 * c_row + n % 2 * 16; };
   tile_shape(t, first, second, step);
-  each([=](auto n) { read ? tile_load<n>(at(n), 4 * c_row) : tile_zero<n>(); });
+  each([=](auto n) { read ? tile_load<n>(sums_at(n), 4 * c_row) : tile_zero<n>(); });
   for (long k = 0; k < whole; k += step) {
     tile_load<4>(a + k, 4 * a_row), tile_load<6>(panel + k * width, 4 * width);
     if (width > 16) tile_load<7>(panel + k * width + 16, 4 * width);
     if (second) tile_load<5>(a + 16 * a_row + k, 4 * a_row);
     each([=](auto n) { tile_dot<n, 4 + n / 2, 6 + n % 2>(c); });
   }
-  each([=](auto n) { tile_store<n>(at(n), 4 * c_row); });
+  each([=](auto n) { tile_store<n>(sums_at(n), 4 * c_row); });
 }
 // The same for all `high` rows of a and for `columns` of b, panel by panel.
 template <int K, int width, class T, class Panel>

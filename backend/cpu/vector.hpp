@@ -64,11 +64,12 @@ template <class T> INLINE vec<T> load(const T* p) {
   typedef T Anywhere __attribute__((vector_size(lanes * sizeof(T)), aligned(alignof(T)), may_alias));
   return *(const Anywhere*)p;
 }
-// As many as are in one register: g++ keeps what takes two of them in memory.
-template <class T> struct InOne { typedef T type __attribute__((vector_size(lanes * 4))); };
+// Of wide elements as many as are in one register: g++ keeps what takes two of them in memory.
+template <class T> constexpr int in_one_bytes = lanes * (sizeof(T) < 4 ? sizeof(T) : 4);
+template <class T> struct InOne { typedef T type __attribute__((vector_size(in_one_bytes<T>))); };
 template <class T> using in_one = typename InOne<T>::type;
 template <class T> INLINE in_one<T> load_one(const T* p) {
-  typedef T Anywhere __attribute__((vector_size(lanes * 4), aligned(alignof(T)), may_alias));
+  typedef T Anywhere __attribute__((vector_size(in_one_bytes<T>), aligned(alignof(T)), may_alias));
   return *(const Anywhere*)p;
 }
 template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }

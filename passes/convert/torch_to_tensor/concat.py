@@ -111,6 +111,16 @@ decomposes("tril")(partial(_triangle, predicate="le"))
 decomposes("triu")(partial(_triangle, predicate="ge"))
 
 
+@decomposes("select_scatter")
+def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: int) -> SSAValue:
+    shape = extents_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    if not -shape[dim] <= index < shape[dim]:
+        raise ShapeError(f"{index} is outside of {shape[dim]} elements", argument="index")
+    spread = b.place(b.cast(src, element_type(self.type)), [d for d in range(len(shape)) if d != dim], shape)
+    return b.select(b.cmp("eq", b.iota(dim, shape), index % shape[dim]), spread, self)
+
+
 @decomposes("slice_scatter")
 def slice_scatter(
     b: Builder, self: SSAValue, src: SSAValue, dim: int, start: int | None, end: int | None, step: int
