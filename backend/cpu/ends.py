@@ -83,7 +83,7 @@ class Ends:
     def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
         """The one end of a loop over a row of registers of `ops`, of which `kept` are read elsewhere; None if it has to
         go on to the last register."""
-        found = {end_of_read(op) for op in ops if isinstance(op, StoreOp | ReduceRegistersOp)}
+        found = {_end_of_read(op) for op in ops if isinstance(op, StoreOp | ReduceRegistersOp)}
         found = found.union(*map(self._of_value, kept))
         end = found.pop() if len(found) == 1 else None
         return end if end is not None and end.row == row else None
@@ -96,11 +96,11 @@ class Ends:
 
     def _of_use(self, op: Operation, value: SSAValue) -> frozenset[End | None]:
         if isinstance(op, ReduceRegistersOp) or isinstance(op, StoreOp) and op.value is value:
-            return frozenset((end_of_read(op),))
+            return frozenset((_end_of_read(op),))
         if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
             return self._of_value(op.result)
         if is_payload(op) and registers(op.results[0]) == registers(value):
-            own = end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
+            own = _end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
             return self._of_value(op.results[0]) if own is None else frozenset((own,))
         return frozenset((None,))
 
@@ -112,7 +112,7 @@ def _is_repeated(op: ShuffleRegistersOp) -> bool:
     return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
 
 
-def end_of_read(op: StoreOp | ReduceRegistersOp) -> End | None:
+def _end_of_read(op: StoreOp | ReduceRegistersOp) -> End | None:
     """From where on nothing of a value is stored, or all of a row that is reduced changes nothing."""
     if isinstance(op, StoreOp):
         return end_of_access(op)
@@ -127,7 +127,7 @@ def _end_before(value: SSAValue, number: float) -> End | None:
     if isinstance(op, LoadOp):
         return end_of_access(op) if op.fill is not None and constant_of(op.fill) == number else None
     if isinstance(op, SelectOp):
-        return end_of_select(op) if constant_of(op.rhs) == number else None
+        return _end_of_select(op) if constant_of(op.rhs) == number else None
     if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
         return _end_before(op.source, number)
     if number == 0 and isinstance(op, CastOp | MulfOp):
@@ -136,7 +136,7 @@ def _end_before(value: SSAValue, number: float) -> End | None:
     return None
 
 
-def end_of_select(op: SelectOp) -> End | None:
+def _end_of_select(op: SelectOp) -> End | None:
     """From where on a selection takes its second value: `indices < bound ? a : b`."""
     test, spread = op.cond.owner, None
     if isinstance(test, ShuffleRegistersOp):

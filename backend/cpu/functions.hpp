@@ -259,7 +259,7 @@ __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, con
     in_one<S> row[wide];
     if (step) __builtin_prefetch(a + k * apart + 2 * rows * step);  // of the next rows: processors see no more than some pages
 #pragma GCC unroll 4
-    for (int j = 0; j < wide; ++j) row[j] = in_register(load_one(panel + k * pitch + j * each));
+    for (int j = 0; j < wide; ++j) row[j] = in_register(load_as<in_one<S>>(panel + k * pitch + j * each));
 #pragma GCC unroll 14
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
@@ -270,7 +270,7 @@ __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, con
 #pragma GCC unroll 4
     for (int j = 0; j < wide; ++j)
       if (T* const p = c + i * c_row + j * each; all_used || i < used) {
-        if (more) sum[i][j] += load_one(p);
+        if (more) sum[i][j] += load_as<in_one<T>>(p);
         __builtin_memcpy(p, &sum[i][j], sizeof sum[i][j]);
       }
 }
@@ -322,9 +322,10 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
   if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
   if constexpr (N < lanes) {  // as the first columns of a vector
     alignas(64) T wide[M * lanes];
-    panel_fma<M, lanes, K, step, true>(wide, a, a_row, a_column, b, b_row, b_column, {e.rows, {e.columns.begin, min<long>(e.columns.end, N)}, e.depth});
+    const Range some = {e.columns.begin, min<long>(e.columns.end, N)};
+    panel_fma<M, lanes, K, step, true>(wide, a, a_row, a_column, b, b_row, b_column, {e.rows, some, e.depth});
     for (long i = e.rows.begin; i < e.rows.end; ++i)
-      for (int j = 0; j < N; ++j) c[i * N + j] = fresh ? wide[i * lanes + j] : c[i * N + j] + wide[i * lanes + j];
+      for (long j = some.begin; j < some.end; ++j) c[i * N + j] = fresh ? wide[i * lanes + j] : c[i * N + j] + wide[i * lanes + j];
     return;
   }
   constexpr int parts = sizeof(T) / sizeof(E), width = panel_vectors<N, T> * lanes, most = (K + parts - 1) / parts;

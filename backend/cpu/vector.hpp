@@ -60,18 +60,15 @@ template <class T, class F, int... l> INLINE vec<T> constants(F f, std::integer_
 template <class T, class F> INLINE vec<T> constants(F f) { return constants<T>(f, std::make_integer_sequence<int, lanes>()); }
 template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
-template <class T> INLINE vec<T> load(const T* p) {
-  typedef T Anywhere __attribute__((vector_size(lanes * sizeof(T)), aligned(alignof(T)), may_alias));
+template <class V, class T> INLINE V load_as(const T* p) {
+  typedef T Anywhere __attribute__((vector_size(sizeof(V)), aligned(alignof(T)), may_alias));
   return *(const Anywhere*)p;
 }
+template <class T> INLINE vec<T> load(const T* p) { return load_as<vec<T>>(p); }
 // Of wide elements as many as are in one register: g++ keeps what takes two of them in memory.
 template <class T> constexpr int in_one_bytes = lanes * (sizeof(T) < 4 ? sizeof(T) : 4);
 template <class T> struct InOne { typedef T type __attribute__((vector_size(in_one_bytes<T>))); };
 template <class T> using in_one = typename InOne<T>::type;
-template <class T> INLINE in_one<T> load_one(const T* p) {
-  typedef T Anywhere __attribute__((vector_size(in_one_bytes<T>), aligned(alignof(T)), may_alias));
-  return *(const Anywhere*)p;
-}
 template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
 // A vector that several operations take: g++ would have each of them load it again.
 template <class V> INLINE V in_register(V v) {

@@ -50,10 +50,15 @@ _ELEMENTS: dict[torch.dtype, Attribute] = {
 _DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a data type as PyTorch has it, without the prefix: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def element_of(dtype: torch.dtype) -> Attribute:
     """The element type for `dtype`; raises UnsupportedError for one that has none (complex, uint16, ...)."""
     if dtype not in _ELEMENTS:
-        raise UnsupportedError(f"the data type {str(dtype).removeprefix('torch.')} is not supported")
+        raise UnsupportedError(f"the data type {dtype_name(dtype)} is not supported")
     return _ELEMENTS[dtype]
 
 
@@ -73,11 +78,6 @@ def tensor_type(tensor: torch.Tensor, sizes: SizeTable | None = None) -> TensorT
     if sizes is None and not all(type(n) is int for n in tensor.shape):
         raise UnsupportedError(f"dynamic shapes are not supported here: a tensor of shape {list(tensor.shape)}")
     return tensor_of(element_of(tensor.dtype), [n if sizes is None else sizes.extent(n) for n in tensor.shape])
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a data type as PyTorch has it, without the prefix: `bfloat16`."""
-    return str(dtype).removeprefix("torch.")
 
 
 def dtype_named(name: str) -> torch.dtype:
