@@ -56,7 +56,6 @@ class CoreCosts:
     product   to start a product of panels
     seek, near_seek  to begin to read what lies elsewhere in memory, or in the last cache, than what was read before:
               processors foresee what follows. Of less than a page it is less, a quarter at least
-    single    so many times longer it takes to read rows one by one than several at once, from the nearest cache but one
     spilled   so many times longer products inside of each other take, where their tiles do not fit into the nearest
               cache
     """
@@ -79,7 +78,6 @@ class CoreCosts:
     product: float = 30e-9
     seek: float = 120e-9
     near_seek: float = 10e-9
-    single: float = 1.5
     spilled: float = 1.3
 
 

@@ -16,6 +16,7 @@ from xdsl.dialects.arith import BitcastOp
 from xdsl.dialects.builtin import f32, i1
 from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
 from ...dialects.cores import PAGE
@@ -29,11 +30,11 @@ from ...dialects.tensor import identity
 from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
 from ..cuda.memory import element_at, loaded, stored
 from ..cuda.names import hint_of
-from ..cuda.ordering import Group, registers
+from ..cuda.ordering import Group, Statement, registers, roots
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
-from .ends import End, Limit, end_of_access
+from .ends import End, Limit
 from .folds import WIDEST, columns_of, combined, combiner, combining, row_of
 from .ordering import VectorOrdering, lanes_of
 from .panels import extents, is_read_by_columns, operands, packed_type
@@ -46,12 +47,8 @@ UNROLLED = 64
 ACCUMULATORS = 4
 """Vectors that a reduction adds to in turn, where what is added is ready before the last sum is."""
 
-SIDE_BY_SIDE = 256 * WIDEST
-"""Elements at most of rows that are summed side by side, each in one vector: rounding errors grow with the terms of a
-sum."""
-
-AHEAD = 1 << 16
-"""Bytes of a row at most that are asked for a row ahead."""
+AHEAD = 2 * PAGE
+"""Bytes of memory by which rows that are reduced are asked for ahead."""
 
 
 class VectorStatements(Statements):
@@ -60,6 +57,40 @@ class VectorStatements(Statements):
     writer: VectorWriter
     order: VectorOrdering
     ordering = VectorOrdering
+    common: frozenset[SSAValue] = frozenset()
+    """What is computed once for several blocks."""
+
+    def print_blocks(self, block: str, begin: str, end: str) -> None:
+        """All statements, for the blocks from `begin` up to `end`; those that compute the same for all of them once, in
+        front of a loop over `block`."""
+        first = [number for number, statement in enumerate(self.order.statements) if self._is_common(statement)]
+        rest = [number for number in range(len(self.order.statements)) if number not in first]
+        self._print_some(first)
+        with self.writer.braces(f"for (int {block} = {begin}; {block} < {end}; ++{block})"):
+            self._print_some(rest)
+
+    def _print_some(self, numbers: Sequence[int]) -> None:
+        for self.number in numbers:
+            self._print(self.order.statements[self.number])
+
+    def _is_common(self, statement: Statement) -> bool:
+        """Whether a statement computes the same for all blocks, as those do that are already said to; so do the values
+        that it gives."""
+        ops = statement.ops if isinstance(statement, Group) else [statement]
+        inner = [op for top in ops for op in top.walk()]
+        if any(isinstance(op, kernel.IdOp) or not is_side_effect_free(op) for op in inner):
+            return False
+        own = {r for op in inner for r in op.results} | {
+            a for op in inner for r in op.regions for b in r.blocks for a in b.args
+        }
+        known = own | self.common | {*self.block.args}
+        if any(root not in known for op in inner for v in op.operands for root in roots(v)):
+            return False
+        self.common |= own
+        return True
+
+    def dies(self, value: SSAValue) -> bool:
+        return value not in self.common and super().dies(value)
 
     def identify(self, op: kernel.IdOp) -> None:
         """Which block it is; there is one thread."""
@@ -110,7 +141,7 @@ class VectorStatements(Statements):
     ) -> None:
         """A loop over the columns of a group that are reduced, some vectors of them at a time, and down these."""
         writer, count, left = self.writer, min(ACCUMULATORS, columns // WIDEST), registers(folds[0].result)
-        self.row, self.rows, self.at_once, self.limit = group.size, None, 1, Limit("0", group.size)
+        self.row, self.rows, self.limit = group.size, None, Limit("0", group.size)
         results = {op: writer.declare(op.result) for op in folds}
         rows = group.size // left
         start = "first" if columns == left else f"first + (first & -{columns}) * {rows - 1}"
@@ -140,27 +171,20 @@ class VectorStatements(Statements):
         writer = self.writer
         self.row = row = (row_of(folds[0]) if folds else None) or group.size
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
-        several = bool(folds) and row >= ACCUMULATORS * WIDEST and not takes_long
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
+        several = bool(folds) and row >= (4 if results else 1) * ACCUMULATORS * WIDEST and not takes_long
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
-        side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= SIDE_BY_SIDE
-        self.at_once = ACCUMULATORS if side_by_side and group.size // row % ACCUMULATORS == 0 else 1
         with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)
             with self._in_squares(group, squares) if squares else vectors:
                 at = {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()}
-                self._body(group, kept, at, bool(folds) and self.at_once == 1)
+                self._body(group, kept, at, bool(folds))
             for op, name in sums.items():
-                text = f"reduced_lanes({name if self.at_once == 1 else f'{{{name}[n]}}'}, {combiner(op)})"
-                if self.at_once > 1:
-                    writer.line(f"#pragma GCC unroll {self.at_once}")
-                    writer.line(f"for (int n = 0; n < {self.at_once}; ++n)")
-                    each = group.size // row // self.at_once
-                    writer.line(f"  {results[op].name}[rows / {row} + n * {each}] = {text};")
-                elif op in results:
+                text = f"reduced_lanes({name}, {combiner(op)})"
+                if op in results:
                     writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:
                     writer.start(op.result, text)
@@ -169,7 +193,7 @@ class VectorStatements(Statements):
         self, group: Group, kept: Mapping[SSAValue, Place], sums: Mapping[Operation, str], ahead: bool = False
     ) -> None:
         """The operations of a group on a vector of each value; those that reduce add to `sums`. With `ahead` what rows
-        load is asked for a row ahead."""
+        load is asked for ahead."""
         writer = self.writer
         for op in group.ops:
             writer.comment_place(op)
@@ -185,27 +209,19 @@ class VectorStatements(Statements):
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
-        """A loop over the rows of a group that there are, several at once where all are whole: what they are combined
-        with is read once. Each comes from a part of the rows of its own, whose memory is read from its begin to its
-        end: that is what the processor foresees, where it loses a place that skips rows."""
-        writer, name = self.writer, "row" if self.at_once == 1 else "rows"
+        """A loop over the rows of a group that there are."""
+        writer = self.writer
         more = "" if self.rows is None else f" && {self._before(self.rows, f'row / {row}')}"
-        with writer.braces(f"for (int {name} = 0; {name} < {group.size // self.at_once}{more}; {name} += {row})"):
+        with writer.braces(f"for (int row = 0; row < {group.size}{more}; row += {row})"):
             writer.row = row
             yield
             writer.row = 0
 
     @contextmanager
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
-        """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`: of one row, or
-        of the same place in several rows."""
+        """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`."""
         writer = self.writer
-        if self.at_once > 1:
-            writer.line(f"for (int first = 0; first < {limit.length}; first += lanes)")
-            writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            part = group.size // ACCUMULATORS
-            head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {part}, i += {part})"
-        elif several:
+        if several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
             ended = "" if limit.divides(ACCUMULATORS * WIDEST) else f" && {limit.below('i')}"
@@ -276,19 +292,13 @@ class VectorStatements(Statements):
         return end is not None and self.limit.divides(WIDEST) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
-        """Ask for the next row while this one is reduced, which takes a moment only, and what follows reads no memory:
-        of rows within a page the processor does not foresee the next one. Of longer ones that a loop reduces it falls
-        behind where they and what they are multiplied with leave no room in the nearest cache: into the one behind."""
-        writer, end = self.writer, end_of_access(op)
-        length = writer.row or op.registers
-        if end is not None and end.length is not None:
-            length = min(length, end.length)
-        size = length * element_bytes(op.result.type)
-        one_row = enclosing(op, ForOp) is None and size <= (AHEAD if writer.row else PAGE)
-        if one_row and lanes_of(op) == 1 and op not in writer.prefetched:
+        """Ask for what lies two pages ahead, the next rows, while these are reduced: a processor foresees what follows
+        within a page, and less of it where something else is read as well."""
+        writer = self.writer
+        if enclosing(op, ForOp) is None and lanes_of(op) == 1 and op not in writer.prefetched:
             writer.prefetched.add(op)
-            how = "" if size <= PAGE else ", 0, 2"
-            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {length}{how});")
+            ahead = AHEAD // element_bytes(op.result.type)
+            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {ahead});")
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""

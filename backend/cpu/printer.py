@@ -1,8 +1,9 @@
 """A module at the kernel level as one C++ text for the cores of a CPU.
 
-Like the CUDA text it has helpers and then a function for each kernel, with the same names and comments. A block of the
-grid is a call of that function, and `k0_grid` makes all of them, in parallel by OpenMP. Shared memory is a buffer of
-the core, kept from call to call. `run` makes all launches of a call; the runtime tells it which, as numbers.
+Like the CUDA text it has helpers and then a function for each kernel, with the same names and comments. A function runs
+some blocks of the grid, one after the other, and `k0_grid` all of them, in parallel by OpenMP; what is the same for all
+blocks is computed in front of the loop over them. Shared memory is a buffer of the core, kept from call to call. `run`
+makes all launches of a call; the runtime tells it which, as numbers.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     if func.threads != 1:
         raise refused(func, f"has blocks of {func.threads} threads; a core runs blocks of one (lanes 1)", CompileError)
     writer = VectorWriter(func)
-    block, memory = writer.names.mint("block"), writer.names.mint("shared")
+    block, begin, end, memory = (writer.names.mint(name) for name in ("block", "begin", "end", "shared"))
     for ours in sorted({*_OURS}):
         writer.names.mint(ours)
     writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
     given = parameters(writer, func)
     declare_shared(writer, func, memory)
-    VectorStatements(writer, func.body.block).print()
-    head = f"static void {name}({', '.join([f'const int {block}', f'unsigned char* const {memory}', *given])}) {{"
+    VectorStatements(writer, func.body.block).print_blocks(block, begin, end)
+    blocks = [f"const int {begin}", f"const int {end}", f"unsigned char* const {memory}"]
+    head = f"static void {name}({', '.join([*blocks, *given])}) {{"
     body = [*header(func), head, *writer.text(), "}"]
     asserts = any(key.startswith("asserted") for key in writer.helpers)
     return "\n".join([*body, _grid(func, name, given, asserts)]) + "\n", writer.helpers
@@ -78,10 +80,10 @@ def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
     shared = 0 if func.shared is None else func.shared.data
     first = f"alignas(64) static thread_local unsigned char memory[{shared}]; " if shared else ""
     first += "failure = message; " if asserts else ""
-    call = f"{name}({', '.join(['b', 'memory' if shared else 'nullptr', *passed])});"
+    call = f"{name}({', '.join(['begin', 'end', 'memory' if shared else 'nullptr', *passed])});"
     return (
         f"void {name}_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {{\n"
-        f"  all_blocks(blocks, threads, [=](int b) {{ {first}{call} }});\n}}"
+        f"  all_blocks(blocks, threads, [=](int begin, int end) {{ {first}{call} }});\n}}"
     )
 
 

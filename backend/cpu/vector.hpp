@@ -194,12 +194,13 @@ ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
 template <class T> static T atomicCAS(T* p, T expected, T v) { __atomic_compare_exchange(p, &expected, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); return expected; }
 
 // Blocks that a core takes at a time: some eight shares for each, so that one that is busy with something else gets fewer.
-template <class Block> static inline void all_blocks(int blocks, int threads, Block block) {
+template <class Blocks> static inline void all_blocks(int blocks, int threads, Blocks run) {
+  const int share = max(1, blocks / (8 * threads));
   if (threads > 1) {
-#pragma omp parallel for schedule(dynamic, max(1, blocks / (8 * threads))) num_threads(threads)
-    for (int b = 0; b < blocks; ++b) block(b);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int b = 0; b < blocks; b += share) run(b, min(b + share, blocks));
   } else {
-    for (int b = 0; b < blocks; ++b) block(b);
+    run(0, blocks);
   }
 }
 

@@ -27,9 +27,6 @@ LINE = 64
 SHORT = 128
 """Bytes below which several pieces of memory are read at the same time."""
 
-AT_ONCE = 4
-"""Rows that are reduced at the same time, where a tile has them: they are read from as many places."""
-
 BESIDE = 4
 """Vectors of columns that are reduced at the same time."""
 
@@ -80,9 +77,7 @@ class CoreTime:
             size = element_bytes(site.op.source.type)
             stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
             if n == min(site.alike):
-                rows = tiles.elements(i for i in site.indices if i in self.info.free)
-                slow = (site.group >= 0) & (len(site.alike) == 1) & (rows < AT_ONCE)
-                each = size * (self.near * np.where(slow, self.costs.single, 1.0) + self._seek(site, tiles))
+                each = size * (self.near + self._seek(site, tiles))
                 found = found + tiles.visits(site.indices) * each / np.where(stays, count, 1)
         return found
 

@@ -270,7 +270,7 @@ def test_rows_of_bf16_are_read_where_they_lie(name: str) -> None:
     function, args = DOTS[name]
     text = deplodock.compile(function, args, target="cpu").compilation.cpp
     kernel = text[text.index("static void k0(") :]
-    assert re.search(rf"first < (row \+ )?{args[-1].shape[-1]}; first \+= ", kernel)
+    assert re.search(rf"(first|i) < (row \+ )?{args[-1].shape[-1]}; (first|i) \+= ", kernel)
     assert re.search(
         r"const auto (\w+) = load\(&\w+\[.*\);\n +const auto \w+ = to_f32\(\1\);\n +const auto prod", kernel
     )
@@ -421,14 +421,48 @@ def test_what_is_loaded_again_is_read_in_another_order_as_well() -> None:
     _close(CpuProgram(module, print_cpp(module)).run([x]), [x + x.t() + 2 + 2 * x])
 
 
+def test_what_is_the_same_for_all_blocks_is_not_changed_by_one() -> None:
+    """A loop of each block begins with what is computed once for all of them, and nothing else reads that."""
+    at = "[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]]"
+    module = parse_module(
+        make_context(),
+        f"""
+        kernel.func @k0(%w: memref<32xf32>, %x: memref<4x32xf32>, %y: memref<4x32xf32>) grid [4] warps 1 lanes 1 {{
+          %0 = payload.constant 0 : index
+          %1 = payload.constant 1 : index
+          %3 = payload.constant 3 : index
+          %block = kernel.id block
+          %w_in = kernel.load %w[%0] regs [[1], [2], [4], [8], [16]] : memref<32xf32> (index) -> vector<32xf32>
+          %twice = arith.addf %w_in, %w_in : vector<32xf32>
+          %sum = scf.for %k = %0 to %3 step %1 iter_args(%a = %twice) -> (vector<32xf32>) {{
+            %x_in = kernel.load %x{at} : memref<4x32xf32> (index, index) -> vector<32xf32>
+            %more = arith.addf %a, %x_in : vector<32xf32>
+            scf.yield %more : vector<32xf32>
+          }}
+          kernel.store %sum, %y{at} : memref<4x32xf32> (index, index), vector<32xf32>
+        }}
+        func.func @main(%w: memref<32xf32>, %x: memref<4x32xf32>, %y: memref<4x32xf32>) {{
+          kernel.launch @k0(%w, %x, %y) : memref<32xf32>, memref<4x32xf32>, memref<4x32xf32>
+          func.return
+        }}
+        """,
+        "common.mlir",
+    )
+    w, x, text = _floats(32), _floats(4, 32), print_cpp(module)
+    before, _, loop = text.partition("static void k0(")[2].partition("for (int block = begin; block < end; ++block)")
+    assert "load(&w[i])" in before
+    assert "&w[" not in loop
+    _close(CpuProgram(module, text).run([w, x]), [2 * w + 3 * x])
+
+
 @pytest.mark.parametrize("rows", [1, 4])
-def test_the_next_row_is_asked_for(rows: int) -> None:
+def test_the_next_rows_are_asked_for(rows: int) -> None:
     """Also where a block has one row."""
     softmax = deplodock.compile(
         lambda x: x.softmax(-1), (_floats(64, 512),), target="cpu", schedule=f"block={rows},512"
     )
     kernel = softmax.compilation.cpp.partition("static void k0(")[2]
-    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 512\);", kernel)
+    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048\);", kernel)
 
 
 def test_values_have_no_names_of_the_text() -> None:

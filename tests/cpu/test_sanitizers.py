@@ -54,7 +54,7 @@ def test_a_store_behind_a_buffer_is_found(addresses: Machine) -> None:
 
 def test_an_index_outside_of_an_array_is_found(addresses: Machine) -> None:
     with pytest.raises(Failed, match="stack-buffer-overflow|out of bounds"):
-        _run_changed(addresses, "{\n  const int at", "{\n  float row[4]; row[block + 4] = 0;\n  const int at")
+        _run_changed(addresses, "{\n    const int at", "{\n    float row[4]; row[block + 4] = 0;\n    const int at")
 
 
 def test_an_access_behind_the_buffer_of_a_core_is_found(addresses: Machine) -> None:
@@ -68,7 +68,7 @@ def test_an_access_behind_the_buffer_of_a_core_is_found(addresses: Machine) -> N
 
 def test_blocks_that_write_the_same_memory_are_found() -> None:
     with pytest.raises(Failed, match="data race"):
-        _run_changed(THREADS, "block(b);", "block(b / 2);")
+        _run_changed(THREADS, "run(b, ", "run(b / 2, ")
 
 
 def _run_changed(machine: Machine, before: str, after: str) -> None:

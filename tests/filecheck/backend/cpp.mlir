@@ -4,9 +4,10 @@
 // which the last vector is loaded and stored in part.
 // CHECK:       // --- kernels
 // CHECK-NEXT:  // rows: 8 blocks of 1 threads
-// CHECK-NEXT:  static void k0(const int block, unsigned char* const shared, const float* __restrict__ x, float* __restrict__ y) {
+// CHECK-NEXT:  static void k0(const int begin, const int end, unsigned char* const shared, const float* __restrict__ x, float* __restrict__ y) {
+// CHECK-NEXT:    for (int block = begin; block < end; ++block) {
 // CHECK:         float r[32] = {};
-// CHECK-NEXT:    for (int k = 0; k < 3; ++k) {
+// CHECK-NEXT:      for (int k = 0; k < 3; ++k) {
 // CHECK-NEXT:      const int at = k * 32;
 // CHECK-NEXT:      #pragma GCC unroll 8
 // CHECK-NEXT:      for (int i = 0; i < 32; i += lanes) {
@@ -21,7 +22,7 @@
 // CHECK:           const auto v = sqrtf(t1);
 // CHECK:           store_first(&y[block * 20 + i], 20 - i, all((float)v));
 // CHECK:       void k0_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {
-// CHECK-NEXT:    all_blocks(blocks, threads, [=](int b) { k0(b, nullptr, (const float*)a[0], (float*)a[1]); });
+// CHECK-NEXT:    all_blocks(blocks, threads, [=](int begin, int end) { k0(begin, end, nullptr, (const float*)a[0], (float*)a[1]); });
 // CHECK:       extern "C" void run(
 kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 lanes 1 {
   %block = kernel.id block
@@ -47,11 +48,12 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 
 // -----
 
-// Sums of rows: a loop over rows, and within each the number of a register is taken apart once. The next row is asked for.
+// Sums of rows: a loop over rows, and within each the number of a register is taken apart once. What lies two pages ahead is
+// asked for.
 // CHECK:       // --- kernels
 // CHECK:         for (int row = 0; row < 128; row += 64) {
-// CHECK:           for (int i = first, n = 0; n < 4; i += lanes, ++n) {
-// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 64);
+// CHECK:           for (int i = row; i < row + 64; i += lanes) {
+// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 2048);
 // CHECK-NEXT:        const auto a = load(&x[(i - row) + (row >> 6) * 100]);
 // CHECK:           t[row / 64] = reduced_lanes(
 kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] warps 1 lanes 1 {
@@ -63,31 +65,22 @@ kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] war
 
 // -----
 
-// Four rows are reduced at once, where there are so many: each from a quarter of the rows, that is read from its begin
-// to its end.
-// CHECK:       // --- kernels
-// CHECK:         for (int rows = 0; rows < 128; rows += 64) {
-// CHECK:           for (int first = 0; first < 64; first += lanes)
-// CHECK:           for (int n = 0, row = rows, i = rows + first; n < 4; ++n, row += 128, i += 128) {
-// CHECK:             const auto a = load(&x[(i - row) + (row >> 6) * 100]);
-// CHECK:             t[rows / 64 + n * 2] = reduced_lanes({t1[n]},
-kernel.func @sums_of_several_rows(%x: memref<8x100xf32>, %y: memref<8xf32>) grid [1] warps 1 lanes 1 {
+// What is the same for all blocks is computed in front of the loop over them: a row that all add, and its sum.
+// CHECK:       static void k0(const int begin, const int end,
+// CHECK:         float t1 = reduced_lanes(
+// CHECK:         for (int block = begin; block < end; ++block) {
+// CHECK:           const auto b = load(&x[block * 64 + i]);
+// CHECK:           const auto sum = b + t1;
+kernel.func @common(%w: memref<64xf32>, %x: memref<4x64xf32>, %y: memref<4x64xf32>) grid [4] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
-  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0], [2, 0], [4, 0]] : memref<8x100xf32> (index, index) -> vector<512xf32>
-  %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5] : vector<512xf32> -> vector<8xf32>
-  kernel.store %t, %y[%0] regs [[1], [2], [4]] : memref<8xf32> (index), vector<8xf32>
-}
-
-// -----
-
-// A row of more than a page is asked for in the cache behind the nearest.
-// CHECK:       // --- kernels
-// CHECK:             __builtin_prefetch(&x[i] + 2048, 0, 2);
-kernel.func @sums_of_long_rows(%x: memref<2x2048xf32>, %y: memref<2xf32>) grid [1] warps 1 lanes 1 {
-  %0 = payload.constant 0 : index
-  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [0, 64], [0, 128], [0, 256], [0, 512], [0, 1024], [1, 0]] : memref<2x2048xf32> (index, index) -> vector<4096xf32>
-  %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10] : vector<4096xf32> -> vector<2xf32>
-  kernel.store %t, %y[%0] regs [[1]] : memref<2xf32> (index), vector<2xf32>
+  %block = kernel.id block
+  %a = kernel.load %w[%0] regs [[1], [2], [4], [8], [16], [32]] : memref<64xf32> (index) -> vector<64xf32>
+  %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5] : vector<64xf32> -> vector<1xf32>
+  %u = kernel.extract %t[0] : vector<1xf32>
+  %all = kernel.splat %u : f32 -> vector<64xf32>
+  %b = kernel.load %x[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]] : memref<4x64xf32> (index, index) -> vector<64xf32>
+  %sum = arith.addf %b, %all : vector<64xf32>
+  kernel.store %sum, %y[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]] : memref<4x64xf32> (index, index), vector<64xf32>
 }
 
 // -----
@@ -96,10 +89,11 @@ kernel.func @sums_of_long_rows(%x: memref<2x2048xf32>, %y: memref<2xf32>) grid [
 // was computed is an array. Into zero it is written as it is, without reading.
 // CHECK:       block_fma(
 // CHECK:       // --- kernels
-// CHECK:         panel_fma<8, 16, 4, 0, true>(c, &x[0], 8, 2, &w[4], 1, 8);
-// CHECK-NEXT:    // cpp.mlir:
-// CHECK-NEXT:    panel_fma<8, 16, 4>(c, &x[4], 8, 1, &w[4], 1, 8, {{.*}}0, min<long>(8, 5)}, {0, 16}, {0, 4{{.*}});
 // CHECK:           store(&e[i], a2 + a2);
+// CHECK:         for (int block = begin; block < end; ++block) {
+// CHECK:           panel_fma<8, 16, 4, 0, true>(c, &x[0], 8, 2, &w[4], 1, 8);
+// CHECK-NEXT:    // cpp.mlir:
+// CHECK-NEXT:      panel_fma<8, 16, 4>(c, &x[4], 8, 1, &w[4], 1, 8, {{.*}}0, min<long>(8, 5)}, {0, 16}, {0, 4{{.*}});
 // CHECK:         panel_fma<8, 16, 4>(c, e, 4, 1, &w[4], 1, 8);
 kernel.func @product(%x: memref<8x8xf32>, %w: memref<16x8xf32>, %y: memref<8x16xf32>) grid [1] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
