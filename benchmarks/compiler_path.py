@@ -38,7 +38,7 @@ def entered(run: Callable[[], object]) -> set[CodeType]:
         run()
     finally:
         sys.setprofile(None)
-    return {c for c in codes if c.co_filename.startswith(f"{ROOT}/")}
+    return {c for c in codes if c.co_filename.startswith(f"{ROOT}/") and c.co_filename != __file__}
 
 
 def lines_of(codes: set[CodeType]) -> dict[str, set[int]]:

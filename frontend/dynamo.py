@@ -322,7 +322,7 @@ def _save_compared(graph: Graph) -> None:
     PyTorch's partitioner lets the backward graph recompute what is cheap, or what a checkpoint says. A sum that is
     computed in two graphs may be added in two orders, and the last bits differ. Then no element equals the maximum that
     the forward graph has saved, so the gradient of the maximum is 0 / 0; and an `argmax` may decide otherwise than the
-    forward graph did. `passes/tensor/fusion/compared.py` has the same rule for the kernels of one graph."""
+    forward graph did. `passes/tensor/fusion/inline.py` has the same rule for the kernels of one graph."""
     sums: list[Node] = []
     nearest: dict[Node, int] = {}
     found = 0

@@ -10,7 +10,6 @@ from ...dialects import kernel
 from ...dialects.kernel.mbarrier import MbarrierOp
 from ...dialects.kernel.warp_specialize import partition_of
 from ...dialects.target import launch_registers
-from .control import print_block
 from .expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
 from .memory import condition, exclusive, memory_name, pointer_to, prepare
 from .names import sanitise
@@ -107,7 +106,7 @@ def print_partitions(statements: Statements, op: kernel.WarpSpecializeOp) -> Non
                 warp = writer.names.mint(own.name_hint, "warp")
                 writer.line(f"const {writer.index} {warp} = threadIdx.x / 32{f' - {first}' if first else ''};")
                 writer.places[own] = Place(warp, 1)
-            print_block(writer, program.block)
+            Statements(writer, program.block).print()
 
 
 def _has_groups(program: Region, warps: int) -> bool:

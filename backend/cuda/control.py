@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import scf
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.payload import ConstantOp, element_bytes, is_payload
@@ -17,7 +17,7 @@ from ...dialects.shapes.ranges import trip_count
 from .names import hint_of
 from .ordering import Group, registers, roots
 from .statements import Statements, add_printer
-from .writer import Place, Writer
+from .writer import Place
 
 UNROLLED_LOADS = 48
 """Registers at most that hold what an unrolled loop loads between barriers; of a longer one two iterations go together,
@@ -28,11 +28,6 @@ UNROLLED_WORK = 2048
 
 _WORK = kernel.OuterFmaOp | kernel.MmaOp | kernel.LdMatrixOp | kernel.LoadOp
 """Register operations, beside those of the payload."""
-
-
-def print_block(writer: Writer, block: Block) -> None:
-    """The statements of a block."""
-    Statements(writer, block).print()
 
 
 def print_for(outer: Statements, op: scf.ForOp) -> None:

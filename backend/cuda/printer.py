@@ -23,12 +23,12 @@ from ...dialects.support.locations import blamed, refused
 from ...dialects.support.printing import stamp_comment
 from ...dialects.target import get_target
 from ...errors import BorderError, CompileError
-from . import asynchronous, shuffles, tensor_cores  # noqa: F401  they add their statements
-from .control import print_block
+from . import asynchronous, control, shuffles, tensor_cores  # noqa: F401  they add their statements
 from .device import helper_section
 from .expressions import Expr
 from .memory import memory_extents
 from .names import sanitise
+from .statements import Statements
 from .writer import Place, Writer
 
 
@@ -100,7 +100,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
         # All kernels of a text declare the same array, so in the same way, whoever of them has swizzled boxes.
         writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
     declare_shared(writer, func, "smem")
-    print_block(writer, func.body.block)
+    Statements(writer, func.body.block).print()
     clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
     head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({given}) {{'
     return "\n".join([*header(func), head, *writer.text(), "}"]) + "\n", writer.helpers

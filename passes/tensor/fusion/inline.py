@@ -15,15 +15,15 @@ from xdsl.dialects.builtin import IntegerType, TensorType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ....dialects import payload, tensor
-from ....dialects.payload import element_type, is_payload, is_tensor
+from ....dialects.payload import element_type, is_float, is_payload, is_tensor
 from ....dialects.payload.folding import decided, same_as_operand
 from ....dialects.shapes.affine import Form, add, complexity, constant
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
 from ....dialects.tensor import ROOT
+from ....dialects.tensor.reduction_kinds import ReductionKind
 from ....errors import UnsupportedError
-from .compared import compared_sums
 from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction, either
 
 
@@ -407,3 +407,32 @@ _GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
 _LT = payload.CmpOp("lt", _dummy(i64), _dummy(i64))
 _AND = arith.AndIOp(_dummy(i1), _dummy(i1))
 """Ops that stand for what guards compute; only their names, properties and result types matter."""
+
+
+ROUNDED = (ReductionKind.ADD, ReductionKind.MUL)
+
+
+def compared_sums(function: func.FuncOp) -> set[SSAValue]:
+    """The sums and products of floats from which both sides of a comparison are computed, not by way of others: they
+    have to be computed once. Two kernels, or one in two ways, may add in different orders, and the last bits differ:
+    then no element equals the largest of all, as the gradient of a maximum asks, and the ranks of a sort are no
+    permutation. Everything else has the same bits wherever it is computed."""
+    sums: list[SSAValue] = []
+    nearest: dict[SSAValue, int] = {}
+    found = 0
+    for op in function.body.block.ops:
+        if isinstance(op, Call):
+            continue  # what it gives is in memory
+        sides = [nearest.get(v, 0) for v in op.operands]
+        if isinstance(op, payload.CmpOp) and op.lhs is not op.rhs:
+            found |= sides[0] & sides[1]
+        if _is_rounded(op):
+            nearest[op.results[0]] = 1 << len(sums)
+            sums.append(op.results[0])
+        else:
+            nearest.update(dict.fromkeys(op.results, either(sides)))
+    return {value for i, value in enumerate(sums) if found >> i & 1}
+
+
+def _is_rounded(op: Operation) -> bool:
+    return isinstance(op, tensor.ReduceOp) and op.kind.data in ROUNDED and is_float(element_type(op.result.type))
