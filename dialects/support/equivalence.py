@@ -17,9 +17,7 @@ def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[s
     operands = tuple(numbers.get(v, -1) for v in op.operands)
     for r in op.results:
         numbers[r] = len(numbers)
-    regions = tuple(
-        tuple(_block(block.args, block.ops, numbers, without) for block in region.blocks) for region in op.regions
-    )
+    regions = tuple(tuple(_block(b.args, b.ops, numbers, without) for b in region.blocks) for region in op.regions)
     types = tuple(r.type for r in op.results)
     return op.name, _sorted(op.properties, without), _sorted(op.attributes, without), operands, types, regions
 
@@ -27,7 +25,9 @@ def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[s
 def structure_in_place(op: Operation, number: Callable[[SSAValue], int]) -> object:
     """What `op` computes where it stands: as `structure`, but values from outside of it count by their `number`, which
     has to be below -1."""
-    used = op.operands if not op.regions else [v for inner in op.walk() for v in inner.operands]
+    if not op.regions:
+        return structure(op, {v: number(v) for v in op.operands})
+    used = (v for inner in op.walk() for v in inner.operands)
     return structure(op, {v: number(v) for v in used if not op.is_ancestor(v.owner)})
 
 

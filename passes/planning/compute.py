@@ -11,7 +11,6 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.layouts.mma import ATOM
 from ...dialects.loop.dependence import yielded
-from ...dialects.loop.work import nest_operations
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ...dialects.target import PARTITIONS, Target
 from ..analysis.operand_types import widened_from
@@ -65,7 +64,7 @@ class Arithmetic:
                 if isinstance(joined := factor.owner, CombineBf16x3Op):  # its parts are what is multiplied
                     inside |= {joined, *(o.owner for o in joined.operands if isinstance(o.owner, Operation))}
             self.widenings.update((factor, p) for factor in p.factors if isinstance(factor.owner, CastOp))
-        self.others = [c for c in nest_operations(info.nest) if c.op not in inside]
+        self.others = [c for c in info.operations if c.op not in inside]
         self.steps = {p: (*p.reduction.indices, *p.reduction.around) for p in products}
 
     def cost(self, tiles: Tiles, target: Target, warps: Ints) -> Cost:

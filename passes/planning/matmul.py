@@ -13,7 +13,6 @@ from xdsl.ir.affine import AffineDimExpr
 
 from ...dialects import loop
 from ...dialects.loop.dependence import yielded
-from ...dialects.loop.work import nest_operations
 from ...dialects.payload import is_float
 from ...dialects.target import Target
 from ..analysis.operand_types import widened_from
@@ -85,7 +84,7 @@ def may_be_rows(info: NestInfo, products: list[Matmul]) -> bool:
 
 def distinct(info: NestInfo, products: list[Matmul]) -> list[Matmul]:
     """`products` without those that the stages of a staged reduction repeat: they are computed once."""
-    computed = {counted.op for counted in nest_operations(info.nest)}
+    computed = {counted.op for counted in info.operations} if products else ()
     return [p for p in products if p.reduction.op in computed]
 
 

@@ -13,6 +13,7 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr
 
 from ...dialects import loop
 from ...dialects.loop.dependence import Contraction, Dependence, Indices, access_indices, find_contraction, yielded
+from ...dialects.loop.work import Counted, nest_operations
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import Extent, extents_of, most, typical
 from ...dialects.support.locations import ancestors
@@ -107,6 +108,11 @@ class NestInfo:
     def may_be_longer(self, indices: Iterable[SSAValue]) -> bool:
         """Whether one of `indices` can take more values than are planned with, being known only at run time."""
         return any(most(self.sizes[i]) > self.extents[i] for i in indices)
+
+    @cached_property
+    def operations(self) -> list[Counted]:
+        """Every distinct operation on floats."""
+        return nest_operations(self.nest)
 
     @cached_property
     def sites(self) -> list[LoadSite]:

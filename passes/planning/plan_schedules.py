@@ -168,11 +168,12 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             if nest in ranks:
                 self._tell(nest, name, ranks[nest], chosen[nest])
                 fastest(nest, target, ranks[nest])
-            if nest in chosen:
+            if nest in chosen:  # which is checked
                 schedule = self._decide(nest, target, name, chosen[nest], refused)
                 fits = nest in ranks and self.blocks_per_sm is None
                 nest.attributes["schedule"] = with_residency(nest, schedule, target) if fits else schedule
-            check_schedule(nest, target)
+            else:
+                check_schedule(nest, target)
         if refused and len(refused) == len(chosen):
             raise refused[0]  # what fits nowhere is a mistake
 
