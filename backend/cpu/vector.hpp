@@ -193,12 +193,12 @@ ATOMIC(atomicAdd, old + v) ATOMIC(atomicMax, old < v ? v : old) ATOMIC(atomicMin
 ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
 template <class T> static T atomicCAS(T* p, T expected, T v) { __atomic_compare_exchange(p, &expected, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); return expected; }
 
-// Blocks that a core takes at a time: some eight shares for each, so that one that is busy with something else gets fewer.
+// Cores take the blocks in some eight equal shares for each, so that one that is busy with something else gets fewer.
 template <class Blocks> static inline void all_blocks(int blocks, int threads, Blocks run) {
-  const int share = max(1, blocks / (8 * threads));
   if (threads > 1) {
+    const long shares = min(blocks, 8 * threads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int b = 0; b < blocks; b += share) run(b, min(b + share, blocks));
+    for (long s = 0; s < shares; ++s) run(blocks * s / shares, blocks * (s + 1) / shares);
   } else {
     run(0, blocks);
   }

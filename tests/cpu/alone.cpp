@@ -23,9 +23,9 @@ static std::vector<long long> numbers() {
 }
 
 #ifdef THREADS
-// What `#pragma omp` calls, by threads that a sanitizer knows. Shares of the blocks go to the threads in turn, so that no
-// two of neighbouring shares are of one thread, and nothing but begin and end of the loop puts blocks of two in an order.
-static thread_local long number, count, step, next, last;
+// What `#pragma omp` calls, by threads that a sanitizer knows. Shares go to the threads in turn, so that no two of
+// neighbouring ones are of one thread, and nothing but begin and end of the loop puts blocks of two in an order.
+static thread_local long number, count, next, last;
 
 extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned) {
   std::vector<std::thread> team;
@@ -33,11 +33,11 @@ extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads,
   for (auto& thread : team) thread.join();
 }
 extern "C" bool GOMP_loop_nonmonotonic_dynamic_next(long* first, long* end) {
-  *first = next, *end = next + step, next += count * step;
+  *first = next, *end = next + 1, next += count;
   return *first < last;
 }
-extern "C" bool GOMP_loop_nonmonotonic_dynamic_start(long start, long stop, long by, long, long* first, long* end) {
-  step = by, next = start + number * step, last = stop;
+extern "C" bool GOMP_loop_nonmonotonic_dynamic_start(long start, long stop, long, long, long* first, long* end) {
+  next = start + number, last = stop;
   return GOMP_loop_nonmonotonic_dynamic_next(first, end);
 }
 extern "C" void GOMP_loop_end_nowait() {}
