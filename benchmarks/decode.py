@@ -5,7 +5,8 @@
 
 Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
 the machine's read bandwidth divided by their bytes; `share` is what of that is reached. The bandwidth of a shared
-machine changes from one minute to the next: it is measured around each round of generation; the median round counts.
+machine changes from one second to the next: it is measured around each round of generation; the median round counts of
+those in which it was about the same at both ends, if there are any.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
 TOKENS, CONTEXT, ROUNDS = 24, 256, 5
 """Tokens that are generated, those that the cache holds, and how often each arm generates."""
+
+STEADY = 1.1
+"""So many times greater at most is the bandwidth at one end of a round than at the other one, if the round counts."""
 
 
 def bytes_read(model: torch.nn.Module) -> int:
@@ -94,7 +98,8 @@ def measure(
     found = {"suite": "decode", "group": "", "case": case, "dtype": dtype, "threads": torch.get_num_threads()}
     found |= {"commit": commit_here(), "right": None, "same_tokens": same, "tokens": tokens, "bytes_read": read}
     found |= {"compile_seconds": compiled, "prompt_seconds": generator.timing.prompt_seconds}
-    found |= {"read_rates": rates, "shares": shares, "share": statistics.median(shares)}
+    steady = [s for s, a, b in zip(shares, rates, rates[1:], strict=False) if max(a, b) < STEADY * min(a, b)]
+    found |= {"read_rates": rates, "shares": shares, "share": statistics.median(steady or shares)}
     return found | {"times": {"call": {arm: t.as_dict() for arm, t in times.items()}}}
 
 
