@@ -199,7 +199,7 @@ template <class Blocks> static inline void all_blocks(int blocks, int threads, B
     const long shares = min(blocks, 8 * threads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (long s = 0; s < shares; ++s) run(blocks * s / shares, blocks * (s + 1) / shares);
-  } else {
+  } else if (blocks) {
     run(0, blocks);
   }
 }

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.calls import building
-from deplodock.backend.cpu import runtime
+from deplodock.backend.cpu import build, printer, runtime
 from deplodock.backend.cpu.runtime import CpuProgram, collapse_pages
 from deplodock.errors import ExecutionError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
@@ -191,3 +191,27 @@ def test_memory_in_use_goes_into_huge_pages(tmp_path: Path) -> None:
         collapse_pages(tensor)
         assert tensor.data_ptr() == address
         assert torch.equal(tensor, numbers)
+
+
+SHARES = """
+extern "C" void shares(int blocks, int threads, int* begins, int* ends, int* count) {
+  all_blocks(blocks, threads, [=](int begin, int end) {
+    const int n = __atomic_fetch_add(count, 1, __ATOMIC_RELAXED);
+    begins[n] = begin, ends[n] = end;
+  });
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("blocks", [0, 1, 5, 76, 1187])
+def test_shares_are_all_blocks_and_about_equal(blocks: int, threads: int) -> None:
+    """Of no blocks there is none: what blocks have in common may be in memory that is not there."""
+    library = ctypes.CDLL(str(build.build(printer.helper_section(()) + SHARES)))
+    begins, ends, count = (ctypes.c_int * 64)(), (ctypes.c_int * 64)(), ctypes.c_int(0)
+    library.shares(blocks, threads, begins, ends, ctypes.byref(count))
+    found = sorted(zip(begins[: count.value], ends[: count.value], strict=True))
+    assert [n for begin, end in found for n in range(begin, end)] == [*range(blocks)]
+    sizes = [end - begin for begin, end in found]
+    assert len(sizes) == min(blocks, 8 * threads if threads > 1 else 1)
+    assert not sizes or max(sizes) - min(sizes) <= 1
