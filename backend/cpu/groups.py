@@ -8,9 +8,11 @@ computed lane by lane, in the words of the CUDA printer.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import reduce
+from itertools import compress
+from operator import not_
 
 from xdsl.dialects.arith import BitcastOp
 from xdsl.dialects.builtin import f32, i1
@@ -47,6 +49,10 @@ UNROLLED = 64
 ACCUMULATORS = 4
 """Vectors that a reduction adds to in turn, where what is added is ready before the last sum is."""
 
+LEAST_OF_ROWS = 4 * WIDEST
+"""Elements of each of these vectors at least where there are several rows: short ones overlap by themselves, and to add
+up more sums takes as long as they do."""
+
 AHEAD = 2 * PAGE
 """Bytes of memory by which rows that are reduced are asked for ahead."""
 
@@ -63,19 +69,19 @@ class VectorStatements(Statements):
     def print_blocks(self, block: str, begin: str, end: str) -> None:
         """All statements, for the blocks from `begin` up to `end`; those that compute the same for all of them once, in
         front of a loop over `block`."""
-        first = [number for number, statement in enumerate(self.order.statements) if self._is_common(statement)]
-        rest = [number for number in range(len(self.order.statements)) if number not in first]
-        self._print_some(first)
+        numbered = [*enumerate(self.order.statements)]
+        once = [self._take_in_common(statement) for statement in self.order.statements]
+        self._print_some(compress(numbered, once))
         with self.writer.braces(f"for (int {block} = {begin}; {block} < {end}; ++{block})"):
-            self._print_some(rest)
+            self._print_some(compress(numbered, map(not_, once)))
 
-    def _print_some(self, numbers: Sequence[int]) -> None:
-        for self.number in numbers:
-            self._print(self.order.statements[self.number])
+    def _print_some(self, statements: Iterable[tuple[int, Statement]]) -> None:
+        for self.number, statement in statements:
+            self._print(statement)
 
-    def _is_common(self, statement: Statement) -> bool:
-        """Whether a statement computes the same for all blocks, as those do that are already said to; so do the values
-        that it gives."""
+    def _take_in_common(self, statement: Statement) -> bool:
+        """Add what a statement gives to `common`, if it computes the same for all blocks, of what is there; whether it
+        does."""
         ops = statement.ops if isinstance(statement, Group) else [statement]
         inner = [op for top in ops for op in top.walk()]
         if any(isinstance(op, kernel.IdOp) or not is_side_effect_free(op) for op in inner):
@@ -172,7 +178,7 @@ class VectorStatements(Statements):
         self.row = row = (row_of(folds[0]) if folds else None) or group.size
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
-        several = bool(folds) and row >= (4 if results else 1) * ACCUMULATORS * WIDEST and not takes_long
+        several = bool(folds) and row >= (LEAST_OF_ROWS if results else WIDEST) * ACCUMULATORS and not takes_long
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
