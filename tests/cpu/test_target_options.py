@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.cpu import build
+from deplodock.backend.host_compiler import run_compiler
 from deplodock.dialects import cores
 from deplodock.dialects.target import get_target
 from deplodock.errors import TargetError
@@ -78,3 +81,14 @@ def test_an_instruction_set_of_other_machines(monkeypatch: pytest.MonkeyPatch) -
     assert compiled.ir("cuda")  # the text is there to be read
     with pytest.raises(TargetError, match="does not have neon"):
         deplodock.compile(product, (X, W), target="cpu{isa=neon}")(X, W)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86")
+@pytest.mark.parametrize("march", ["skylake-avx512", "sapphirerapids", "haswell"])
+def test_vectors_stay_whole(march: str, tmp_path: Path) -> None:
+    """Tuned for some processors, g++ would take the vectors of the text apart."""
+    source, code = tmp_path / "product.cpp", tmp_path / "product.s"
+    source.write_text(deplodock.compile(F.linear, (X, W), target="cpu").ir("cuda"))
+    run_compiler(*build.options(march), "-S", "-o", str(code), str(source))
+    found = re.findall(r"vfmadd\w+([ps]s)\s.*%([xyz])mm", code.read_text())
+    assert set(found) == {("ps", "y" if march == "haswell" else "z")}
