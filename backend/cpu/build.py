@@ -46,8 +46,8 @@ def build_at(target: Path, text: str, march: str = "native") -> None:
 
 
 def options(march: str) -> tuple[str, ...]:
-    """What a text is compiled with. Tuned for a processor of Intel, g++ makes no vectors of 512 bits unless it is told to:
-    it takes the text's apart, element by element."""
+    """What a text is compiled with. Tuned for a processor of Intel, g++ makes no vectors of 512 bits unless told to: it
+    takes the text's apart, element by element."""
     wide = ("-mprefer-vector-width=512",) if "__AVX512F__" in known(march) else ()
     return (*FLAGS, f"-march={march}", *wide)
 

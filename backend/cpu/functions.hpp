@@ -214,7 +214,7 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
     if (column == 1) {
       for (long i = 0; i < high; ++i)
         for (long j = 0; j < columns; j += lanes)
-          if (__builtin_prefetch(from + i * row + j + columns), begin <= j) store(to + i * pitch + j, load_first(from + i * row + j, end - j, T(0)));
+          if (begin <= j) store(to + i * pitch + j, load_first(from + i * row + j, end - j, T(0)));
           else for (long l = j; l < j + lanes; ++l) to[i * pitch + l] = begin <= l && l < end ? from[i * row + l] : T(0);
       return;
     }
@@ -237,12 +237,24 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
     for (long j = begin; j < end; ++j) to[i * pitch + j] = from[i * row + j * column];
   }
 }
+// A vector of as many rows of a matrix as make an element of type S: neighbours in a column are one word.
+template <class S, class E> INLINE vec<S> load_rows(const E* from, long row) {
+  constexpr int parts = sizeof(S) / sizeof(E), bits = 32 / parts;
+  if constexpr (parts == 1) {
+    return load(from);
+  } else {
+    typedef std::make_unsigned_t<typename Int<sizeof(E)>::type> Part;
+    vec<S> words{};
+#pragma GCC unroll 4
+    for (int n = 0; n < parts; ++n) words |= convert<S>(load((const Part*)(from + n * row))) << bits * n;
+    return words;
+  }
+}
 // Several panels of a matrix whose rows are contiguous, one after the other: long pieces of its rows are read.
-template <int panels, int columns, int rows, class T> static void pack_panels(T* to, const T* from, long row, long high) {
-  for (long i = 0; i < high; ++i)
+template <int panels, int columns, int rows, class S, class E> static void pack_panels(S* to, const E* from, long row, long high) {
+  for (long i = 0; i < high; ++i, from += sizeof(S) / sizeof(E) * row)
 #pragma GCC unroll 8
-    for (int j = 0; j < panels * columns; j += lanes)
-      store(to + j / columns * columns * rows + i * columns + j % columns, load(from + i * row + j));
+    for (int j = 0; j < panels * columns; j += lanes) store(to + j / columns * columns * rows + i * columns + j % columns, load_rows<S>(from + j, row));
 }
 // c += a * b, or c = a * b if not `more`, for `rows` rows of c, or for those that are `used`, which stay in registers, and
 // for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
@@ -251,6 +263,11 @@ template <int rows, int vectors, int step, bool all_used, class T, class S>
 __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
   constexpr int each = in_one_bytes<T> / sizeof(T), wide = vectors * lanes / each;  // elements of a register, and of these in a row
   in_one<T> sum[rows][wide] = {};  // added to c when it is whole: what is small is added to what is small
+  if (more)
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < wide; ++j) __builtin_prefetch(c + i * c_row + j * each);
   asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
   const S* row_of[rows];
 #pragma GCC unroll 14
@@ -283,17 +300,17 @@ template <int rows, int vectors, int step, class... More> INLINE long rows_fma(l
   return lanes < 16 ? min<long>(left, rows) : rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
-template <int N, class T> constexpr int panels_at_once = lanes < 16 && N >= 4 * panel_vectors<N, T> * lanes ? 4 : 1;
+template <int panels> constexpr int panels_at_once = panels >= 4 ? 4 : panels >= 2 ? 2 : 1;
 constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
 // that packs it into the nearest cache.
-template <int M, int N, int K, int step, bool fresh, class T, class S, class Panel>
+template <int M, int N, int K, int step, bool fresh, int several, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
   constexpr int full = lanes < 16 ? __is_same(S, T) ? 6 : 5 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
   constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
   const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
-  alignas(64) S panel[panels_at_once<N, T> * K * width];
+  alignas(64) S panel[several * K];
   for (long j = columns.begin / width * width; high > 0 && j < columns.end; j += width) {
     long pitch = width;
     const S* const from = panel_of(panel, j, high <= most, pitch);
@@ -311,7 +328,7 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
 }
 // What products of bf16 and int8 take, which few texts have: panels in words, and registers of AMX, where there are any.
 template <int columns, class E> static void pack_words(unsigned* to, const E* from, long row, long column, long depth, Range wide);
-template <int K, int width, class T, class Panel>
+template <int K, int width, int several, class T, class Panel>
 static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of);
 // c += a * b, or c = a * b where it is `fresh`: M x N row by row, M x K and K x N with strides; outside of `extents`, of
 // which there are none then, the operands are zero. Of bf16 and int8 `parts` neighbours along k are one word.
@@ -330,31 +347,28 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
   }
   constexpr int parts = sizeof(T) / sizeof(E), width = panel_vectors<N, T> * lanes, most = (K + parts - 1) / parts;
   typedef std::conditional_t<(parts > 1), unsigned, E> S;
-  constexpr int several = panels_at_once<N, S> * width, pitch = most + lanes;
+  constexpr int several = panels_at_once<N / width> * width, pitch = most + lanes;
   c += e.rows.begin * N;
   a += e.rows.begin * a_row + e.depth.begin * a_column;
   b += e.depth.begin * b_row;
   const auto panel_of = [=](S* panel, long j, bool once, long& pitch) -> const S* {
     const E* const from = b + j * b_column;
     const Range wide = {e.columns.begin - j, min<long>(e.columns.end - j, width)};
-    if constexpr (parts > 1) {
-      pack_words<width>(panel, from, b_row, b_column, depth, wide);
-    } else {
-      if (b_column == 1 && (once || b_row == width) && wide.begin <= 0 && wide.end == width) {
-        pitch = b_row;
-        return from;
-      }
-      const long first = j / several * several;
-      if (several > width && b_column == 1 && e.columns.begin <= first && first + several <= e.columns.end) {
-        if (j == first) pack_panels<several / width, width, K>(panel, from, b_row, depth);
-        return panel + (j - first) * K;
-      }
-      pack<width>(panel, from, b_row, b_column, depth, wide);
+    if (parts == 1 && b_column == 1 && (once || b_row == width) && wide.begin <= 0 && wide.end == width) {
+      pitch = b_row;
+      return (const S*)from;
     }
+    const long first = j / several * several;
+    if (several > width && b_column == 1 && depth % parts == 0 && e.columns.begin <= first && first + several <= e.columns.end) {
+      if (j == first) pack_panels<several / width, width, most>(panel, from, b_row, depth / parts);
+      return panel + (j - first) * most;
+    }
+    if constexpr (parts > 1) pack_words<width>(panel, from, b_row, b_column, depth, wide);
+    else pack<width>(panel, from, b_row, b_column, depth, wide);
     return panel;
   };
   if constexpr (step) {
-    panels_fma<M, N, K, step, fresh>(c, a, a_column, high, depth, e.columns, panel_of);
+    panels_fma<M, N, K, step, fresh, several>(c, a, a_column, high, depth, e.columns, panel_of);
   } else {
     typedef typename Int<sizeof(E)>::type Part;
     alignas(64) S left[M * pitch];
@@ -366,8 +380,8 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
       rows = left, a_row = parts * pitch;
     }
     const long words = (depth + parts - 1) / parts, apart = a_row / parts;
-    if constexpr (parts > 1) if (tiled_fma<most, width>(c, N, !fresh, rows, apart, high, words, e.columns, panel_of)) return;
-    panels_fma<M, N, most, 0, fresh>(c, rows, apart, high, words, e.columns, panel_of);
+    if constexpr (parts > 1) if (tiled_fma<most, width, several>(c, N, !fresh, rows, apart, high, words, e.columns, panel_of)) return;
+    panels_fma<M, N, most, 0, fresh, several>(c, rows, apart, high, words, e.columns, panel_of);
   }
 }
 
@@ -400,7 +414,9 @@ template <int columns, class E> static void pack_words(unsigned* to, const E* fr
   for (long k = 0; k < depth; k += parts, from += parts * row, to += columns)
     for (long j = 0; j < columns; j += lanes) {
       vec<unsigned> words{};
-      for (int n = 0; n < min<long>(parts, depth - k); ++n) {
+      if (column == 1 && wide.begin <= j && j + lanes <= wide.end && k + parts <= depth) {
+        words = load_rows<unsigned>(from + j, row);
+      } else for (int n = 0; n < min<long>(parts, depth - k); ++n) {
         const auto p = (const Part*)from + n * row;
         if (column == 1 && wide.begin <= j) words |= convert<unsigned>((vec<std::make_unsigned_t<Part>>)load_first(p + j, wide.end - j, Part(0))) << bits * n;
         else for (long l = max<long>(0, wide.begin - j); l < lanes && j + l < wide.end; ++l) words[l] |= (unsigned)(std::make_unsigned_t<Part>)p[(j + l) * column] << bits * n;
@@ -441,20 +457,20 @@ static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const un
   each([=](auto n) { tile_store<n>(sums_at(n), 4 * c_row); });
 }
 // The same for all `high` rows of a and for `columns` of b, panel by panel.
-template <int K, int width, class T, class Panel>
+template <int K, int width, int several, class T, class Panel>
 static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of) {
   if (!has_tiles) return false;
-  alignas(64) unsigned panel[K * width];
+  alignas(64) unsigned panel[several * K];
   long pitch = width;
   Tiles t;
   for (long j = columns.begin / width * width; j < columns.end; j += width) {
-    panel_of(panel, j, false, pitch);
+    const unsigned* const from = panel_of(panel, j, false, pitch);
     for (long i = 0; i < high; i += 32)
-      tiles_fma<width>(t, read, min(high - i, 32l), c + i * c_row + j, c_row, a + i * a_row, a_row, panel, words);
+      tiles_fma<width>(t, read, min(high - i, 32l), c + i * c_row + j, c_row, a + i * a_row, a_row, from, words);
   }
   tile_release();
   return true;
 }
 #else
-template <int K, int width, class... More> static bool tiled_fma(More...) { return false; }
+template <int K, int width, int several, class... More> static bool tiled_fma(More...) { return false; }
 #endif

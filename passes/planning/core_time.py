@@ -282,8 +282,9 @@ class CoreTime:
         again = np.where(by_tiles | (4 * high * deep > core.l2 / 2), size * panels * high * deep, 0.0)
         again = again + np.where(4 * tall * wide > core.l1, 4 * high * wide, 0.0)
         panel = size * deep * vectors * lanes
-        beside = panel * (1 + core.tile_rows / (vectors * lanes))  # with the rows that walk over it
-        again = again + np.where(beside > core.l1, panels * blocks * panel / 4, 0.0)
+        beside = panel * (1 + most / (vectors * lanes))  # with the rows that walk over it
+        lost = 1.0 if by_tiles else 0.25  # of a panel that does not stay in the nearest cache: the sums of AMX take less time
+        again = again + np.where(beside > core.l1, panels * blocks * panel * lost, 0.0)
         by_element = 2 * self.costs.scalar * high * wide * deep * self.vector
         narrow = tiles.elements(rhs) < lanes
         whole = fma + order * self.fma + again * self.near
