@@ -89,8 +89,9 @@ class VectorWriter(Writer):
         if value not in self.places and isinstance(op, Operation) and is_view(op):
             linear = linear_steps(op.registers) if isinstance(op, kernel.ShuffleRegistersOp) else None
             memory, steps = (op.operands[0], linear[1]) if linear is not None else (value, ())
-            steps = op.steps.get_values() if isinstance(op, kernel.IndicesOp) else steps
-        text, low = self.read(value, VECTOR), [*steps[:4]]
+        text, low, counted = self.read(value, VECTOR), [*steps[:4]], memory.owner
+        if isinstance(counted, kernel.IndicesOp) and (memory is value or low == [1, 2, 4, 8]):
+            low, memory = [*counted.steps.get_values()[:4]], value
         if not any(low):
             return self.lanes(value, text, False)
         if low == [1, 2, 4, 8] and memory in self.places:

@@ -467,6 +467,15 @@ def test_the_next_rows_are_asked_for(rows: int) -> None:
     assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048\);", kernel)
 
 
+def test_indices_are_compared_as_vectors() -> None:
+    """Also those of one dimension of a tile."""
+    q = _floats(1, 2, 256, 64)
+    causal = deplodock.compile(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (q,), target="cpu")
+    kernel = causal.compilation.cpp.partition("static void k0(")[2]
+    assert re.search(r"numbers<int>\(\) <= ", kernel)
+    assert "each<" not in kernel
+
+
 def test_values_have_no_names_of_the_text() -> None:
     def function(lanes: torch.Tensor, load: torch.Tensor, mask: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         first = torch.index_select(lanes, 0, n)[0]
