@@ -134,13 +134,25 @@ class VectorStatements(Statements):
             return  # each of its readers computes it again
         columns = columns_of(folds[0]) if folds else None
         squares = self._squares(group)
-        kept = {result: writer.preferred.get(result) or writer.declare(result) for result in kept_of}
+        kept = dict[SSAValue, Place]()
+        for result in kept_of:
+            kept[result] = writer.preferred.get(result) or self._reused(result, group, kept) or writer.declare(result)
         if columns is None:
             self._rows(group, folds, kept, squares)
         else:
             self._columns(group, folds, kept, columns)
         writer.locals.clear()
         writer.places |= kept
+
+    def _reused(self, result: SSAValue, group: Group, kept: Mapping[SSAValue, Place]) -> Place | None:
+        """The array of a value of the same type that nothing reads once `result` is computed, vector by vector."""
+        for value in dict.fromkeys(v for op in group.ops for v in op.operands if v.type == result.type):
+            place, op = self.owned(value), result.owner
+            if place is None or place in kept.values() or not isinstance(value.owner, Operation):
+                continue
+            if place.size == group.size and isinstance(op, Operation) and self.order.is_read_by(value, self.number, op):
+                return place
+        return None
 
     def _columns(
         self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], kept: Mapping[SSAValue, Place], columns: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -29,6 +29,22 @@ class VectorOrdering(Ordering):
         self._readers: dict[SSAValue, set[Operation]] = {}
         """Of what could ever be loaded again: the operations of all groups that do so."""
         super().__init__(block)
+        self._number = {op: n for n, s in enumerate(self.statements) for op in (s.ops if isinstance(s, Group) else [s])}
+        """Of each operation: the last statement that computes it."""
+
+    def operations(self, block: Block) -> Iterator[Operation]:
+        """Reductions of registers are placed behind what they reduce: one loop computes both."""
+        early = {op: op.source.owner for op in block.ops if isinstance(op, kernel.ReduceRegistersOp)}
+        for op in block.ops:
+            if getattr(early.get(op), "parent", None) is not block:
+                yield op
+                yield from self._behind_source(op)
+
+    def _behind_source(self, op: Operation) -> Iterator[Operation]:
+        for user in dict.fromkeys(use.operation for result in op.results for use in result.uses):
+            if isinstance(user, kernel.ReduceRegistersOp) and user.parent is op.parent:
+                yield user
+                yield from self._behind_source(user)
 
     def _place(self, op: Operation) -> None:
         if is_left_to_panels(op) or is_left_to_squares(op):
@@ -78,6 +94,15 @@ class VectorOrdering(Ordering):
                 for value in (r for op in group.ops for r in op.results if r in self._readers):
                     self._readers[value].update(group.ops)
         super()._flush(groups)
+
+    def is_read_by(self, value: SSAValue, number: int, last: Operation) -> bool:
+        """Whether all that reads `value` comes before the statement `number`, a group, or in it up to the operation
+        `last`."""
+        group = self.statements[number]
+        assert isinstance(group, Group)
+        late = {*group.ops[group.ops.index(last) + 1 :]}
+        users = {use.operation for use in value.uses}
+        return all(self._number.get(op, number + 1) <= number and op not in late for op in users)
 
     def is_kept(self, value: SSAValue, group: Group) -> bool:
         """Whether a result of a group needs a place of its own: it is read by what does not compute it again."""

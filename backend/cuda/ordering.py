@@ -165,7 +165,7 @@ class Ordering:
         self._maker: dict[SSAValue, Group] = {}
         self._taken: set[Operation] = set()
         self._roots: dict[SSAValue, tuple[SSAValue, ...]] = {}
-        for op in block.ops:
+        for op in self.operations(block):
             if not isinstance(op, scf.YieldOp):
                 self._place(op)
         self._flush(list(self._pending.values()))
@@ -174,6 +174,10 @@ class Ordering:
             self.last_read.update(dict.fromkeys(self._reads(statement), number))
         if isinstance(block.last_op, scf.YieldOp):
             self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
+
+    def operations(self, block: Block) -> Iterator[Operation]:
+        """The operations of a block in the order in which they are placed."""
+        yield from block.ops
 
     def _reads(self, statement: Statement) -> Iterator[SSAValue]:
         """The values with places that a statement reads, also inside its regions."""
