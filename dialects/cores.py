@@ -56,6 +56,8 @@ class CoreCosts:
     product   to start a product of panels
     seek, near_seek  to begin to read what lies elsewhere in memory, or in the last cache, than what was read before:
               processors foresee what follows. Of less than a page it is less, a quarter at least
+    page      more, to begin to read a row on another page than the rows before: processors of Intel that were measured
+              wait for its address, those of AMD find it meanwhile
     spilled   so many times longer products inside of each other take, where their tiles do not fit into the nearest
               cache
     """
@@ -78,7 +80,13 @@ class CoreCosts:
     product: float = 30e-9
     seek: float = 120e-9
     near_seek: float = 10e-9
+    page: float = 0.0
     spilled: float = 1.3
+
+
+def costs_of(processor: str) -> CoreCosts:
+    """What cores of a processor that is called so spend beside operations."""
+    return CoreCosts(page=90e-9) if "Intel" in processor else CoreCosts()
 
 
 def user_folder() -> Path:

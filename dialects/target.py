@@ -17,10 +17,26 @@ from typing import Any
 import numpy as np
 
 from ..errors import TargetError
-from .cores import ISAS, CoreCosts, bf16_rate, caches, device_of_cores, known_cores, read_factors, vectors, vectors_of
+from .cores import (
+    ISAS,
+    CoreCosts,
+    bf16_rate,
+    caches,
+    costs_of,
+    device_of_cores,
+    known_cores,
+    read_factors,
+    vectors,
+    vectors_of,
+)
 from .layouts.linear import LANES
 
 KIB = 1024
+
+
+LAST_OF_CORE = 32 * KIB * KIB
+"""Bytes of the last cache that a core counts on at most: others use it, too, of other virtual machines where a large
+processor is shared."""
 
 
 @dataclass(frozen=True)
@@ -304,8 +320,9 @@ def measured_cores() -> Target:
     own = caches()
     lanes, registers = vectors(found.processor)
     rows, l1, l2 = min(8, registers * 3 // 8), own.get("L1d", Core.l1), own.get("L2", Core.l2)
-    core = Core(lanes, registers, rows, l1, l2, bf16_rate())
-    return replace(CPU, card=card, sms=found.cores, l2=own.get("L3", CPU.l2), rates=rates, core=core, **speed)
+    core = Core(lanes, registers, rows, l1, l2, bf16_rate(), costs=costs_of(found.processor))
+    last = min(own.get("L3", CPU.l2), found.cores * LAST_OF_CORE)
+    return replace(CPU, card=card, sms=found.cores, l2=last, rates=rates, core=core, **speed)
 
 
 def _with_options(cores: Target, name: str) -> Target:

@@ -3,7 +3,7 @@ of panels, and what it takes to get from one loop or block to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -83,11 +83,13 @@ class CoreTime:
 
     def _seek(self, site: LoadSite, tiles: Tiles) -> Floats:
         """Seconds for each byte of a load to begin to read elsewhere than where the last read ended."""
-        run = self._run(site, tiles) * element_bytes(site.op.source.type)
-        size, few = tensor_bytes(site.op.source.type), np.minimum(1.0, run / SHORT)
-        if size > self.last // 2:
-            return self.costs.seek * few * np.clip(run / PAGE, 0.25, 1.0) / run
-        return self.costs.near_seek * few / run if size > self.core.l2 // 2 else np.zeros(tiles.rows)
+        each, size = element_bytes(site.op.source.type), tensor_bytes(site.op.source.type)
+        if size <= self.core.l2 // 2:
+            return np.zeros(tiles.rows)
+        run, row = (found * each for found in self._runs(site, tiles))
+        few = np.minimum(1.0, run / SHORT)
+        seek = self.costs.seek * np.clip(run / PAGE, 0.25, 1.0) if size > self.last // 2 else self.costs.near_seek
+        return seek * few / run + self.costs.page / row
 
     def exposed(self, tiles: Tiles) -> Floats:
         """The share of what is read from memory that is waited for: of rows that are read twice, first to be reduced,
@@ -118,9 +120,9 @@ class CoreTime:
         full = run >= lanes
         return tiles.visits(indices) / run * np.where(full, ceil_div(run, lanes), run), full
 
-    def _run(self, site: LoadSite, tiles: Tiles) -> Floats:
+    def _runs(self, site: LoadSite, tiles: Tiles) -> tuple[Floats, Floats]:
         """How many elements that a load reads follow one another in memory: of a tile, and without an end where the
-        next block goes on."""
+        next block goes on. Those that are read at once, and those of which the pages are still known."""
         neighbours, _ = tiles.neighbours()
         run, going, next_one, ends = np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_), 1, 1.0
         line = LINE // element_bytes(site.op.source.type)
@@ -134,7 +136,8 @@ class CoreTime:
                 going = going & ~part
             else:
                 ends = np.where(tiles.steps[index] * tile > 1, 1.0, ends)
-        return np.where(self._down(site, tiles), np.minimum(run, BESIDE * self.core.lanes), run * ends)
+        once = np.where(self._down(site, tiles), np.minimum(run, BESIDE * self.core.lanes), run * ends)
+        return once, run * ends if self._is_packed(site, tiles) else once
 
     def _down(self, site: LoadSite, tiles: Tiles) -> Bools:
         """Where columns of a tile are reduced, some vectors of them at a time, and what a load reads lies by rows."""
@@ -142,6 +145,21 @@ class CoreTime:
         own = {a for op in group for a in op.body.block.args}
         by_rows = contiguous_index(site.op) not in own
         return (tiles.elements(i for i in site.indices if i in own) > 1) & by_rows
+
+    def _is_packed(self, site: LoadSite, tiles: Tiles) -> bool:
+        """Whether a load is of the right operand of a product: its panels are packed in turn from the same rows."""
+        group = self.info.groups[site.group] if site.group >= 0 else ()
+        products = [p for p in self.arithmetic.products if p.reduction.op in group]
+        return any(contiguous_index(site.op) in self._sides(p, tiles)[1] for p in products)
+
+    def _sides(self, p: Matmul, tiles: Tiles) -> tuple[set[SSAValue], set[SSAValue], Sequence[SSAValue]]:
+        """The indices of the rows and columns of a product's result, and its factors: what is copied before has the
+        columns."""
+        found = p.reduction.contraction
+        assert found is not None
+        lhs, rhs = {*found.only_lhs}, {*found.only_rhs}
+        copied = {self.info.free[i] for i in tiles.points.pack} & lhs
+        return (rhs, lhs, p.factors[::-1]) if copied else (lhs, rhs, p.factors)
 
     def _lanes(self, indices: Collection[SSAValue], tiles: Tiles) -> dict[SSAValue, Bools]:
         """Where the lanes of a vector go along each of `indices`."""
@@ -255,12 +273,8 @@ class CoreTime:
 
     def _product(self, p: Matmul, tiles: Tiles) -> Floats:
         """Seconds of a product: panels of its right operand are packed, and rows of the left one walk over each."""
-        core, lanes, found = self.core, self.core.lanes, p.reduction.contraction
-        assert found is not None
-        packed = {self.info.free[i] for i in tiles.points.pack}
-        lhs, rhs, factors = found.only_lhs, found.only_rhs, p.factors
-        if packed & lhs:  # what is copied before has the columns
-            lhs, rhs, factors = rhs, lhs, factors[::-1]
+        core, lanes, packed = self.core, self.core.lanes, {self.info.free[i] for i in tiles.points.pack}
+        lhs, rhs, factors = self._sides(p, tiles)
         indices = {*p.reduction.around, *p.reduction.indices}
         high, wide, deep = (self._extent(i, tiles) for i in (lhs, rhs, p.reduction.indices))
         count = tiles.visits(indices) / np.maximum(1, high * wide * deep)

@@ -62,6 +62,16 @@ def test_the_planner_reads_what_was_measured(file: Path) -> None:
     assert found.label == "cpu"
 
 
+def test_a_core_counts_on_its_part_of_a_large_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "caches", lambda: {"L2": 1 << 21, "L3": 480 << 20})
+    found = Measured("Intel(R) Xeon(R) Processor, AVX-512", 2, 11e9, 23e9, 700e9)
+    monkeypatch.setattr(target, "known_cores", lambda: found)
+    cores_of_intel = target.get_target("cpu")
+    assert cores_of_intel.l2 == 64 << 20
+    assert cores_of_intel.core is not None
+    assert cores_of_intel.core.costs.page > Core.costs.page
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.dialects import loop
+from deplodock.dialects.cores import costs_of
 from deplodock.dialects.target import CPU, Core, Target, get_target
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.frontend.profile import predicted as predicted_profile
@@ -56,6 +57,15 @@ def test_tiles_of_each_kind_of_nest() -> None:
     assert product.chunk == (128,), "a panel leaves room in the nearest cache"
     rows = decided(lambda x, w: x @ w, (32, 3584), (3584, 3584))
     assert rows.pack == (0,), "few rows are copied, and the large matrix is read where it lies, by columns"
+
+
+def test_where_pages_cost_tiles_have_long_rows() -> None:
+    """Of a large matrix that few rows are multiplied with: it is packed, not read by columns where it lies."""
+    core = replace(CPU.core or Core(), costs=costs_of("Intel(R) Xeon(R) Processor, AVX-512"))
+    info = nest_of(lambda x, w: x @ w, (32, 3584), (3584, 3584))
+    found = planned(info, replace(CPU, core=core)).schedule.data
+    assert not found.pack
+    assert found.block[1] >= 256
 
 
 def test_blocks_that_a_mask_excludes_count() -> None:
