@@ -261,11 +261,11 @@ template <int panels, int columns, int rows, class S, class E> static void pack_
 // c += a * b, or c = a * b if not `more`, for `rows` rows of c, or for those that are `used`, which stay in registers, and
 // for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
 // with a `step`, its columns are, and neighbours in one so many: all rows are used then.
-template <int rows, int vectors, int step, bool all_used, class T, class S>
+template <int rows, int vectors, int step, bool distant, bool all_used, class T, class S>
 __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
   constexpr int each = in_one_bytes<T> / sizeof(T), wide = vectors * lanes / each;  // elements of a register, and of these in a row
   in_one<T> sum[rows][wide] = {};  // added to c when it is whole: what is small is added to what is small
-  if (more)
+  if (distant && more)
 #pragma GCC unroll 14
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
@@ -294,11 +294,11 @@ __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, con
       }
 }
 // The same for as many of `left` rows as a block has; how many these are.
-template <int rows, int vectors, int step, class... More> INLINE long rows_fma(long left, More... more) {
+template <int rows, int vectors, int step, bool distant, class... More> INLINE long rows_fma(long left, More... more) {
   constexpr int fewer = lanes < 16 || rows > 12 || rows == 8 || rows == 7 ? rows - 1 : rows > 8 ? 8 : rows == 6 ? 4 : rows / 2;
   if constexpr (step ? rows > 1 : lanes < 16 && rows > 4)  // of 4 rows sums enough are under way
-    if (left < rows) return rows_fma<fewer, vectors, step>(left, more...);
-  step || left >= rows ? block_fma<rows, vectors, step, true>(left, more...) : block_fma<rows, vectors, step, false>(left, more...);
+    if (left < rows) return rows_fma<fewer, vectors, step, distant>(left, more...);
+  step || left >= rows ? block_fma<rows, vectors, step, distant, true>(left, more...) : block_fma<rows, vectors, step, distant, false>(left, more...);
   return lanes < 16 ? min<long>(left, rows) : rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
@@ -309,6 +309,7 @@ constexpr long terms = 256;  // that are added up in one register: rounding erro
 template <int M, int N, int K, int step, bool fresh, int several, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
+  constexpr bool distant = M * N * sizeof(T) > 1 << 17;  // c is not in the nearest cache, where the next block of it is asked for
   constexpr int full = lanes < 16 ? __is_same(S, T) ? 6 : 5 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
   constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
   const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
@@ -322,7 +323,7 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
         if (from != panel && parts >= 4 && k == 0)
           for (long n = depth * i / high; n < depth * min(i + most, high) / high; ++n)
             for (int l = 0; l < width; l += 64 / sizeof(S)) __builtin_prefetch(from + (depth + n) * pitch + l, 0, 2);
-        i += rows_fma<most, vectors, step>(lanes < 16 ? (high - i + left - 1) / left : min(rows, high - i), c + i * N + j,
+        i += rows_fma<most, vectors, step, distant>(lanes < 16 ? (high - i + left - 1) / left : min(rows, high - i), c + i * N + j,
                                            long(N), a + (step ? i * step + k * apart : i * apart + k), apart,
                                            from + k * pitch, pitch, min(terms, depth - k), !fresh || k > 0);
       }
@@ -375,8 +376,9 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
     typedef typename Int<sizeof(E)>::type Part;
     alignas(64) S left[M * pitch];
     const S* rows = (const S*)a;
-    // Rows whole pages apart have few places in a cache: where several panels are read for them they are copied.
-    const bool far = N >= 4 * width && a_row * sizeof(E) % 4096 == 0;
+    // Rows whole pages apart have few places in a cache: where several panels are read for them they are copied; where
+    // many are, all rows are.
+    const bool far = N >= 16 * width || N >= 4 * width && a_row * sizeof(E) % 4096 == 0;
     if (a_column != 1 || (parts == 1 ? far : (long)a % 4 || a_row % parts || depth % parts)) {
       pack<parts * most, parts * pitch>((Part*)left, (const Part*)a, a_row, a_column, high, {0, depth});
       rows = left, a_row = parts * pitch;
