@@ -68,7 +68,7 @@ def test_an_access_behind_the_buffer_of_a_core_is_found(addresses: Machine) -> N
 
 def test_blocks_that_write_the_same_memory_are_found() -> None:
     with pytest.raises(Failed, match="data race"):
-        _run_changed(THREADS, "run(blocks * s", "run(blocks * (s / 2)")
+        _run_changed(THREADS, "run(begin(s),", "run(begin(s / 2),")
 
 
 def _run_changed(machine: Machine, before: str, after: str) -> None:
