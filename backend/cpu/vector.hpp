@@ -193,11 +193,11 @@ ATOMIC(atomicAdd, old + v) ATOMIC(atomicMax, old < v ? v : old) ATOMIC(atomicMin
 ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
 template <class T> static T atomicCAS(T* p, T expected, T v) { __atomic_compare_exchange(p, &expected, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); return expected; }
 
-// Cores take the blocks in some twelve shares for each, so that one that is busy with something else gets fewer.
+// Cores take the blocks in shares, of which one that is busy with something else gets fewer. Most are large: memory is read
+// fastest on and on. The last eighth is in small ones, so that all cores are ready at about the same time.
 template <class Blocks> static inline void all_blocks(int blocks, int threads, Blocks run) {
   if (threads > 1) {
-    // The last quarter in small shares, so that all cores are ready at about the same time.
-    const long first = blocks * 3l / 4, large = min(first, 4l * threads), small = min(blocks - first, 8l * threads);
+    const long first = blocks * 7l / 8, large = min(first, 2l * threads), small = min(blocks - first, 8l * threads);
     const auto begin = [=](long s) { return s < large ? first * s / large : first + (blocks - first) * (s - large) / small; };
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (long s = 0; s < large + small; ++s) run(begin(s), begin(s + 1));
