@@ -467,59 +467,6 @@ def test_the_next_rows_are_asked_for(rows: int) -> None:
     assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048\);", kernel)
 
 
-def test_indices_are_compared_as_vectors() -> None:
-    """Also those of one dimension of a tile."""
-    q = _floats(1, 2, 256, 64)
-    causal = deplodock.compile(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (q,), target="cpu")
-    kernel = causal.compilation.cpp.partition("static void k0(")[2]
-    assert re.search(r"numbers<int>\(\) <= ", kernel)
-    assert "each<" not in kernel
-
-
-def test_attention_has_one_array_of_scores() -> None:
-    """They are scaled, and become weights, where they are; the weights are added up as they are computed."""
-    q = _floats(1, 2, 256, 64)
-    attention = deplodock.compile(F.scaled_dot_product_attention, (q, q, q), target="cpu")
-    kernel = attention.compilation.cpp.partition("static void k0(")[2]
-    (scores,) = re.findall(r"panel_fma<\d+, \d+, 64, 0, true>\((\w+),", kernel)
-    assert re.search(rf"store\(&{scores}\[i\], (\w+)\);\n\s*(\w+)\[0\] = \1 \+ \2\[0\];", kernel)
-    assert re.search(rf"panel_fma<.*>\(\w+, {scores},", kernel)
-
-
-def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
-    at = "[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]]"
-    module = parse_module(
-        make_context(),
-        f"""
-        kernel.func @k0(%x: memref<4x32xf32>, %y: memref<4x32xf32>) grid [4] warps 1 lanes 1 {{
-          %0 = payload.constant 0 : index
-          %1 = payload.constant 1 : index
-          %3 = payload.constant 3 : index
-          %block = kernel.id block
-          %x_in = kernel.load %x{at} : memref<4x32xf32> (index, index) -> vector<32xf32>
-          %v = scf.for %k = %0 to %3 step %1 iter_args(%a = %x_in) -> (vector<32xf32>) {{
-            %more = arith.addf %a, %x_in : vector<32xf32>
-            scf.yield %more : vector<32xf32>
-          }}
-          %square = arith.mulf %v, %v : vector<32xf32>
-          %both = arith.addf %v, %square : vector<32xf32>
-          %sum = scf.for %k_1 = %0 to %3 step %1 iter_args(%a_1 = %both) -> (vector<32xf32>) {{
-            %more_1 = arith.addf %a_1, %square : vector<32xf32>
-            scf.yield %more_1 : vector<32xf32>
-          }}
-          kernel.store %sum, %y{at} : memref<4x32xf32> (index, index), vector<32xf32>
-        }}
-        func.func @main(%x: memref<4x32xf32>, %y: memref<4x32xf32>) {{
-          kernel.launch @k0(%x, %y) : memref<4x32xf32>, memref<4x32xf32>
-          func.return
-        }}
-        """,
-        "later.mlir",
-    )
-    x = _floats(4, 32)
-    _close(CpuProgram(module, print_cpp(module)).run([x]), [4 * x + 4 * (4 * x) ** 2])
-
-
 def test_values_have_no_names_of_the_text() -> None:
     def function(lanes: torch.Tensor, load: torch.Tensor, mask: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         first = torch.index_select(lanes, 0, n)[0]

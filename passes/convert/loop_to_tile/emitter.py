@@ -277,6 +277,13 @@ class Emitter:
                 condition = self.within(dim, condition, True) if dim.has_tail else condition
             self.tiles[op.result] = self.payload(op, (value, condition))
         elif payload.is_payload(op) and len(op.results) == 1:
-            self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in op.operands])
+            self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in _compared(op)])
         else:
             raise UnsupportedError("not legal inside a nest", operator=op.name)
+
+
+def _compared(op: Operation) -> Sequence[SSAValue]:
+    """The operands of `op`; of a comparison of indices, these as they are: i64 takes more registers."""
+    casts = [v.owner for v in op.operands if isinstance(v.owner, payload.CastOp)]
+    indices = [c.operand for c in casts if c.operand.type == IndexType()]
+    return indices if isinstance(op, payload.CmpOp) and len(indices) == len(op.operands) else op.operands

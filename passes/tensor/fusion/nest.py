@@ -93,7 +93,7 @@ class _Emitter:
         else:
             assert isinstance(node, Payload)
             assert node.op is not None
-            op = payload.retyped(node.op, _compared(node.op, [self.value(o) for o in node.operands]), node.type)
+            op = payload.retyped(node.op, [self.value(operand) for operand in node.operands], node.type)
             op.attributes.pop(ROOT, None)
         return self._add(depth, op, node)
 
@@ -179,9 +179,3 @@ class _Emitter:
             return remainder
         again = self._add(depth, arith.AddiOp(remainder, self._number(divisor)))
         return self._add(depth, arith.RemSIOp(again, self._number(divisor)))
-
-
-def _compared(op: Operation, operands: list[SSAValue]) -> list[SSAValue]:
-    """The operands of `op`; of a comparison of indices, these as they are: i64 takes more registers."""
-    casts = [v.owner for v in operands if isinstance(v.owner, payload.CastOp) and v.owner.operand.type == IndexType()]
-    return [c.operand for c in casts] if isinstance(op, payload.CmpOp) and len(casts) == len(operands) else operands

@@ -245,3 +245,25 @@ func.func @main(%x: tensor<3xi64>) -> tensor<3xi64> {
   }
   func.return %y : tensor<3xi64>
 }
+
+// -----
+
+// Indices that are compared with each other stay indices; with anything else they are i64.
+// CHECK:     payload.cmp le %{{.*}}, %{{.*}} : tensor<16x32xindex>
+// CHECK-NOT: payload.cmp le %{{.*}} : tensor<16x32xi64>
+// CHECK:     payload.cmp lt %{{.*}}, %{{.*}} : tensor<32xi64>
+func.func @main(%x: tensor<16x32xf32>) -> tensor<16x32xf32> {
+  %y = loop.nest (%i, %j) in [16, 32] -> tensor<16x32xf32> attributes {schedule = #tile.schedule<block = [16, 32], warps = 1>} {
+    %zero = payload.constant 0.0 : f32
+    %three = payload.constant 3 : i64
+    %n = payload.cast %i : index -> i64
+    %m = payload.cast %j : index -> i64
+    %before = payload.cmp le %m, %n : i64
+    %first = payload.cmp lt %m, %three : i64
+    %c = arith.andi %before, %first : i1
+    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<16x32xf32>
+    %t = payload.select %c, %a, %zero : f32
+    loop.yield %t : f32
+  }
+  func.return %y : tensor<16x32xf32>
+}

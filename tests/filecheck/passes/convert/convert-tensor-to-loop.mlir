@@ -178,21 +178,3 @@ func.func @unsigned() -> tensor<5xui8> {
   %1 = payload.cast %0 : tensor<5xi64> -> tensor<5xui8>
   func.return %1 : tensor<5xui8>
 }
-
-// -----
-
-// Indices that are compared with each other stay indices; with anything else they are i64.
-func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
-  // CHECK:      %[[J:.*]] = payload.cast %j : index -> i64
-  // CHECK:      payload.cmp le %j, %i : index
-  // CHECK:      payload.cmp lt %[[J]], %{{.*}} : i64
-  %i = tensor.iota 0 : tensor<8x8xi64>
-  %j = tensor.iota 1 : tensor<8x8xi64>
-  %three = payload.constant 3 : tensor<8x8xi64>
-  %zero = payload.constant 0.0 : tensor<8x8xf32>
-  %c = payload.cmp le %j, %i : tensor<8x8xi64>
-  %d = payload.cmp lt %j, %three : tensor<8x8xi64>
-  %b = arith.andi %c, %d : tensor<8x8xi1>
-  %y = payload.select %b, %x, %zero : tensor<8x8xf32>
-  func.return %y : tensor<8x8xf32>
-}
