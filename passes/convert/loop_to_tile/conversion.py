@@ -97,7 +97,7 @@ class KernelBuilder:
         if self._rank is not None:
             self._rank.name_hint = "rank"
         emitter = Emitter(block, dict(zip(self.inputs, block.args, strict=False)), preferred_fills(nest))
-        emitter.location = location_of(nest)
+        emitter.location, emitter.alone = location_of(nest), schedule.data.lanes == 1
         counters: dict[int, SSAValue] = dict(zip(grid, block.args[len(values) :], strict=False))
         self._blocks = blocks
         self._outputs = block.args[len(self.inputs) : len(values)]

@@ -37,6 +37,8 @@ class Emitter:
         self.tiles: dict[SSAValue, Tile] = {}
         self.dims: dict[SSAValue, Dim] = {}
         self.location: LocationAttr | None = None
+        self.alone = False
+        """Whether a block is one thread, which has whole tiles."""
         self._numbers: dict[int, SSAValue] = {}
         self._counts: dict[Count, SSAValue] = {}
 
@@ -277,13 +279,14 @@ class Emitter:
                 condition = self.within(dim, condition, True) if dim.has_tail else condition
             self.tiles[op.result] = self.payload(op, (value, condition))
         elif payload.is_payload(op) and len(op.results) == 1:
-            self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in _compared(op)])
+            self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in self._read(op)])
         else:
             raise UnsupportedError("not legal inside a nest", operator=op.name)
 
-
-def _compared(op: Operation) -> Sequence[SSAValue]:
-    """The operands of `op`; of a comparison of indices, these as they are: i64 takes more registers."""
-    casts = [v.owner for v in op.operands if isinstance(v.owner, payload.CastOp)]
-    indices = [c.operand for c in casts if c.operand.type == IndexType()]
-    return indices if isinstance(op, payload.CmpOp) and len(indices) == len(op.operands) else op.operands
+    def _read(self, op: Operation) -> Sequence[SSAValue]:
+        """The operands of `op`; of a comparison of indices, these as they are, where one thread has the whole tile: a
+        vector holds half as many of i64. Where threads share it, indices kept as i64 are not computed again."""
+        casts = [v.owner for v in op.operands if isinstance(v.owner, payload.CastOp)]
+        indices = [c.operand for c in casts if c.operand.type == IndexType()]
+        compared = isinstance(op, payload.CmpOp) and len(indices) == len(op.operands)
+        return indices if compared and self.alone else op.operands

@@ -248,12 +248,12 @@ func.func @main(%x: tensor<3xi64>) -> tensor<3xi64> {
 
 // -----
 
-// Indices that are compared with each other stay indices; with anything else they are i64.
+// Where a block is one thread, indices that are compared with each other stay indices; with anything else they are i64.
 // CHECK:     payload.cmp le %{{.*}}, %{{.*}} : tensor<16x32xindex>
 // CHECK-NOT: payload.cmp le %{{.*}} : tensor<16x32xi64>
 // CHECK:     payload.cmp lt %{{.*}}, %{{.*}} : tensor<32xi64>
 func.func @main(%x: tensor<16x32xf32>) -> tensor<16x32xf32> {
-  %y = loop.nest (%i, %j) in [16, 32] -> tensor<16x32xf32> attributes {schedule = #tile.schedule<block = [16, 32], warps = 1>} {
+  %y = loop.nest (%i, %j) in [16, 32] -> tensor<16x32xf32> attributes {schedule = #tile.schedule<block = [16, 32], warps = 1, lanes = 1>} {
     %zero = payload.constant 0.0 : f32
     %three = payload.constant 3 : i64
     %n = payload.cast %i : index -> i64
