@@ -297,9 +297,7 @@ class CoreTime:
         again = again + np.where(4 * tall * wide > core.l1, 4 * high * wide, 0.0)
         panel = size * deep * vectors * lanes
         beside = panel * (1 + most / (vectors * lanes))  # with the rows that walk over it
-        lost = (
-            1.0 if by_tiles else 0.25
-        )  # of a panel that does not stay in the nearest cache: the sums of AMX take less time
+        lost = 1.0 if by_tiles else 0.25  # of a panel that has no room there: the sums of AMX take less time
         again = again + np.where(beside > core.l1, panels * blocks * panel * lost, 0.0)
         by_element = 2 * self.costs.scalar * high * wide * deep * self.vector
         narrow = tiles.elements(rhs) < lanes
