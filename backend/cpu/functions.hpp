@@ -376,13 +376,8 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
     typedef typename Int<sizeof(E)>::type Part;
     alignas(64) S left[M * pitch];
     const S* rows = (const S*)a;
-    // Rows that lie on pages of their own are copied where many panels are read for them, or where they are whole pages
-    // apart, which have few places in a cache, and several are. Processors of AMD find the next page meanwhile.
-#ifdef __CLZERO__
-    const bool far = false;
-#else
-    const bool far = N >= 16 * width || N >= 4 * width && a_row * sizeof(E) % 4096 == 0;
-#endif
+    // Rows on pages of their own are copied where many panels are read for them; whole pages apart, where several are.
+    const bool far = !finds_pages && (N >= 16 * width || N >= 4 * width && a_row * sizeof(E) % 4096 == 0);
     if (a_column != 1 || (parts == 1 ? far : (long)a % 4 || a_row % parts || depth % parts)) {
       pack<parts * most, parts * pitch>((Part*)left, (const Part*)a, a_row, a_column, high, {0, depth});
       rows = left, a_row = parts * pitch;

@@ -1,7 +1,4 @@
-
 // How fast the cores copy, read and multiply, each its share; what is read is summed up.
-typedef vec<float> Row;
-
 extern "C" void copy(float* to, const float* from, long n, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (long i = 0; i < n; i += lanes) store(&to[i], load(&from[i]));
@@ -12,7 +9,7 @@ extern "C" float read(const float* from, long n, int threads, int streams) {
   float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
   {
-    Row sum[8] = {};
+    vec<float> sum[8] = {};
 #pragma omp for schedule(static)
     for (long i = 0; i < n / streams; i += 8 * lanes)
       for (long at = i; at < n; at += n / streams)
@@ -27,8 +24,8 @@ extern "C" float multiply(float by, long rounds, int threads) {
   float total = 0;
 #pragma omp parallel for num_threads(threads) reduction(+ : total)
   for (int t = 0; t < threads; ++t) {
-    Row sum[12] = {};
-    const Row a = all(by), b = all(by * 0.5f);
+    vec<float> sum[12] = {};
+    const vec<float> a = all(by), b = all(by * 0.5f);
     for (long i = 0; i < rounds; ++i)
 #pragma GCC unroll 12
       for (int r = 0; r < 12; ++r) sum[r] = fused(a, sum[r], b);

@@ -464,7 +464,7 @@ def test_the_next_rows_are_asked_for(rows: int) -> None:
         lambda x: x.softmax(-1), (_floats(64, 512),), target="cpu", schedule=f"block={rows},512"
     )
     kernel = softmax.compilation.cpp.partition("static void k0(")[2]
-    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048\);", kernel)
+    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048, 0, ahead\);", kernel)
 
 
 def test_values_have_no_names_of_the_text() -> None:
