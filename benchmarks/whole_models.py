@@ -79,7 +79,7 @@ def eager_peak(config: Any, length: int) -> int | None:
     ours is an argument, and not counted either."""
     model = build_model(config).to("meta")
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
-    return memory.eager_peak(Subject(model, (), {"input_ids": tokens, "use_cache": False, "logits_to_keep": 1}))
+    return memory.LivePeak().of(Subject(model, (), {"input_ids": tokens, "use_cache": False, "logits_to_keep": 1}))
 
 
 def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:

@@ -20,18 +20,13 @@ BLOCK = 512
 
 
 def traced_peak(exported: ExportedProgram) -> int | None:
-    """The same as `eager_peak` of a traced program, of which no value outlives its last use: a person's may keep some
-    for longer, but is not called again."""
+    """The most bytes that a traced program takes at once beside its arguments and parameters, without gradients; None
+    where that cannot be told without data. What cuBLAS and cuDNN take for themselves is not counted. No value outlives
+    its last use: a person's may keep some for longer, but is not called again."""
     live = LivePeak()
     values = [node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")]
     inputs = [live.fake(v) if isinstance(v, torch.Tensor) else v for v in values]
     return live.of(lambda: Interpreter(exported.graph_module).run(*inputs, enable_io_processing=False))
-
-
-def eager_peak(call: Callable[[], Any]) -> int | None:
-    """The most bytes that a call takes at once beside its arguments and parameters, without gradients; None where that
-    cannot be told without data. Nothing is computed. What cuBLAS and cuDNN take for themselves is not counted."""
-    return LivePeak().of(call)
 
 
 def beyond(plan: LaunchPlan, most: int) -> str:

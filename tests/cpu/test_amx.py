@@ -51,8 +51,9 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Takes what stands for the instructions in programs that are compiled for a processor with AMX."""
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-D__AMX_BF16__"))
+    """Takes what stands for the instructions in programs that are compiled for a processor with AMX: quickly, as the
+    loops of the model are not what runs there."""
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-D__AMX_BF16__", "-O1"))
 
     def use(text: str) -> None:
         monkeypatch.setitem(printer._HELPERS, "vector.tiles", Helper("vector.tiles", text))

@@ -21,7 +21,7 @@ from deplodock.backend.launch_plan import LaunchPlan, make_plan
 from deplodock.dialects.kernel.host import BUFFER_ALIGNMENT as ALIGNMENT
 from deplodock.dialects.target import get_target
 from deplodock.frontend.bench import Subject
-from deplodock.frontend.memory import eager_peak
+from deplodock.frontend.memory import LivePeak
 from deplodock.tools.cli import main
 
 
@@ -132,7 +132,7 @@ def test_lifetimes_matter(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_eager_pytorch_takes(function: Callable[[torch.Tensor], Any], buffers: int | None) -> None:
     """Buffers as large as the argument, at most at once; nothing is computed."""
     x = torch.ones(64, 64)
-    assert eager_peak(Subject(function, (x,))) == (None if buffers is None else buffers * x.nbytes)
+    assert LivePeak().of(Subject(function, (x,))) == (None if buffers is None else buffers * x.nbytes)
     assert torch.equal(x, torch.ones(64, 64))
 
 
