@@ -316,7 +316,7 @@ class VectorStatements(Statements):
         if enclosing(op, ForOp) is None and lanes_of(op) == 1 and op not in writer.prefetched:
             writer.prefetched.add(op)
             ahead = AHEAD // element_bytes(op.result.type)
-            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {ahead}, 0, ahead);")
+            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {ahead}, 0, locality);")
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""

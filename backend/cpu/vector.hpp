@@ -19,14 +19,14 @@ constexpr int lanes = 8;
 #else
 constexpr int lanes = 4;
 #endif
-// Whether a processor finds the pages of rows by itself, and into which cache it is asked for what follows: those of AMD
-// before Zen 5 wait for what is still on its way to the nearest one.
+// Whether a processor finds the pages of rows by itself, and the locality of prefetches: those of AMD before Zen 5 wait
+// for what is still on its way to the nearest cache.
 #if defined(__CLZERO__) && !defined(__AVXVNNI__)
-constexpr bool finds_pages = true; constexpr int ahead = 2;
+constexpr bool finds_pages = true; constexpr int locality = 2;
 #elif defined(__CLZERO__)
-constexpr bool finds_pages = true; constexpr int ahead = 3;
+constexpr bool finds_pages = true; constexpr int locality = 3;
 #else
-constexpr bool finds_pages = false; constexpr int ahead = 3;
+constexpr bool finds_pages = false; constexpr int locality = 3;
 #endif
 
 template <class T> struct Vector { typedef T type __attribute__((vector_size(lanes * sizeof(T)))); };

@@ -464,13 +464,15 @@ def test_the_next_rows_are_asked_for(rows: int) -> None:
         lambda x: x.softmax(-1), (_floats(64, 512),), target="cpu", schedule=f"block={rows},512"
     )
     kernel = softmax.compilation.cpp.partition("static void k0(")[2]
-    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048, 0, ahead\);", kernel)
+    assert re.search(r"__builtin_prefetch\(&x\[.*\] \+ 2048, 0, locality\);", kernel)
 
 
 def test_values_have_no_names_of_the_text() -> None:
-    def function(lanes: torch.Tensor, load: torch.Tensor, mask: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    def function(
+        lanes: torch.Tensor, load: torch.Tensor, mask: torch.Tensor, n: torch.Tensor, locality: torch.Tensor
+    ) -> torch.Tensor:
         first = torch.index_select(lanes, 0, n)[0]
-        return (F.rms_norm(first, (300,)) * load).sum(-1) + mask
+        return (F.rms_norm(first, (300,)) * load).sum(-1) + mask + locality
 
-    args = (_floats(5, 300), _floats(40, 300), _floats(40), torch.tensor([3]))
+    args = (_floats(5, 300), _floats(40, 300), _floats(40), torch.tensor([3]), _floats(40))
     _close(deplodock.compile(function, args, target="cpu")(*args), function(*args))

@@ -53,7 +53,7 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 // CHECK:       // --- kernels
 // CHECK:         for (int row = 0; row < 128; row += 64) {
 // CHECK:           for (int i = row; i < row + 64; i += lanes) {
-// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 2048, 0, ahead);
+// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 2048, 0, locality);
 // CHECK-NEXT:        const auto a = load(&x[(i - row) + (row >> 6) * 100]);
 // CHECK:           t[row / 64] = reduced_lanes(
 kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] warps 1 lanes 1 {
