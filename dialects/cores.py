@@ -13,6 +13,9 @@ from pathlib import Path
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
 
+TLB = 2048 * PAGE
+"""Bytes of the pages whose addresses a core keeps: of less it waits for none."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -56,8 +59,8 @@ class CoreCosts:
     product   to start a product of panels
     seek, near_seek  to begin to read what lies elsewhere in memory, or in the last cache, than what was read before:
               processors foresee what follows. Of less than a page it is less, a quarter at least
-    page      more, to begin to read a row on another page than the rows before: processors of Intel that were measured
-              wait for its address, those of AMD find it meanwhile
+    page      more, to begin to read a row on another page than the rows before, of a tensor of more than `TLB`:
+              processors of Intel that were measured wait for its address, those of AMD find it meanwhile
     spilled   so many times longer products inside of each other take, where their tiles do not fit into the nearest
               cache
     """

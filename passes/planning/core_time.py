@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from ...dialects.cores import PAGE
+from ...dialects.cores import PAGE, TLB
 from ...dialects.loop import ReduceOp, StagedReduceOp
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
@@ -89,7 +89,7 @@ class CoreTime:
         run, row = (found * each for found in self._runs(site, tiles))
         few = np.minimum(1.0, run / SHORT)
         seek = self.costs.seek * np.clip(run / PAGE, 0.25, 1.0) if size > self.last // 2 else self.costs.near_seek
-        return seek * few / run + self.costs.page / row
+        return seek * few / run + (self.costs.page / row if size > TLB else 0.0)
 
     def exposed(self, tiles: Tiles) -> Floats:
         """The share of what is read from memory that is waited for: of rows that are read twice, first to be reduced,

@@ -60,12 +60,16 @@ def test_tiles_of_each_kind_of_nest() -> None:
 
 
 def test_where_pages_cost_tiles_have_long_rows() -> None:
-    """Of a large matrix that few rows are multiplied with: it is packed, not read by columns where it lies."""
+    """Of a large matrix that few rows are multiplied with: it is packed, not read by columns where it lies. The pages
+    of a small one are known."""
     core = replace(CPU.core or Core(), costs=costs_of("Intel(R) Xeon(R) Processor, AVX-512"))
-    info = nest_of(lambda x, w: x @ w, (32, 3584), (3584, 3584))
-    found = planned(info, replace(CPU, core=core)).schedule.data
-    assert not found.pack
-    assert found.block[1] >= 256
+    large, small = (
+        planned(nest_of(lambda x, w: x @ w, (32, depth), (depth, depth)), replace(CPU, core=core)).schedule.data
+        for depth in (3584, 1024)
+    )
+    assert not large.pack
+    assert large.block[1] >= 256
+    assert small.pack == (0,)
 
 
 def test_blocks_that_a_mask_excludes_count() -> None:
