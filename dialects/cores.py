@@ -13,6 +13,9 @@ from pathlib import Path
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
 
+WIDEST = 16
+"""Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
+
 TLB = 2048 * PAGE
 """Bytes of the pages whose addresses a core keeps: of less it waits for none."""
 
@@ -20,13 +23,15 @@ TLB = 2048 * PAGE
 @dataclass(frozen=True)
 class Measured:
     """What the cores sustain together: bytes copied (each counted once) and read in a second, from memory, and
-    operations of f32 in sums of products in a second, a product and a sum being two. `processor` says of what."""
+    operations of f32 in sums of products in a second, a product and a sum being two. `processor` says of what. One core
+    reads memory fastest from so many places, `streams`, in turn."""
 
     processor: str
     cores: int
     copy: float
     read: float
     fma: float
+    streams: int = 1
 
     def written(self) -> str:
         """The numbers as JSON, for `read_measured`."""
@@ -144,7 +149,7 @@ def read_measured() -> Measured | None:
     """What was measured on this processor and on as many cores; None if nothing was, or if the file is damaged."""
     try:
         found = Measured(**json.loads(measured_file().read_bytes()))
-        rates = [float(v) for v in (found.copy, found.read, found.fma)]
+        rates = [float(v) for v in (found.copy, found.read, found.fma, found.streams)]
     except (OSError, TypeError, ValueError):
         return None
     same = (found.processor, found.cores) == (processor(), cores())

@@ -99,6 +99,7 @@ class Core:
     tile_rows  rows of the result that a product of panels keeps in registers at once
     l1, l2     bytes of the caches of its own
     bf16_rate  how many times as fast it multiplies matrices of bf16 as those of f32
+    streams    from how many places in turn it reads memory as fast as from one, or faster
     isa        the instruction set that a program is for, one of `ISAS`; native is what the machine has
     costs      what it spends beside operations
     """
@@ -109,6 +110,7 @@ class Core:
     l1: int = 32 * KIB
     l2: int = 1024 * KIB
     bf16_rate: float = 1.0
+    streams: int = 1
     isa: str = "native"
     costs: CoreCosts = CoreCosts()
 
@@ -320,7 +322,7 @@ def measured_cores() -> Target:
     own = caches()
     lanes, registers = vectors(found.processor)
     rows, l1, l2 = min(8, registers * 3 // 8), own.get("L1d", Core.l1), own.get("L2", Core.l2)
-    core = Core(lanes, registers, rows, l1, l2, bf16_rate(), costs=costs_of(found.processor))
+    core = Core(lanes, registers, rows, l1, l2, bf16_rate(), found.streams, costs=costs_of(found.processor))
     last = min(own.get("L3", CPU.l2), found.cores * LAST_OF_CORE)
     return replace(CPU, card=card, sms=found.cores, l2=last, rates=rates, core=core, **speed)
 

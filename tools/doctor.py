@@ -104,7 +104,7 @@ def _measured() -> str:
     if found is None:
         return "nothing: the planner takes what is common for such cores (`deplodock doctor --measure`)"
     rates = (f"copy {found.copy / 1e9:.1f} GB/s", f"read {found.read / 1e9:.1f} GB/s", f"{found.fma / 1e9:.0f} GFLOP/s")
-    return ", ".join(rates)
+    return ", ".join(rates) + f", a core from {found.streams} places in turn"
 
 
 def _tool(name: str, argument: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute
 
+from ...dialects.cores import WIDEST
 from ...dialects.kernel import ReduceRegistersOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
@@ -14,9 +15,6 @@ from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPI
 
 BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
 """Levels of operators that vectors of truth values have, too."""
-
-WIDEST = 16
-"""Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
 
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:

@@ -108,8 +108,6 @@ INLINE vec<float> expm1f(vec<float> x) {
   return with_sign(scaled(fused(r * r, p, 1.0f - scaled(all(1.0f), -n) + r), n), x);
 }
 
-//// vector.expm1f needs vector.expf
-
 //// vector.logf needs vector.fused
 // The logarithm of x to base 2 or e, or that of 1 + x: of (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2).
 enum Logarithm { to_base_2, natural, of_1_more };
@@ -131,10 +129,6 @@ template <Logarithm kind> INLINE float log_of(float x) {
 INLINE vec<float> logf(vec<float> x) PER_ELEMENT(log_of<natural>)
 INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log_of<to_base_2>)
 INLINE vec<float> log1pf(vec<float> x) PER_ELEMENT(log_of<of_1_more>)
-
-//// vector.log2f needs vector.logf
-
-//// vector.log1pf needs vector.logf
 
 //// vector.tanhf needs vector.expf
 INLINE vec<float> tanhf(vec<float> x) {
@@ -183,11 +177,7 @@ template <int quarters> INLINE vec<float> all_turned(vec<float> x, float (*far)(
   if (large) return each<float>([&](int l) { return far(x[l]); });
   PER_ELEMENT(turned<quarters>)
 }
-
-//// vector.sinf needs vector.turn
 INLINE vec<float> sinf(vec<float> x) { return all_turned<0>(x, sinf); }
-
-//// vector.cosf needs vector.turn
 INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
 
 //// vector.library

@@ -21,7 +21,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
-from ...dialects.cores import PAGE
+from ...dialects.cores import PAGE, WIDEST
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
 from ...dialects.payload.folding import constant_of
@@ -37,7 +37,7 @@ from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit
-from .folds import WIDEST, columns_of, combined, combiner, combining, row_of
+from .folds import columns_of, combined, combiner, combining, row_of
 from .ordering import VectorOrdering, lanes_of
 from .panels import extents, is_read_by_columns, operands, packed_type
 from .squares import Squares, squares_of
@@ -432,7 +432,8 @@ class VectorStatements(Statements):
         return begin, f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
 
 
-FUNCTIONS = dict.fromkeys("expf exp2f expm1f logf log2f log1pf tanhf erff sinf cosf".split(), "vector.{}")
+FUNCTIONS = dict.fromkeys("expf exp2f logf tanhf erff".split(), "vector.{}") | {"expm1f": "vector.expf"}
+FUNCTIONS |= dict.fromkeys(("log2f", "log1pf"), "vector.logf") | dict.fromkeys(("sinf", "cosf"), "vector.turn")
 FUNCTIONS |= dict.fromkeys("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split(), "vector.builtin")
 FUNCTIONS |= dict.fromkeys("acosf acoshf asinf asinhf atanf atanhf atan2f cbrtf coshf".split(), "vector.library")
 FUNCTIONS |= dict.fromkeys("log10f powf sinhf tanf".split(), "vector.library")

@@ -33,4 +33,3 @@ extern "C" float multiply(float by, long rounds, int threads) {
   }
   return total;
 }
-extern "C" int width() { return lanes; }

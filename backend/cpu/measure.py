@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import timeit
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ...dialects.cores import Measured, cores, processor
+from ...dialects.cores import Measured, cores, processor, vectors
 from .build import build
 from .printer import helper_section
 
@@ -33,16 +35,30 @@ def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
     long, at = ctypes.c_long, [ctypes.c_void_p(a.ctypes.data) for a in (source, target)]
     copy = _seconds(lambda: library.copy(at[1], at[0], long(target.size), threads))
     fma = _seconds(lambda: library.multiply(ctypes.c_float(0.5), long(rounds), threads))
-    operations = 2 * CHAINS * library.width() * rounds * threads
-    return Measured(processor(), threads, target.nbytes / copy, read_rate(elements, threads), operations / fma)
+    operations = 2 * CHAINS * vectors(processor())[0] * rounds * threads
+    read = read_rate(elements, threads)
+    return Measured(processor(), threads, target.nbytes / copy, read, operations / fma, _streams(library, elements))
 
 
 def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
-    """Bytes a second that so many cores read together, all without a number. Raises ExecutionError where there is no
-    compiler."""
-    library, source, count = _library(), np.ones(elements, np.float32), threads or cores()
-    at, size = ctypes.c_void_p(source.ctypes.data), ctypes.c_long(elements)
-    return source.nbytes / min(_seconds(lambda n=n: library.read(at, size, count, n)) for n in STREAMS)
+    """Bytes a second that so many cores, or all, read together. Raises ExecutionError where there is no compiler."""
+    source = np.ones(elements, np.float32)
+    return source.nbytes / min(_read(_library(), source, threads or cores()))
+
+
+def _streams(library: ctypes.CDLL, elements: int) -> int:
+    """From how many places in turn one core reads memory fastest that lies as PyTorch's tensors do: in small pages,
+    where the system does not make huge ones by itself."""
+    source = np.frombuffer(mmap.mmap(-1, 4 * elements), np.float32)
+    source.fill(1.0)
+    found = _read(library, source, 1)
+    return STREAMS[found.index(min(found))]
+
+
+def _read(library: ctypes.CDLL, source: Any, threads: int) -> list[float]:
+    """The seconds that so many cores take to read an array together, from each of `STREAMS` places in turn."""
+    at, size = ctypes.c_void_p(source.ctypes.data), ctypes.c_long(source.size)
+    return [_seconds(lambda n=n: library.read(at, size, threads, n)) for n in STREAMS]
 
 
 def _library() -> ctypes.CDLL:

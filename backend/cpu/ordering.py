@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
+from ...dialects.cores import WIDEST
 from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
-from .folds import WIDEST, columns_of, row_of
+from .folds import columns_of, row_of
 from .panels import distances, is_left_to_panels
 from .squares import is_left_to_squares
 

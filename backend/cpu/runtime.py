@@ -49,11 +49,10 @@ LONG_WORK = 1 << 16
 HUGE = 4 << 20
 """Bytes of a buffer from which on the system is advised to map it in huge pages."""
 
-_MANY = 1 << 16
-"""More cores than a machine has."""
-
 _MADV_COLLAPSE = 25
 """Of Linux from 6.1 on; `mmap` has no name for it."""
+
+_LIBC = ctypes.CDLL(None)
 
 _MESSAGE = 200
 """Bytes for what an assertion says."""
@@ -136,7 +135,7 @@ class CpuProgram:
     ) -> None:
         import torch
 
-        self.torch, self.eager, self.cores = torch, eager or {}, cores or _MANY
+        self.torch, self.eager, self.cores = torch, eager or {}, cores or 1 << 16
         known = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
         self.plan, self.asserts, self._kernels = known.plan, known.asserts, known.kernels
         self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text))).run
@@ -300,9 +299,6 @@ def _plain(tensor: Any) -> Any:
     if not tensor.is_cpu:
         raise ExecutionError(f"a tensor is on {tensor.device}, the program runs on the host", operator="cpu")
     return tensor.detach().resolve_neg().contiguous()
-
-
-_LIBC = ctypes.CDLL(None)
 
 
 def _advise_huge_pages(tensor: Any, advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)) -> None:

@@ -14,10 +14,8 @@ from ..cuda.ordering import linear_steps, registers
 from ..cuda.writer import Writer, terms
 from .panels import distances, plain_load
 
-BITS = 4
-"""Of the number of a lane, where vectors are widest."""
-
-LANES = [1 << bit for bit in range(BITS)]
+LANES = [1, 2, 4, 8]
+"""What the bits of the number of a lane count, where vectors are widest."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def squares_of(op: Operation | Block) -> Squares | None:
         return None
     first, pitch = steps.index(1), steps[0]
     rows = [pitch * lane for lane in LANES]
-    found = first >= BITS and steps[:BITS] == rows and steps[first : first + BITS] == LANES
+    found = first >= 4 and steps[:4] == rows and steps[first : first + 4] == LANES
     return Squares(op, 1 << first, pitch) if found else None
 
 

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
+from ...dialects.cores import WIDEST
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
 from ..cuda.expressions import EQUALITY, UNARY, Expr, add, multiply
@@ -16,7 +17,6 @@ from ..cuda.ordering import is_view, linear_steps, registers
 from ..cuda.writer import Place, Writer
 from ..dtypes import STRUCTS
 from .ends import Ends
-from .ordering import WIDEST
 
 LINE = 64
 """Bytes of a line of a cache, which the widest vectors fill."""

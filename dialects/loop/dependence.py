@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineMap
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
 
 from .. import loop
+from ..shapes.extents import extents_of
 from ..tensor import ReductionKind
 
 Indices = frozenset[SSAValue]
@@ -39,6 +40,27 @@ def access_indices(op: loop.LoadOp) -> tuple[SSAValue, ...]:
     maps = [op.map.data] if op.domain is None else [op.map.data, op.domain.affine]
     used = used_dims(*maps)
     return tuple(v for i, v in enumerate(op.indices) if i in used)
+
+
+def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
+    """The index whose next value reads the next element in memory, if there is one."""
+    shape = extents_of(op.source.type)
+    last = len(shape) - 1
+    while last >= 0 and shape[last] == 1:
+        last -= 1
+    if last < 0:
+        return None
+    for term in _terms(op.map.data.results[last]):
+        if isinstance(term, AffineDimExpr):
+            return op.indices[term.position]
+    return None
+
+
+def _terms(expr: AffineExpr) -> list[AffineExpr]:
+    """The summands of an expression."""
+    if isinstance(expr, AffineBinaryOpExpr) and expr.kind == AffineBinaryOpKind.Add:
+        return _terms(expr.lhs) + _terms(expr.rhs)
+    return [expr]
 
 
 class Dependence:

@@ -9,6 +9,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
+from ...dialects.cores import WIDEST
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import Schedule
 from ..analysis.packed_operands import packable_loads
@@ -21,7 +22,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192)
 """Elements of a tile over the free indices that reductions depend on: a few rows, or as many sums of columns as stay in
 the nearest cache."""
 
-WIDTHS = (1 << 17, 16384, 4096, 1024, 256, 64)
+WIDTHS = (1 << 17, 32768, 16384, 4096, 1024, 256, 64)
 """Elements of a tile over the other free indices, and of one over a reduction."""
 
 ELEMENTS = (4096, 8192, 2048, 1024, 16384)
@@ -29,9 +30,6 @@ ELEMENTS = (4096, 8192, 2048, 1024, 16384)
 
 SIDES, TURNED = (64, 128, 256, 32, 512, 16), 1 << 16
 """Rows and columns of a tile that is transposed, and its elements at most."""
-
-LANES = 16
-"""Elements of the widest vectors of f32."""
 
 SHAPES = [(rows, columns) for columns in (64, 128, 32, 256, 16, 512) for rows in (256, 128, 64, 32, 16)]
 """Rows and columns of a tile of products, those first of which the sums stay in the nearest cache."""
@@ -47,14 +45,14 @@ def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
         plan = sizes.plan(1, lanes=1)
         yield plan
         for n, extent in able.items():
-            whole = extent & -extent if extent % LANES == 0 else plan.block[n]  # tiles that divide the index
+            whole = extent & -extent if extent % WIDEST == 0 else plan.block[n]  # tiles that divide the index
             block = (*plan.block[:n], min(plan.block[n], whole), *plan.block[n + 1 :])
             yield replace(plan, block=block, pack=(n,))
     if products and (is_nested(products) or not may_be_rows(info, products)):
         return
     if not info.reductions:
         for sizes in _elementwise(info):
-            short = [i for i in _sides(info) if sizes.tile[i] < info.extents[i] < LANES]
+            short = [i for i in _sides(info) if sizes.tile[i] < info.extents[i] < WIDEST]
             yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in short))
         return
     rest = [i for i in info.free if i not in info.reduced]
@@ -67,7 +65,7 @@ def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
     """The positions of the free indices along which factors of products may be copied before, with their extents:
     none of products of bf16, which are packed for each tile in any case."""
     outer = [p for p in products if p.reduction.outermost and not p.of_bf16] if not is_nested(products) else []
-    sides = dict.fromkeys(i for p in outer for i in (p.column, p.row) if i in info.free and info.extents[i] >= LANES)
+    sides = dict.fromkeys(i for p in outer for i in (p.column, p.row) if i in info.free and info.extents[i] >= WIDEST)
     able = [i for i in sides if not isinstance(packable_loads(info.nest, i), str)]
     return {info.free.index(i): info.extents[i] for i in able}
 
@@ -98,7 +96,7 @@ def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
 
 def _is_short(extent: int) -> bool:
     """Whether tiles along an index would be in large part padding, and it has no vectors: they take one value each."""
-    return extent < LANES and extent != pow2_at_least(extent)
+    return extent < WIDEST and extent != pow2_at_least(extent)
 
 
 def _sides(info: NestInfo) -> list[SSAValue]:

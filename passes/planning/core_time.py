@@ -10,13 +10,14 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.cores import PAGE, TLB
 from ...dialects.loop import ReduceOp, StagedReduceOp
+from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.target import Core, Target
 from ..analysis.packed_operands import loaded_factor
 from .compute import Arithmetic
 from .matmul import Matmul, own_sum_index
-from .nest_info import LoadSite, NestInfo, Reduction, contiguous_index, strides
+from .nest_info import LoadSite, NestInfo, Reduction, strides
 from .points import Bools, Floats, ceil_div, largest, product, total
 from .roofline import SPECIAL
 from .tiles import Tiles
@@ -140,11 +141,12 @@ class CoreTime:
         return once, run * ends if self._is_packed(site, tiles) else once
 
     def _down(self, site: LoadSite, tiles: Tiles) -> Bools:
-        """Where columns of a tile are reduced, some vectors of them at a time, and what a load reads lies by rows."""
+        """Where columns of a tile are reduced, some vectors of them at a time, and what a load reads lies by rows, more
+        of them than a core reads in turn."""
         group = self.info.groups[site.group] if site.group >= 0 else ()
         own = {a for op in group for a in op.body.block.args}
         by_rows = contiguous_index(site.op) not in own
-        return (tiles.elements(i for i in site.indices if i in own) > 1) & by_rows
+        return (tiles.elements(i for i in site.indices if i in own) > self.core.streams) & by_rows
 
     def _is_packed(self, site: LoadSite, tiles: Tiles) -> bool:
         """Whether a load is of the right operand of a product: its panels are packed in turn from the same rows."""

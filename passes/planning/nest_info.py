@@ -9,10 +9,17 @@ from math import prod
 from typing import Any
 
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
-from ...dialects.loop.dependence import Contraction, Dependence, Indices, access_indices, find_contraction, yielded
+from ...dialects.loop.dependence import (
+    Contraction,
+    Dependence,
+    Indices,
+    access_indices,
+    contiguous_index,
+    find_contraction,
+    yielded,
+)
 from ...dialects.loop.work import Counted, nest_operations
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import Extent, extents_of, most, typical
@@ -156,20 +163,6 @@ class NestInfo:
         return max(1, 16 // min(sizes, default=4))
 
 
-def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
-    """The index whose next value reads the next element in memory, if there is one."""
-    shape = extents_of(op.source.type)
-    last = len(shape) - 1
-    while last >= 0 and shape[last] == 1:
-        last -= 1
-    if last < 0:
-        return None
-    for term in _terms(op.map.data.results[last]):
-        if isinstance(term, AffineDimExpr):
-            return op.indices[term.position]
-    return None
-
-
 def strides(op: loop.LoadOp) -> dict[SSAValue, int]:
     """How many elements lie between those that neighbours along each index read, at the begin of each."""
     rank, map = len(op.indices), op.map.data
@@ -182,13 +175,6 @@ def strides(op: loop.LoadOp) -> dict[SSAValue, int]:
 
     first = place([0] * rank)
     return {i: place([int(n == k) for k in range(rank)]) - first for n, i in enumerate(op.indices)}
-
-
-def _terms(expr: AffineExpr) -> list[AffineExpr]:
-    """The summands of an expression."""
-    if isinstance(expr, AffineBinaryOpExpr) and expr.kind == AffineBinaryOpKind.Add:
-        return _terms(expr.lhs) + _terms(expr.rhs)
-    return [expr]
 
 
 class TileExtents:

@@ -10,12 +10,13 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel.mbarrier import CLUSTERS
+from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.target import SECTOR, Target
 from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import SHARED_LENGTH
 from ..analysis.memory_access import WIDEST
-from .nest_info import MAX_WARPS, NestInfo, TileExtents, contiguous_index, pow2_at_least
+from .nest_info import MAX_WARPS, NestInfo, TileExtents, pow2_at_least
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Elements of a tile over the free indices that reductions depend on."""

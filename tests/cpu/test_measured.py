@@ -21,7 +21,7 @@ from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import plan
 from deplodock.tools.cli import main
 
-FOUND = Measured(cores.processor(), cores.cores(), 11e9, 23e9, 700e9)
+FOUND = Measured(cores.processor(), cores.cores(), 11e9, 23e9, 700e9, 4)
 
 PRODUCT = """
 func.func @main(%x: tensor<512x512xDTYPE>, %w: tensor<512x512xDTYPE>) -> tensor<512x512xf32> {
@@ -60,6 +60,8 @@ def test_the_planner_reads_what_was_measured(file: Path) -> None:
     assert (found.rates.memory, found.rates.store, found.rates.fma, found.sms) == (23e9, 11e9, 700e9, cores.cores())
     assert found.rates.vector / target.CPU.rates.vector == 700e9 / target.CPU.fp32
     assert found.label == "cpu"
+    assert found.core is not None
+    assert found.core.streams == 4
 
 
 def test_a_core_counts_on_its_part_of_a_large_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +133,9 @@ def test_doctor_measures(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert max(found.copy, found.read) < 1e13
     assert 1e8 < found.fma < 1e14
     assert told["measured"] == (
-        f"copy {found.copy / 1e9:.1f} GB/s, read {found.read / 1e9:.1f} GB/s, {found.fma / 1e9:.0f} GFLOP/s"
+        f"copy {found.copy / 1e9:.1f} GB/s, read {found.read / 1e9:.1f} GB/s, {found.fma / 1e9:.0f} GFLOP/s, "
+        f"a core from {found.streams} places in turn"
     )
+    assert found.streams in measure.STREAMS
     assert "g++" in told["C++ compiler"]
     assert told["cores"].startswith(f"{cores.cores()} of ")

@@ -72,6 +72,12 @@ def test_where_pages_cost_tiles_have_long_rows() -> None:
     assert small.pack == (0,)
 
 
+def test_columns_are_read_from_as_many_places_as_a_core_reads_from_in_turn() -> None:
+    info, core = nest_of(lambda x, w: x @ w, (1, 4096), (4096, 4096)), CPU.core or Core()
+    chunks = [planned(info, replace(CPU, core=replace(core, streams=n))).schedule.data.chunk for n in (1, 4, 8)]
+    assert chunks == [(1,), (4,), (8,)]
+
+
 def test_blocks_that_a_mask_excludes_count() -> None:
     def ratio(causal: bool) -> float:
         shapes = [(1, 4, 512, 64)] * 3

@@ -11,14 +11,17 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
+from ....dialects.cores import WIDEST
 from ....dialects.loop.dependence import (
     Contraction,
     Dependence,
     Indices,
+    contiguous_index,
     find_contraction,
     transport_slice,
     yielded,
 )
+from ....dialects.payload import tensor_bytes
 from ....dialects.shapes.affine import DIM, Form, number_of
 from ....dialects.shapes.extents import Count, count_of, fewest_tiles, most, most_tiles
 from ....dialects.support.locations import location_of
@@ -222,8 +225,9 @@ class Reducer:
     def reduce(self, op: loop.ReduceOp) -> None:
         """Lower a plain reduction.
 
-        In chunks, a contraction adds each chunk's sum to the accumulator, so that it can become a matrix product; any
-        other reduction keeps one accumulator for each element of the chunk and combines those at the end.
+        In chunks, a contraction adds each chunk's sum to the accumulator, so that it can become a matrix product, and
+        so does a thread that reduces columns; any other reduction keeps one accumulator for each element of the chunk
+        and combines those at the end.
         """
         e = self.emitter
         kind, element = op.kind.data, op.result.type
@@ -239,7 +243,8 @@ class Reducer:
                 own = self._bind((op,), ())
                 e.tiles[op.result] = self._together(op, self._combined(op, self._reduced(op, own)))
                 return
-            dims, every_chunk = self._dims(self.dependence.of_reduce(op)), self._product(op) is not None
+            dims = self._dims(self.dependence.of_reduce(op))
+            every_chunk = self._product(op) is not None or self._is_of_columns(op, dims)
             partial = () if every_chunk else self._chunk_dims(op)
             start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
             start.value.name_hint = op.result.name_hint
@@ -263,6 +268,16 @@ class Reducer:
         """The contraction that `op` is, if a chunk of it is one of two tiles."""
         found = find_contraction(op, self.dependence)
         return found if found is not None and self._dims(found.only_lhs) and self._dims(found.only_rhs) else None
+
+    def _is_of_columns(self, op: loop.ReduceOp, around: Sequence[Dim]) -> bool:
+        """Whether one thread reduces the columns of a tile: most of what it loads for that lies side by side along an
+        index `around` the reduction, by whole vectors."""
+        loads = [inner for inner in op.walk() if isinstance(inner, loop.LoadOp)]
+        if not self.emitter.alone or not loads:
+            return False
+        along = contiguous_index(max(loads, key=lambda load: tensor_bytes(load.source.type)))
+        found = None if along is None else self.emitter.dims.get(along)
+        return found is not None and found in around and found.tile >= WIDEST
 
     def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
         """The dimensions of an accumulator that keeps every element of a chunk apart."""

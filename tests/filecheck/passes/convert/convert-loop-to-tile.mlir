@@ -267,3 +267,42 @@ func.func @main(%x: tensor<16x32xf32>) -> tensor<16x32xf32> {
   }
   func.return %y : tensor<16x32xf32>
 }
+
+// -----
+
+// Columns that one thread reduces: each chunk is added to the sums. Rows, and columns of several threads: the elements of
+// a chunk are summed apart, and together at the end.
+// CHECK:      tile.kernel @k0
+// CHECK:      %[[COLUMNS:.*]] = tile.reduce add %{{.*}} over [1] : tensor<64x8xf32> -> tensor<64xf32>
+// CHECK-NEXT: %[[SUM:.*]] = arith.addf %{{.*}}, %[[COLUMNS]] : tensor<64xf32>
+// CHECK-NEXT: scf.yield %[[SUM]] : tensor<64xf32>
+// CHECK:      tile.kernel @k1
+// CHECK:      scf.yield %{{.*}} : tensor<2x16xf32>
+// CHECK:      tile.reduce add %{{.*}} over [1] : tensor<2x16xf32> -> tensor<2xf32>
+// CHECK:      tile.kernel @k2
+// CHECK:      scf.yield %{{.*}} : tensor<64x8xf32>
+// CHECK:      tile.reduce add %{{.*}} over [1] : tensor<64x8xf32> -> tensor<64xf32>
+func.func @main(%x: tensor<32x64xf32>) -> (tensor<64xf32>, tensor<32xf32>, tensor<64xf32>) {
+  %columns = loop.nest (%j) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [64], chunk = [8], warps = 1, lanes = 1>} {
+    %s = loop.reduce add (%i) in [32] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x64xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  %rows = loop.nest (%i) in [32] -> tensor<32xf32> attributes {schedule = #tile.schedule<block = [2], chunk = [16], warps = 1, lanes = 1>} {
+    %s = loop.reduce add (%j) in [64] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x64xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  %threads = loop.nest (%j) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [64], chunk = [8], warps = 1>} {
+    %s = loop.reduce add (%i) in [32] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x64xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %columns, %rows, %threads : tensor<64xf32>, tensor<32xf32>, tensor<64xf32>
+}
