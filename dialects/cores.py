@@ -17,7 +17,8 @@ WIDEST = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
 
 TLB = 2048 * PAGE
-"""Bytes of the pages whose addresses a core keeps: of less it waits for none."""
+"""Bytes of the pages whose addresses a core keeps, of which it waits for none: so many have processors of Intel since
+Ice Lake, and of AMD since Zen 2."""
 
 
 @dataclass(frozen=True)

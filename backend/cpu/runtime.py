@@ -135,7 +135,7 @@ class CpuProgram:
     ) -> None:
         import torch
 
-        self.torch, self.eager, self.cores = torch, eager or {}, cores or 1 << 16
+        self.torch, self.eager, self.cores = torch, eager or {}, cores or 1 << 16  # more than a machine has
         known = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
         self.plan, self.asserts, self._kernels = known.plan, known.asserts, known.kernels
         self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text))).run
