@@ -8,10 +8,9 @@ INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c
   INLINE V fused(V a, V b, V c) { \
     constexpr int n = sizeof(V) / sizeof(T); \
     T x[n], y[n], r[n]; \
-    __builtin_memcpy(x, &a, sizeof a), __builtin_memcpy(y, &b, sizeof b), __builtin_memcpy(r, &c, sizeof c); \
+    store_as(x, a), store_as(y, b), store_as(r, c); \
     for (int l = 0; l < n; ++l) r[l] = fused(x[l], y[l], r[l]); \
-    __builtin_memcpy(&c, r, sizeof c); \
-    return c; \
+    return load_as<V>(r); \
   }
 FUSED(vec<float>, float) FUSED(vec<double>, double) FUSED(in_one<double>, double)
 #endif
@@ -280,7 +279,7 @@ __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, con
     for (int j = 0; j < wide; ++j)
       if (T* const p = c + i * c_row + j * each; all_used || i < used) {
         if (more) sum[i][j] += load_as<in_one<T>>(p);
-        __builtin_memcpy(p, &sum[i][j], sizeof sum[i][j]);
+        store_as(p, sum[i][j]);
       }
 }
 // The same for as many of `left` rows as a block has; how many these are.

@@ -69,16 +69,16 @@ template <class T, class F, int... l> INLINE vec<T> constants(F f, std::integer_
 template <class T, class F> INLINE vec<T> constants(F f) { return constants<T>(f, std::make_integer_sequence<int, lanes>()); }
 template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
-template <class V, class T> INLINE V load_as(const T* p) {
-  typedef T Anywhere __attribute__((vector_size(sizeof(V)), aligned(alignof(T)), may_alias));
-  return *(const Anywhere*)p;
-}
+// A vector of V anywhere. Not by memcpy: g++ 12 takes constants for the same that differ in their upper lanes.
+template <class V, class T> struct Anywhere { typedef T type __attribute__((vector_size(sizeof(V)), aligned(alignof(T)), may_alias)); };
+template <class V, class T> INLINE V load_as(const T* p) { return *(const typename Anywhere<V, T>::type*)p; }
+template <class V, class T> INLINE void store_as(T* p, V v) { *(typename Anywhere<V, T>::type*)p = v; }
 template <class T> INLINE vec<T> load(const T* p) { return load_as<vec<T>>(p); }
 // Of wide elements as many as are in one register: g++ keeps what takes two of them in memory.
 template <class T> constexpr int in_one_bytes = lanes * (sizeof(T) < 4 ? sizeof(T) : 4);
 template <class T> struct InOne { typedef T type __attribute__((vector_size(in_one_bytes<T>))); };
 template <class T> using in_one = typename InOne<T>::type;
-template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
+template <class T> INLINE void store(T* p, vec<T> v) { store_as(p, v); }
 // A vector that several operations take: g++ would have each of them load it again.
 template <class V> INLINE V in_register(V v) {
 #ifdef AVX

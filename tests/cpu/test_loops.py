@@ -68,3 +68,11 @@ def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
     )
     x = _floats(4, 32)
     torch.testing.assert_close(CpuProgram(module, print_cpp(module)).run([x]), [4 * x + 4 * (4 * x) ** 2])
+
+
+def test_constants_that_differ_in_some_lanes() -> None:
+    """g++ 12 took the last vector of a mask of 56 of 64 elements for the others, stored by memcpy: rows counted 64."""
+    x, chunks = _floats(2, 8, 56, 56), ",".join(["1,64,64"] * 4)
+    schedule = f"block=1,8,64,64 chunk={chunks} warps=1 lanes=1"
+    norm = deplodock.compile(lambda x: F.layer_norm(x, (8, 56, 56)), (x,), target="cpu", schedule=schedule)
+    torch.testing.assert_close(norm(x), F.layer_norm(x, (8, 56, 56)), rtol=1e-5, atol=1e-5)
