@@ -151,7 +151,8 @@ SHORTEST = 8
 
 @dataclass(frozen=True)
 class Preference:
-    """What an access would like: the tile's dimensions by their distance in memory, nearest first, how many elements
+    """What an access would like: the tile's dimensions by their distance in memory, nearest first and of equally near
+    ones, as the columns and the window of a convolution, the longest, how many elements
     along the first are one aligned access (1 where they are not contiguous), and how many bytes this is about."""
 
     order: tuple[int, ...]
@@ -178,7 +179,7 @@ def preference(op: Access) -> Preference:
             if atom[0] == DIM:
                 distance[atom[1]] += abs(factor) * pitch
         pitch *= max(typical(extent), 1)
-    order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -d))
+    order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -shape[d], -d))
     size = element_bytes(memory)
     vec = 1
     contiguous = bool(order) and distance[order[0]] == 1
