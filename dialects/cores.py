@@ -13,6 +13,9 @@ from pathlib import Path
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
 
+LINE = 64
+"""Bytes of a line of a cache, which the widest vectors fill: what is no further apart is read line after line."""
+
 WIDEST = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
 

@@ -291,7 +291,6 @@ template <int rows, int vectors, int step, bool distant, class... More> INLINE l
   return lanes < 16 ? min<long>(left, rows) : rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
-template <int panels> constexpr int panels_at_once = panels >= 4 ? 4 : panels >= 2 ? 2 : 1;
 constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
 // that packs it into the nearest cache.
@@ -339,7 +338,7 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
   }
   constexpr int parts = sizeof(T) / sizeof(E), width = panel_vectors<N, T> * lanes, most = (K + parts - 1) / parts;
   typedef std::conditional_t<(parts > 1), unsigned, E> S;
-  constexpr int several = panels_at_once<N / width> * width, pitch = most + lanes;
+  constexpr int several = (N >= 4 * width ? 4 : N >= 2 * width ? 2 : 1) * width, pitch = most + lanes;
   c += e.rows.begin * N;
   a += e.rows.begin * a_row + e.depth.begin * a_column;
   b += e.depth.begin * b_row;

@@ -38,7 +38,7 @@ from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit
 from .folds import columns_of, combined, combiner, combining, row_of
-from .ordering import VectorOrdering, lanes_of
+from .ordering import VectorOrdering, is_same_in_lanes, lanes_of
 from .panels import extents, is_read_by_columns, operands, packed_type
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
@@ -411,14 +411,14 @@ class VectorStatements(Statements):
         lane on; None if these lanes are not side by side."""
         writer, begins, ends, all_or_none = self.writer, list[str](), list[str](), list[str]()
         for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
-            if registers(value) > 1:
+            if not is_same_in_lanes(value):
                 return None
             steps = [basis[c] for basis in op.check_steps]
             (below, above), (first, last) = span(steps), writer.ranges.of(value)
             under, over = first + below < lo, last + above >= least(hi)
             if not under and (not over or self._is_limit(value, steps, hi)):
                 continue
-            at, end = add(writer.read(value), terms(VECTOR, steps)), writer.size(hi)
+            at, end = add(writer.read(value, VECTOR), terms(VECTOR, steps)), writer.size(hi)
             if not any(steps[:4]):
                 all_or_none += [infix(Expr(str(lo)), "<=", at, RELATION).text] if under else []
                 all_or_none += [infix(at, "<", end, RELATION).text] if over else []

@@ -11,7 +11,7 @@ from ...dialects.cores import WIDEST
 from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
-from ..cuda.ordering import Group, Ordering, is_view, registers, roots
+from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
 from .folds import columns_of, row_of
 from .panels import distances, is_left_to_panels
 from .squares import is_left_to_squares
@@ -128,7 +128,8 @@ def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
     """Whether an operation only loads what lies side by side in global memory, or converts what does."""
     if isinstance(op, LoadOp):
         same = op.fill is None or isinstance(op.fill.owner, ConstantOp)
-        return same and space_of(op.memory.type) is GLOBAL and lanes_of(op) == 1
+        one = all(registers(v) == 1 for v in op.coordinates)
+        return same and one and space_of(op.memory.type) is GLOBAL and lanes_of(op) == 1
     return isinstance(op, CastOp) and op.operand in again
 
 
@@ -145,9 +146,15 @@ def _conflict(op: LoadOp | StoreOp | kernel.ReduceRegistersOp, other: Operation)
     return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]
 
 
+def is_same_in_lanes(value: SSAValue) -> bool:
+    """Whether the lanes of a vector have one register of a value, as where rows are looked up by their number."""
+    linear = linear_steps(value.owner.registers) if isinstance(value.owner, kernel.ShuffleRegistersOp) else None
+    return registers(value) == 1 or linear is not None and not any(linear[1][:4])
+
+
 def lanes_of(op: LoadOp | StoreOp) -> int | None:
     """How the lanes of a vector lie in memory: 1 side by side, 0 in one place, None otherwise."""
-    if any(registers(v) > 1 for v in op.coordinates) or op.xor is not None:
+    if not all(map(is_same_in_lanes, op.coordinates)) or op.xor is not None:
         return None
     bases, pitch = op.reg_bases[:4], pitches(memory_extents(op.memory.type))
     if not any(map(any, bases)):

@@ -49,10 +49,8 @@ LONG_WORK = 1 << 16
 HUGE = 4 << 20
 """Bytes of a buffer from which on the system is advised to map it in huge pages."""
 
-_MADV_COLLAPSE = 25
-"""Of Linux from 6.1 on; `mmap` has no name for it."""
-
-_LIBC = ctypes.CDLL(None)
+_LIBC, _MADV_COLLAPSE = ctypes.CDLL(None), 25
+"""The advice is of Linux from 6.1 on; `mmap` has no name for it."""
 
 _MESSAGE = 200
 """Bytes for what an assertion says."""

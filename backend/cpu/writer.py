@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.cores import WIDEST
+from ...dialects.cores import LINE, WIDEST
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
 from ..cuda.expressions import EQUALITY, UNARY, Expr, add, multiply
@@ -17,9 +17,6 @@ from ..cuda.ordering import is_view, linear_steps, registers
 from ..cuda.writer import Place, Writer
 from ..dtypes import STRUCTS
 from .ends import Ends
-
-LINE = 64
-"""Bytes of a line of a cache, which the widest vectors fill."""
 
 VECTOR, LANE = "i", "i + l"
 """The first register of a vector in a loop over them, and the register of one lane."""

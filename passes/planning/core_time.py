@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from ...dialects.cores import PAGE, TLB
+from ...dialects.cores import LINE, PAGE, TLB
 from ...dialects.loop import ReduceOp, StagedReduceOp
 from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
@@ -21,9 +21,6 @@ from .nest_info import LoadSite, NestInfo, Reduction, strides
 from .points import Bools, Floats, ceil_div, largest, product, total
 from .roofline import SPECIAL
 from .tiles import Tiles
-
-LINE = 64
-"""Bytes of a line of a cache: what is no further apart is read one line after the other."""
 
 SHORT = 128
 """Bytes below which several pieces of memory are read at the same time."""

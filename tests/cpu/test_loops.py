@@ -76,3 +76,13 @@ def test_constants_that_differ_in_some_lanes() -> None:
     schedule = f"block=1,8,64,64 chunk={chunks} warps=1 lanes=1"
     norm = deplodock.compile(lambda x: F.layer_norm(x, (8, 56, 56)), (x,), target="cpu", schedule=schedule)
     torch.testing.assert_close(norm(x), F.layer_norm(x, (8, 56, 56)), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_are_looked_up_are_loaded_as_vectors() -> None:
+    """Where lanes have one index; rows of less than a vector are loaded element by element."""
+    indices = torch.randint(100, (40,), generator=torch.Generator().manual_seed(0))
+    for columns, vectors in ((48, True), (5, False)):
+        table = _floats(100, columns)
+        looked_up = deplodock.compile(lambda i, t: F.embedding(i, t) * 2.0, (indices, table), target="cpu")
+        assert torch.equal(looked_up(indices, table), 2.0 * table[indices])
+        assert ("each<float>" not in looked_up.compilation.cpp.partition("static void k0(")[2]) == vectors
