@@ -194,17 +194,15 @@ def _pad_circular(self: Tensor, pad: Sequence[int]) -> Tensor:
 
 
 def _roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """Without `dims` all elements move on in their order; a dimension of known size is two pieces in turn. (PyTorch's
-    has remainders of symbolic sizes.)"""
-    found = self if dims else self.reshape(-1)
-    for shift, d in zip(shifts, dims or [0], strict=True):
-        size = found.shape[d] if found.dim() else 0
+    """Without `dims` all elements move on in their order. (PyTorch's has remainders of symbolic sizes.)"""
+    if not dims:
+        return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
+    for shift, d in zip(shifts, dims, strict=True):
+        size = self.shape[d] if self.dim() else 0
         start = -shift if isinstance(size, torch.SymInt) else -shift % max(size, 1)
-        if start and isinstance(size, int) and found.dim() == self.dim():
-            found = torch.cat([found.narrow(d, start, size - start), found.narrow(d, 0, start)], d)
-        elif start:
-            found = found.index_select(d, (torch.arange(size, device=self.device) + start) % size)
-    return found.reshape(self.shape)
+        if start:
+            self = self.index_select(d, (torch.arange(size, device=self.device) + start) % size)
+    return self
 
 
 def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
