@@ -85,6 +85,7 @@ def test_a_core_counts_on_its_part_of_a_large_cache(file: Path, monkeypatch: pyt
         Measured("another processor", cores.cores(), 11e9, 23e9, 700e9).written(),
         Measured(cores.processor(), 1000, 11e9, 23e9, 700e9).written(),
         Measured(cores.processor(), cores.cores(), 11e9, float("inf"), 700e9).written(),
+        Measured(cores.processor(), cores.cores(), 11e9, 23e9, 700e9, 0).written(),
     ],
 )
 def test_what_is_damaged_or_of_another_machine_is_left(file: Path, text: str) -> None:

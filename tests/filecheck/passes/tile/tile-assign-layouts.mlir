@@ -139,3 +139,16 @@ tile.kernel @alone(%x: memref<4x2x8xf32>, %y: memref<2xf32>) blocks () in [] war
   %s = tile.reduce add %v over [0, 2] : tensor<4x2x8xf32> -> tensor<2xf32>
   tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<2xf32>, memref<2xf32>
 }
+
+// -----
+
+// Columns and the window over them are equally near in memory: the columns come first, which are longer.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [0, 1], [0, 2]], lane = [], warp = []>
+// CHECK:       tile.kernel @window
+// CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<16x4xf32, #layout>
+tile.kernel @window(%x: memref<19xf32>, %y: memref<16xf32>) blocks () in [] warps 1 lanes 1 {
+  %v = tile.load %x[affine_map<(d0, d1) -> (d0 + d1)>]() : memref<19xf32> -> tensor<16x4xf32>
+  %s = tile.reduce add %v over [1] : tensor<16x4xf32> -> tensor<16xf32>
+  tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<16xf32>, memref<16xf32>
+}
