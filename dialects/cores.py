@@ -16,7 +16,7 @@ PAGE = 4096
 LINE = 64
 """Bytes of a line of a cache, which the widest vectors fill: what is no further apart is read line after line."""
 
-WIDEST = 16
+MAX_LANES = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
 
 TLB = 2048 * PAGE

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute
 
-from ...dialects.cores import WIDEST
+from ...dialects.cores import MAX_LANES
 from ...dialects.kernel import ReduceRegistersOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
@@ -49,7 +49,7 @@ def columns_of(op: ReduceRegistersOp) -> int | None:
     """How many registers that lie side by side, whole vectors, are a row of those that are combined column by column;
     None if others are, or it is not known how."""
     bits = sorted(op.bits.get_values())
-    wide = bits and 1 << bits[0] >= WIDEST and bits == [*range(bits[0], bits[-1] + 1)]
+    wide = bits and 1 << bits[0] >= MAX_LANES and bits == [*range(bits[0], bits[-1] + 1)]
     return 1 << bits[0] if wide and combining(op) is not None else None
 
 

@@ -21,7 +21,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
-from ...dialects.cores import PAGE, WIDEST
+from ...dialects.cores import MAX_LANES, PAGE
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
 from ...dialects.payload.folding import constant_of
@@ -49,7 +49,7 @@ UNROLLED = 64
 ACCUMULATORS = 4
 """Vectors that a reduction adds to in turn, where what is added is ready before the last sum is."""
 
-LEAST_OF_ROWS = 4 * WIDEST
+LEAST_OF_ROWS = 4 * MAX_LANES
 """Elements of each of these vectors at least where there are several rows: short ones overlap by themselves, and to add
 up more sums takes as long as they do."""
 
@@ -123,7 +123,7 @@ class VectorStatements(Statements):
         writer.line(f"panel_fma<{rows}, {columns}, {depth}{how}>({', '.join([target.name, *given])});")
 
     def _group(self, group: Group) -> None:
-        if group.size < WIDEST:
+        if group.size < MAX_LANES:
             super()._group(group)
             return
         writer, order = self.writer, self.order
@@ -158,7 +158,7 @@ class VectorStatements(Statements):
         self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], kept: Mapping[SSAValue, Place], columns: int
     ) -> None:
         """A loop over the columns of a group that are reduced, some vectors of them at a time, and down these."""
-        writer, count, left = self.writer, min(ACCUMULATORS, columns // WIDEST), registers(folds[0].result)
+        writer, count, left = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
         self.row, self.rows, self.limit = group.size, None, Limit("0", group.size)
         results = {op: writer.declare(op.result) for op in folds}
         rows = group.size // left
@@ -190,7 +190,7 @@ class VectorStatements(Statements):
         self.row = row = (row_of(folds[0]) if folds else None) or group.size
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
-        several = bool(folds) and row >= (LEAST_OF_ROWS if results else WIDEST) * ACCUMULATORS and not takes_long
+        several = bool(folds) and row >= (LEAST_OF_ROWS if results else MAX_LANES) * ACCUMULATORS and not takes_long
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
@@ -242,7 +242,7 @@ class VectorStatements(Statements):
         if several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            ended = "" if limit.divides(ACCUMULATORS * WIDEST) else f" && {limit.below('i')}"
+            ended = "" if limit.divides(ACCUMULATORS * MAX_LANES) else f" && {limit.below('i')}"
             head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
         else:
             if group.size <= UNROLLED:
@@ -307,7 +307,7 @@ class VectorStatements(Statements):
         end, low = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
         if 1 << low >= self.row:
             return self.rows is not None and End.at(value, steps[low:], bound) == self.rows
-        return end is not None and self.limit.divides(WIDEST) and End.at(value, steps, bound) == end
+        return end is not None and self.limit.divides(MAX_LANES) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
         """Ask for what lies two pages ahead, the next rows, while these are reduced: a processor foresees what follows

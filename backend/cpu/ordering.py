@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.cores import WIDEST
+from ...dialects.cores import MAX_LANES
 from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
@@ -59,7 +59,7 @@ class VectorOrdering(Ordering):
             elif isinstance(op, LoadOp):
                 self._flush(self._behind(op))
             makers = (self._maker.get(v) for v in op.operands)
-            self._flush([g for g in makers if g is not None and g.size >= WIDEST])
+            self._flush([g for g in makers if g is not None and g.size >= MAX_LANES])
             super()._place(op)
             return
         direct = [self._maker.get(v) for v in op.operands]
@@ -114,14 +114,14 @@ class VectorOrdering(Ordering):
 def _size(op: Operation) -> int | None:
     """How many registers a loop over SIMD vectors goes through for an operation; None if there is no such loop."""
     if isinstance(op, kernel.ReduceRegistersOp):
-        size = registers(op.source) if (row_of(op) or 1) >= WIDEST or columns_of(op) else 1
+        size = registers(op.source) if (row_of(op) or 1) >= MAX_LANES or columns_of(op) else 1
     elif isinstance(op, StoreOp):
         size = registers(op.value)
     elif isinstance(op, LoadOp) or is_payload(op) and not is_view(op):
         size = registers(op.results[0])
     else:
         size = 1
-    return size if size >= WIDEST else None
+    return size if size >= MAX_LANES else None
 
 
 def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:

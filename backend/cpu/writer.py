@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.cores import LINE, WIDEST
+from ...dialects.cores import LINE, MAX_LANES
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
 from ..cuda.expressions import EQUALITY, UNARY, Expr, add, multiply
@@ -64,7 +64,7 @@ class VectorWriter(Writer):
 
     def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
         """Arrays begin where vectors do: no vector of them lies in two lines of a cache."""
-        super().array(place, value, start, f"alignas({LINE}) " if place.size >= WIDEST else head)
+        super().array(place, value, start, f"alignas({LINE}) " if place.size >= MAX_LANES else head)
 
     def unroll(self, times: str = "", pad: str = "") -> None:
         """Compilers for CPUs know when to unroll loops over single elements."""

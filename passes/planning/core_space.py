@@ -9,7 +9,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...dialects.cores import WIDEST
+from ...dialects.cores import MAX_LANES
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import Schedule
 from ..analysis.packed_operands import packable_loads
@@ -45,14 +45,14 @@ def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
         plan = sizes.plan(1, lanes=1)
         yield plan
         for n, extent in able.items():
-            whole = extent & -extent if extent % WIDEST == 0 else plan.block[n]  # tiles that divide the index
+            whole = extent & -extent if extent % MAX_LANES == 0 else plan.block[n]  # tiles that divide the index
             block = (*plan.block[:n], min(plan.block[n], whole), *plan.block[n + 1 :])
             yield replace(plan, block=block, pack=(n,))
     if products and (is_nested(products) or not may_be_rows(info, products)):
         return
     if not info.reductions:
         for sizes in _elementwise(info):
-            short = [i for i in _sides(info) if sizes.tile[i] < info.extents[i] < WIDEST]
+            short = [i for i in _sides(info) if sizes.tile[i] < info.extents[i] < MAX_LANES]
             yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in short))
         return
     rest = [i for i in info.free if i not in info.reduced]
@@ -65,7 +65,9 @@ def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
     """The positions of the free indices along which factors of products may be copied before, with their extents:
     none of products of bf16, which are packed for each tile in any case."""
     outer = [p for p in products if p.reduction.outermost and not p.of_bf16] if not is_nested(products) else []
-    sides = dict.fromkeys(i for p in outer for i in (p.column, p.row) if i in info.free and info.extents[i] >= WIDEST)
+    sides = dict.fromkeys(
+        i for p in outer for i in (p.column, p.row) if i in info.free and info.extents[i] >= MAX_LANES
+    )
     able = [i for i in sides if not isinstance(packable_loads(info.nest, i), str)]
     return {info.free.index(i): info.extents[i] for i in able}
 
@@ -96,7 +98,7 @@ def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
 
 def _is_short(extent: int) -> bool:
     """Whether tiles along an index would be in large part padding, and it has no vectors: they take one value each."""
-    return extent < WIDEST and extent != pow2_at_least(extent)
+    return extent < MAX_LANES and extent != pow2_at_least(extent)
 
 
 def _sides(info: NestInfo) -> list[SSAValue]:

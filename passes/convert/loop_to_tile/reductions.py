@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
-from ....dialects.cores import WIDEST
+from ....dialects.cores import MAX_LANES
 from ....dialects.loop.dependence import (
     Contraction,
     Dependence,
@@ -277,7 +277,7 @@ class Reducer:
             return False
         along = contiguous_index(max(loads, key=lambda load: tensor_bytes(load.source.type)))
         found = None if along is None else self.emitter.dims.get(along)
-        return found is not None and found in around and found.tile >= WIDEST
+        return found is not None and found in around and found.tile >= MAX_LANES
 
     def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
         """The dimensions of an accumulator that keeps every element of a chunk apart."""
