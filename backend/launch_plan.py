@@ -22,7 +22,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ..dialects import kernel
 from ..dialects.kernel import symbols_in
 from ..dialects.kernel.tma import is_written
-from ..dialects.payload import ConstantOp
+from ..dialects.payload import ConstantOp, same_elements
 from ..dialects.shapes.binding import Sizes, bind_sizes
 from ..dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
 from ..dialects.shapes.ranges import constant_index
@@ -399,7 +399,10 @@ class _Host:
         if name not in self.kernels:
             raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
         found = self.kernels[name]
-        if [v.type for v in op.buffers] != [a.type for a in found.func.body.block.args]:
+        taken = found.func.body.block.args
+        if len(taken) != len(op.buffers) or any(
+            not same_elements(b.type, a.type) for b, a in zip(op.buffers, taken, strict=True)
+        ):
             raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
         constant = CONSTANT in op.attributes
         buffers = self._use(op.buffers, found.written, constant)

@@ -30,6 +30,7 @@ OWN_PASSES = {
     "torch-outline-layers": ".torch.outline_layers:OutlineLayersPass",
     "tensor-emulate-float8": ".tensor.emulate_float8:EmulateFloat8Pass",
     "tensor-plan-fusion": ".tensor.plan_fusion:PlanFusionPass",
+    "loop-collapse-dimensions": ".loop.collapse_dimensions:CollapseDimensionsPass",
     "loop-fuse-reductions": ".loop.fuse_reductions:FuseReductionsPass",
     "loop-fuse-siblings": ".loop.fuse_siblings:FuseSiblingsPass",
     "loop-hoist-reduction-factors": ".loop.hoist_reduction_factors:HoistReductionFactorsPass",

@@ -155,6 +155,10 @@ class LoopFunctions(InterpreterFunctions):
             ),
         )
 
+    @impl(loop.ReshapeOp)
+    def reshape(self, interpreter: Interpreter, op: loop.ReshapeOp, args: PythonValues) -> PythonValues:
+        return (full(args[0], op.source, self.symbols).reshape(self.symbols.shape(op.result.type)),)
+
     @impl_terminator(loop.YieldOp)
     def yield_(
         self, interpreter: Interpreter, op: loop.YieldOp, args: PythonValues

@@ -77,13 +77,12 @@ class TileFunctions(ScfFunctions):
     def launch(self, interpreter: Interpreter, op: tile.LaunchOp, args: PythonValues) -> PythonValues:
         kernel = interpreter.get_op_for_symbol(op.kernel)
         assert isinstance(kernel, tile.KernelOp)
-        inputs = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.inputs, strict=False)]
+        shapes = [self.sizes.shape(b.type) for b in kernel.buffers]
+        whole = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.inputs, strict=False)]
+        inputs = [a.reshape(shape) for a, shape in zip(whole, shapes, strict=False)]
         results = [
-            Buffer(
-                np.zeros(self.sizes.shape(r.type), self.domain.dtype(element_type(r.type))),
-                np.zeros(self.sizes.shape(r.type), np.bool_),
-            )
-            for r in op.res
+            Buffer(np.zeros(shape, self.domain.dtype(element_type(r.type))), np.zeros(shape, np.bool_))
+            for r, shape in zip(op.res, shapes[len(inputs) :], strict=True)
         ]
         if op.start is not None:
             start = np.broadcast_to(args[-1], self.sizes.shape(op.start.type))
@@ -93,7 +92,7 @@ class TileFunctions(ScfFunctions):
             if not buffer.written.all():
                 at = tuple(int(i) for i in np.argwhere(~buffer.written)[0])
                 raise ExecutionError(f"element {at} of result {n} is never written")
-        return tuple(b.data for b in results)
+        return tuple(b.data.reshape(self.sizes.shape(r.type)) for b, r in zip(results, op.res, strict=True))
 
     def _run_grid(self, interpreter: Interpreter, kernel: tile.KernelOp, buffers: PythonValues) -> None:
         grid = tuple(self.sizes.count(c) for c in kernel.grid_shape)

@@ -86,9 +86,9 @@ def simulate(
             function = SymbolTable.lookup_symbol(module, symbols[x.kernel])
             assert isinstance(function, kernel.FuncOp)
             buffers = [memory[i] for i in x.buffers]
-            for i, begin, size in x.parts:
-                shape, item = sizes.shape(function.body.block.args[i].type), buffers[i].itemsize
-                buffers[i] = buffers[i].view(begin // item, shape)
+            begins = {i: begin for i, begin, _ in x.parts}
+            for i, argument in enumerate(function.body.block.args):
+                buffers[i] = buffers[i].view(begins.get(i, 0) // buffers[i].itemsize, sizes.shape(argument.type))
             blocks, cluster = math.prod(x.blocks), function.cluster_size
             blocks = blocks if max_blocks is None else min(blocks, -(-max_blocks // cluster) * cluster)
             launcher.launch(function, buffers, blocks)

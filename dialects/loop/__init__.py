@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, Dialect, Operation, Region
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AttrSizedOperandSegments,
+    base,
     irdl_op_definition,
     lazy_traits_def,
     operand_def,
@@ -29,7 +30,7 @@ from xdsl.irdl import (
 from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from ..payload import element_type, is_tensor
+from ..payload import element_type, is_tensor, same_elements
 from ..shapes.affine import DIM, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static, tensor_of
@@ -79,6 +80,39 @@ class LoadOp(PureOp):
         verify_access(self, len(self.indices), len(self.symbols), rank, "a source")
         if self.symbols and self.domain is None:
             raise VerifyException("a data-dependent coordinate needs a domain")
+
+
+@irdl_op_definition
+class ReshapeOp(PureOp):
+    """Host: the elements of a tensor in row-major order as a tensor of another shape, in the same memory.
+
+    Kernels are launched on the tensor itself, and see it in the shape that their nest does.
+
+    ```
+    %y = loop.reshape %x : tensor<64x7x7xf32> -> tensor<64x49xf32>
+    ```
+    """
+
+    name = "loop.reshape"
+    source = operand_def(base(TensorType))
+    result = result_def(base(TensorType))
+    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+
+    @property
+    def expands(self) -> bool:
+        """Whether the result has more dimensions than what it is made of."""
+        return len(extents_of(self.result.type)) > len(extents_of(self.source.type))
+
+    def verify_(self) -> None:
+        if not same_elements(self.source.type, self.result.type):
+            raise VerifyException(f"{self.result.type} has not the elements of {self.source.type}")
+
+
+def unreshaped(value: SSAValue) -> SSAValue:
+    """The tensor that `value` is, maybe in another shape."""
+    while isinstance(value.owner, ReshapeOp):
+        value = value.owner.source
+    return value
 
 
 def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[Attribute]) -> None:
@@ -268,4 +302,4 @@ class StagedReduceOp(PureOp):
             raise VerifyException("the stages of a staged reduction have equal extents")
 
 
-Loop = Dialect("loop", [NestOp, ReduceOp, StagedReduceOp, LoadOp, YieldOp])
+Loop = Dialect("loop", [NestOp, ReduceOp, StagedReduceOp, LoadOp, ReshapeOp, YieldOp])

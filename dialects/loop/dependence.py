@@ -148,6 +148,11 @@ class Contraction:
     only_rhs: Indices
     shared: Indices
 
+    @property
+    def turned(self) -> Contraction:
+        """The same with its factors the other way round."""
+        return Contraction(self.product, self.rhs, self.lhs, self.only_rhs, self.only_lhs, self.shared)
+
 
 def find_contraction(op: loop.ReduceOp, dependence: Dependence) -> Contraction | None:
     """The contraction that `op` is, if it is one: both factors depend on a reduction index, and each on an index that

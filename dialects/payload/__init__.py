@@ -47,6 +47,7 @@ from .types import (
     is_low_precision as is_low_precision,
     is_tensor as is_tensor,
     is_vector as is_vector,
+    same_elements as same_elements,
     shape_of as shape_of,
     tensor_bytes as tensor_bytes,
     with_element as with_element,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 from typing import TypeAlias
 
 from xdsl.dialects import builtin
 from xdsl.ir import Attribute
 
-from ..shapes.extents import extents_of, static, typical
+from ..shapes.extents import SymbolAttr, extents_of, static, typical
 
 Scalar: TypeAlias = builtin.AnyFloat | builtin.IntegerType | builtin.IndexType
 
@@ -51,6 +52,19 @@ def element_bytes(t: Attribute) -> int:
 def tensor_bytes(t: Attribute) -> int:
     """The size in memory of a whole tensor of type `t`; an estimate where a size is known only at run time."""
     return prod(map(typical, extents_of(t))) * element_bytes(t)
+
+
+def same_elements(a: Attribute, b: Attribute) -> bool:
+    """Whether tensors or memrefs of the types `a` and `b` have as many elements of the same type, so that one can be
+    seen as the other."""
+    return element_type(a) == element_type(b) and _count(a) == _count(b)
+
+
+def _count(t: Attribute) -> tuple[int, Counter[SymbolAttr]]:
+    """The product of the extents of `t` that are numbers, and the others."""
+    extents = extents_of(t)
+    symbols = Counter(e for e in extents if isinstance(e, SymbolAttr))
+    return prod(e for e in extents if isinstance(e, int)), symbols
 
 
 def is_tensor(t: Attribute) -> bool:

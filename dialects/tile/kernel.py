@@ -20,8 +20,8 @@ from xdsl.utils.exceptions import VerifyException
 from ..kernel.mbarrier import CLUSTERS
 from ..kernel.registers import verify_lanes
 from ..layouts.linear import LANES
-from ..payload import element_type
-from ..shapes.extents import Count, CountAttr, extents_in, extents_of, memref_of
+from ..payload import same_elements
+from ..shapes.extents import Count, CountAttr, extents_in
 from ..support.assembly import FormattedOp, PureOp
 from .schedule import Schedule, ScheduleAttr
 
@@ -106,7 +106,8 @@ class KernelOp(FormattedOp):
 
 @irdl_op_definition
 class LaunchOp(PureOp):
-    """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel.
+    """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel. The
+    kernel may see each in another shape.
 
     A kernel that combines into its result (`tile.atomic_rmw`) has one, which starts as the value `from`: what another
     launch gives.
@@ -136,8 +137,10 @@ class LaunchOp(PureOp):
         kernel = SymbolTable.lookup_symbol(root, name)
         if not isinstance(kernel, KernelOp):
             raise VerifyException(f"launches @{name}, which is no kernel of this module")
-        given = [memref_of(element_type(v.type), extents_of(v.type)) for v in (*self.inputs, *self.res)]
-        if [b.type for b in kernel.buffers] != given:
+        given = [*self.inputs, *self.res]
+        if len(kernel.buffers) != len(given) or any(
+            not same_elements(b.type, v.type) for b, v in zip(kernel.buffers, given, strict=True)
+        ):
             raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
         combines = any(use.operation.name == "tile.atomic_rmw" for b in kernel.buffers for use in b.uses)
         if combines != (self.start is not None):

@@ -80,8 +80,13 @@ def first_use(op: Operation, places: Mapping[Operation, int]) -> int:
     there is none. `places` are those of the ops of the block."""
     block = op.parent
     assert block is not None
-    users = (block.find_ancestor_op_in_block(use.operation) for result in op.results for use in result.uses)
-    return min((places[user] for user in users if user is not None), default=len(places))
+    users = [block.find_ancestor_op_in_block(use.operation) for result in op.results for use in result.uses]
+    return min((_place(user, places) for user in users if user is not None), default=len(places))
+
+
+def _place(op: Operation, places: Mapping[Operation, int]) -> int:
+    """The place of an op that needs a tensor; of the first that does so in another shape, if it is a reshape."""
+    return first_use(op, places) if isinstance(op, loop.ReshapeOp) else places[op]
 
 
 def shares_a_load(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:

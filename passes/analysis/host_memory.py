@@ -90,8 +90,8 @@ class _Lifetimes:
     def __init__(self, function: FuncOp) -> None:
         self.function = function
         ops = [*function.body.block.ops]
-        last: dict[SSAValue, Operation] = {v: op for op in ops for inner in op.walk() for v in inner.operands}
-        returned = {*ops[-1].operands}
+        last = {loop.unreshaped(v): op for op in ops for inner in op.walk() for v in inner.operands}
+        returned = {loop.unreshaped(v) for v in ops[-1].operands}
         between: list[SSAValue] = [r for op in ops for r in op.results if r in last and r not in returned]
         self._kept = {v: aligned(tensor_bytes(v.type)) for v in between if is_tensor(v.type)}
         self._ends: dict[Operation, list[SSAValue]] = {op: [] for op in ops}
@@ -110,5 +110,5 @@ class _Lifetimes:
 
     def read_last(self, nest: loop.NestOp) -> int:
         """Bytes of what nobody needs after `nest`, which reads it outside of its sums."""
-        outside = {op.source for op in nest.body.block.ops if isinstance(op, loop.LoadOp)}
+        outside = {loop.unreshaped(op.source) for op in nest.body.block.ops if isinstance(op, loop.LoadOp)}
         return sum(self._kept[v] for v in self._ends[nest] if v in outside)

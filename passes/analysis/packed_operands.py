@@ -73,7 +73,7 @@ def is_constant(value: SSAValue) -> bool:
     function, or what nests make of these alone."""
     seen, todo = set[SSAValue](), [value]
     while todo:
-        found = todo.pop()
+        found = loop.unreshaped(todo.pop())
         if found in seen:
             continue
         seen.add(found)

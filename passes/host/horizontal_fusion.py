@@ -158,15 +158,16 @@ class _Sharing:
 
     def _replace(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> kernel.LaunchOp:
         """One launch in place of `second` for both."""
-        buffers = list(dict.fromkeys((*first.buffers, *second.buffers)))
-        places = tuple(tuple(buffers.index(b) for b in launch.buffers) for launch in (first, second))
         a, b = self._kernel(first), self._kernel(second)
+        seen = [[*zip(o.buffers, k.body.block.arg_types, strict=True)] for o, k in ((first, a), (second, b))]
+        every = list(dict.fromkeys((*seen[0], *seen[1])))  # a buffer that the kernels see in two shapes is two of them
+        places = tuple(tuple(map(every.index, each)) for each in seen)
         key = (a.sym_name.data, b.sym_name.data, places)
         if key not in self.made:
             registers = self._needs(first).registers(self._needs(second))
             self.made[key] = self._insert(a, b, _joined((a, b), places, registers or ()))
             self.replaced |= {a.sym_name.data, b.sym_name.data}
-        launch = kernel.LaunchOp(self.made[key].sym_name.data, buffers)
+        launch = kernel.LaunchOp(self.made[key].sym_name.data, [buffer for buffer, _ in every])
         insert_before(second, launch, source=first)
         erase(first, second)
         return launch

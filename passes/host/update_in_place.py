@@ -284,6 +284,8 @@ def _reads_where_it_writes(old: SSAValue, out: SSAValue) -> bool:
     Different threads store different elements, so then no thread reads what another one writes; threads that hold the
     same elements, of which a predicate lets one store, must not read them at all.
     """
+    if old.type != out.type:
+        return False
     loads, stores = ([use.operation for use in value.uses] for value in (old, out))
     for load in loads:
         for store in stores:

@@ -75,8 +75,20 @@ class CoreTime:
             size = element_bytes(site.op.source.type)
             stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
             if n == min(site.alike):
-                each = size * (self.near + self._seek(site, tiles))
-                found = found + tiles.visits(site.indices) * each / np.where(stays, count, 1)
+                each = self.near / np.where(stays, count, 1) + self._seek(site, tiles) / self._again(site, tiles)
+                found = found + tiles.visits(site.indices) * size * each
+        return found
+
+    def _again(self, site: LoadSite, tiles: Tiles) -> Floats:
+        """How often what a load reads is read while it is in the second cache of a core: by blocks along an index on
+        which it does not depend, if there is room for all that is read between two of them."""
+        found, size, own = np.ones(tiles.rows), element_bytes(site.op.source.type), [*site.indices]
+        for n, index in enumerate(self.info.free):
+            if index not in own:
+                later = [i for i in self.info.free[n + 1 :] if i in own]
+                whole = product((self.info.extents[i] for i in later), tiles.rows)
+                between = whole * tiles.within([i for i in own if i not in later])
+                found = found * np.where(between * size <= self.core.l2 // 2, tiles.counts[index], 1)
         return found
 
     def _seek(self, site: LoadSite, tiles: Tiles) -> Floats:
@@ -283,7 +295,7 @@ class CoreTime:
         size, by_tiles = 2 if rate > 1 else 4, rate > 2
         tall, most = tiles.elements(lhs), TILE_ROWS if by_tiles else core.tile_rows
         rows = ceil_div(tall, ceil_div(tall, most))
-        panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
+        panels, blocks = ceil_div(wide, vectors * lanes) * self._ends(rhs, vectors * lanes, tiles), ceil_div(high, rows)
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma / rate
         fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
         order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed) * size / 4
@@ -305,6 +317,17 @@ class CoreTime:
             steps = tiles.trip_count(p.reduction.indices)
             whole = whole + np.where(steps > 1, 2 * self.costs.access * tall * wide / lanes * self.vector, 0.0)
         return count * (self.costs.product + np.where(narrow, by_element, whole))
+
+    def _ends(self, columns: Collection[SSAValue], width: Floats, tiles: Tiles) -> Floats:
+        """How many panels of so many columns all tiles have, over how many they would have if the last tile along a
+        dimension were as full as the others: it ends anywhere in a panel, which is computed as a whole."""
+        found = np.ones(tiles.rows)
+        for i in columns:
+            extent, tile = self.info.extents[i], np.minimum(tiles.tile[i], self.info.extents[i])
+            inside = tiles.elements(columns) / tiles.tile[i]
+            last = ceil_div(extent % tile * inside, width)
+            found = found * (extent // tile + last / ceil_div(tile * inside, width)) * tile / extent
+        return found
 
     def _to_pack(
         self,

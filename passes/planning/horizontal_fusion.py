@@ -8,7 +8,7 @@ from itertools import product
 
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.loop import LoadOp, NestOp, ReduceOp
+from ...dialects.loop import LoadOp, NestOp, ReduceOp, unreshaped
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ..analysis.block_order import first_use
@@ -24,7 +24,7 @@ def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
         assert block is not None
         places.update((op, len(places)) for op in block.ops)
     left = [nest for nest in nests if any(isinstance(op, ReduceOp) for op in nest.walk())]
-    sources = {nest: {op.source for op in nest.walk() if isinstance(op, LoadOp)} for nest in left}
+    sources = {nest: {unreshaped(op.source) for op in nest.walk() if isinstance(op, LoadOp)} for nest in left}
     readers: dict[SSAValue, deque[NestOp]] = {}
     for nest in left:
         for source in sources[nest]:

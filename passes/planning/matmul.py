@@ -3,6 +3,7 @@ on tensor cores, by the types of their operands and what the schedule permits.""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -57,12 +58,15 @@ class Matmul:
 
 
 def find_matmuls(info: NestInfo) -> list[Matmul]:
-    """The contractions of a nest that may be matrix products, outermost first."""
-    found: list[Matmul] = []
+    """The contractions of a nest that may be matrix products, outermost first; of the rows of each, and of its left
+    factor, is the index that comes first in the nest, as it is where the result is stored."""
+    found, order = list[Matmul](), {index: i for i, index in enumerate(info.extents)}
     for r in sorted(info.reductions, key=lambda r: not r.outermost):
         if r.contraction is None:
             continue
         row, column = longest_index(info, r.contraction.only_lhs), longest_index(info, r.contraction.only_rhs)
+        if order[row] > order[column]:
+            r, row, column = dataclasses.replace(r, contraction=r.contraction.turned), column, row
         if min(info.extents[row], info.extents[column]) >= SMALLEST:
             found.append(Matmul(r, row, column))
     return found

@@ -19,6 +19,7 @@ dots, emitter, shared, global_access, lower_tile_to_kernel = (
     )
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
+collapsing = Code("passes.loop.collapse_dimensions")
 Emitter = emitter.Emitter
 Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
 kernels = Code("passes.convert.loop_to_tile.conversion")
@@ -27,6 +28,14 @@ Coordinates, Dim = (
     Code("passes.convert.loop_to_tile.tile_values").Coordinates,
     Code("passes.convert.loop_to_tile.tile_values").Dim,
 )
+
+COLLAPSING = [
+    in_pass(
+        "part of a dimension as all of it", "part of images", collapsing._access, "shape[_] == extent", "True", number=0
+    ),
+    in_pass("dimensions as the first of them", "part of images", collapsing._collapsed, "_ * _", "fixed(shape[at])"),
+    in_pass("a row more than there are", "part of images", collapsing._collapse, "outer * inner", "outer * inner + 1"),
+]
 
 TO_TILES = [
     in_pass("reductions without masks", "layer_norm", Reducer._masked, "not _", "True"),
@@ -443,4 +452,4 @@ TO_LOOPS = [
     ),
 ]
 
-LOWERING_MUTANTS = [*TO_TENSORS, *TO_LOOPS, *TO_TILES, *TO_THREADS]
+LOWERING_MUTANTS = [*TO_TENSORS, *TO_LOOPS, *COLLAPSING, *TO_TILES, *TO_THREADS]

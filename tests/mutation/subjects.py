@@ -139,10 +139,11 @@ PROGRAMS: dict[str, Program] = {
         masked_rows,
         ScheduleAttr.get([1, 128], [128, 128], warps=1),
     ),
+    "part of images": Program(lambda x: x[:, :, :5] * 2, _randn((3, 6, 8)), masked_rows),
     "padding": Program(lambda x: F.pad(x, (1, 2), value=3.0) * 2, _randn((5, 13)), masked_rows),
     "gather and pad": Program(
         lambda t, i: F.pad(F.embedding(i, t), (1, 2)),
-        lambda: (torch.randn(11, 13), torch.randint(0, 11, (3, 5))),
+        lambda: (torch.randn(11, 13), torch.randint(0, 11, (3, 4))),
         masked_rows,
         ScheduleAttr.get([4, 8, 16], warps=4),
     ),

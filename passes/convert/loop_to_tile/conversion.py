@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.context import Context
 from xdsl.dialects.builtin import IndexType, ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
@@ -160,6 +160,7 @@ class ConvertLoopToTilePass(ModulePass):
     that has its operands, so nothing is computed twice that does not change. The blocks of a cluster that share rows
     take their tiles in turn, and tell each other what they have of every result (`tile.cluster_allgather`). A nest that
     computes the values and indices of a scatter is its kernel, which stores neither but combines the values.
+    Where a nest reads or gives a tensor in another shape (`loop.reshape`), its kernel does so with the tensor itself.
     Why: from here on the parallelism of a block is in the types, and layouts can be chosen for it.
     Why here: after `plan-schedules`, which decides; this pass only carries out.
 
@@ -194,6 +195,11 @@ class ConvertLoopToTilePass(ModulePass):
                 outline(computing(scatter), func, next(n for n in numbers if n not in taken), scatter)
             for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
                 outline(nest, func, next(n for n in numbers if n not in taken))
+            for reshape in [o for o in func.body.walk() if isinstance(o, loop.ReshapeOp)][::-1]:
+                if reshape.result.type == reshape.source.type:
+                    reshape.result.replace_all_uses_with(reshape.source)
+                if not any(reshape.result.uses):
+                    erase(reshape)
 
 
 def computing(scatter: tensor.ScatterOp) -> loop.NestOp:
@@ -202,6 +208,12 @@ def computing(scatter: tensor.ScatterOp) -> loop.NestOp:
     if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
         raise refused(scatter, "values and indices are results of one nest", CompileError)
     return nest
+
+
+def _type_on_host(result: SSAValue) -> Attribute:
+    """The type that the result of a nest has for others."""
+    made = (use.operation for use in result.uses)
+    return next((op.result.type for op in made if isinstance(op, loop.ReshapeOp) and op.expands), result.type)
 
 
 def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterOp | None = None) -> None:
@@ -219,6 +231,7 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
         kernel = builder.build()
     insert_before(func, kernel)
     replaced, start = (nest, None) if scatter is None else (scatter, scatter.init)
-    replace(replaced, tile.LaunchOp(name, builder.inputs, start, replaced.result_types))
+    inputs = [loop.unreshaped(v) for v in builder.inputs]
+    replace(replaced, tile.LaunchOp(name, inputs, start, [_type_on_host(r) for r in replaced.results]))
     if scatter is not None and not any(list(r.uses) for r in nest.res):
         erase(nest)

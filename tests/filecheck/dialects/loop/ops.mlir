@@ -17,6 +17,10 @@
   loop.yield %acc : f32
 }
 
+// The same elements in another shape.
+// CHECK: loop.reshape %x : tensor<16x64xf32> -> tensor<4x256xf32>
+%r = loop.reshape %x : tensor<16x64xf32> -> tensor<4x256xf32>
+
 // Two results, split indices, and a result of rank 0.
 // CHECK: %u, %v = loop.nest (%io, %ii) in [4, 16] to affine_map<(d0, d1) -> (((d0 * 16) + d1))> -> tensor<64xf32>, tensor<64xi1> {
 %u, %v = loop.nest (%io, %ii) in [4, 16] to affine_map<(d0, d1) -> (d0 * 16 + d1)> -> tensor<64xf32>, tensor<64xi1> {

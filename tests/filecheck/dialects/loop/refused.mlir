@@ -158,3 +158,21 @@
   %t = payload.constant true : i1
   loop.yield %t : i1
 }
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: loop.reshape: tensor<33xf32> has not the elements of tensor<4x8xf32>
+%y = loop.reshape %x : tensor<4x8xf32> -> tensor<33xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: loop.reshape: tensor<32xf16> has not the elements of tensor<4x8xf32>
+%y = loop.reshape %x : tensor<4x8xf32> -> tensor<32xf16>
+
+// -----
+
+%x = "test.op"() : () -> tensor<?x8xf32, #payload.extents<#payload.symbol<s0[1:9]>, 8>>
+// CHECK: loop.reshape: tensor<?xf32, {{.*}} has not the elements of tensor<?x8xf32
+%y = loop.reshape %x : tensor<?x8xf32, #payload.extents<#payload.symbol<s0[1:9]>, 8>> -> tensor<?xf32, #payload.extents<#payload.symbol<s0[1:9]>>>
