@@ -24,7 +24,8 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
-from ..dialects.support.printing import print_module
+from ..dialects.support.printing import print_module, stamp_comment
+from ..dialects.target import get_target
 from ..errors import CompileError, one_line, raised_at
 from ..passes import get_all_passes
 from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
@@ -85,16 +86,31 @@ class MLIRTarget(Target):
         output.write(print_module(module, debuginfo=self.print_debuginfo, generic=self.print_generic_format))
 
 
-def _cuda_target() -> type[Target]:
-    from ..backend.cuda.printer import CudaTarget
+@dataclass(frozen=True)
+class CudaTarget(Target):
+    """The kernels of a module at the kernel level as CUDA C++ for `arch`."""
 
-    return CudaTarget
+    name = "cuda"
+
+    arch: str = "sm_90a"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        from ..backend.cuda.printer import print_cuda
+
+        get_target(self.arch)  # the text is the same for all; an unknown one is refused
+        output.write(stamp_comment(module) + print_cuda(module))
 
 
-def _cpp_target() -> type[Target]:
-    from ..backend.cpu.printer import CppTarget
+@dataclass(frozen=True)
+class CppTarget(Target):
+    """The kernels of a module at the kernel level, whose blocks are single threads, as C++."""
 
-    return CppTarget
+    name = "cpp"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        from ..backend.cpu.printer import print_cpp
+
+        output.write(stamp_comment(module) + print_cpp(module))
 
 
 class _TimePasses(Observer):
@@ -209,7 +225,11 @@ class DlOptMain(xDSLOptMain):
             self.register_pass(name, factory)
 
     def register_all_targets(self) -> None:
-        self.available_targets = {"mlir": lambda: MLIRTarget, "cuda": _cuda_target, "cpp": _cpp_target}
+        self.available_targets = {
+            "mlir": lambda: MLIRTarget,
+            "cuda": lambda: CudaTarget,
+            "cpp": lambda: CppTarget,
+        }
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         arg_parser.prog = "dl-opt"

@@ -8,11 +8,9 @@ computed lane by lane, in the words of the CUDA printer.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import reduce
-from itertools import compress
-from operator import not_
 
 from xdsl.dialects.arith import BitcastOp
 from xdsl.dialects.builtin import f32, i1
@@ -38,8 +36,8 @@ from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit
 from .folds import columns_of, combined, combiner, combining, row_of
-from .ordering import VectorOrdering, is_same_in_lanes, lanes_of
-from .panels import extents, is_read_by_columns, operands, packed_type
+from .ordering import VectorOrdering, is_same_in_lanes, lane_steps
+from .panels import SIDE_BY_SIDE, extents, is_read_by_columns, operands, packed_type
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
 
@@ -69,15 +67,13 @@ class VectorStatements(Statements):
     def print_blocks(self, block: str, begin: str, end: str) -> None:
         """All statements, for the blocks from `begin` up to `end`; those that compute the same for all of them once, in
         front of a loop over `block`."""
-        numbered = [*enumerate(self.order.statements)]
-        once = [self._take_in_common(statement) for statement in self.order.statements]
-        self._print_some(compress(numbered, once))
-        with self.writer.braces(f"for (int {block} = {begin}; {block} < {end}; ++{block})"):
-            self._print_some(compress(numbered, map(not_, once)))
-
-    def _print_some(self, statements: Iterable[tuple[int, Statement]]) -> None:
-        for self.number, statement in statements:
-            self._print(statement)
+        statements = self.order.statements
+        once = [self._take_in_common(statement) for statement in statements]
+        for common in (True, False):
+            loop = f"for (int {block} = {begin}; {block} < {end}; ++{block})"
+            with nullcontext() if common else self.writer.braces(loop):
+                for self.number in (n for n, found in enumerate(once) if found == common):
+                    self._print(statements[self.number])
 
     def _take_in_common(self, statement: Statement) -> bool:
         """Add what a statement gives to `common`, if it computes the same for all blocks, of what is there; whether it
@@ -313,7 +309,7 @@ class VectorStatements(Statements):
         """Ask for what lies two pages ahead, the next rows, while these are reduced: a processor foresees what follows
         within a page, and less of it where something else is read as well."""
         writer = self.writer
-        if enclosing(op, ForOp) is None and lanes_of(op) == 1 and op not in writer.prefetched:
+        if enclosing(op, ForOp) is None and lane_steps(op) == SIDE_BY_SIDE and op not in writer.prefetched:
             writer.prefetched.add(op)
             ahead = AHEAD // element_bytes(op.result.type)
             writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {ahead}, 0, locality);")
@@ -383,22 +379,25 @@ class VectorStatements(Statements):
         return Expr(f"convert<{c_target}>({a.text})")
 
     def _load(self, op: LoadOp) -> Lanes:
-        """A vector from memory, if it is contiguous there; the element that all lanes have; or lane by lane."""
-        writer, result, lanes = self.writer, op.result, lanes_of(op)
-        fill = "0" if op.fill is None else writer.read(op.fill).text
-        if lanes == 1 and (inside := self._inside(op)) is not None:
-            at, (begin, end) = f"&{element_at(writer, op, VECTOR)}", inside
-            some = f"load_first({at}, {end}" if begin == "" else f"load_between({at}, {begin}, {end or 'lanes'}"
-            whole = f"load({at})" if begin == end == "" else f"{some}, ({writer.type_of(result)}){fill})"
-            return writer.lanes(result, Expr(whole))
+        """A vector from memory, if it is contiguous there, or of what lies near; the element that all lanes have; or
+        lane by lane."""
+        writer, result, steps = self.writer, op.result, lane_steps(op)
+        inside, at = self._inside(op) if steps else None, element_at(writer, op, VECTOR)
+        if inside == ("", "") and (near := writer.near(result, steps or (), at)) is not None:
+            return writer.lanes(result, near)
+        if inside is not None and steps == SIDE_BY_SIDE:
+            fill = f"({writer.type_of(result)}){'0' if op.fill is None else writer.read(op.fill).text}"
+            begin, end = inside
+            some = f"first(&{at}, {end}" if begin == "" else f"between(&{at}, {begin}, {end or 'lanes'}"
+            return writer.lanes(result, Expr(f"load_{some}, {fill})"))
         differ = any(registers(v) > 1 for v in op.checks) or any(map(any, op.check_steps[:4]))
-        same = lanes == 0 and not differ
+        same = steps is not None and not any(steps) and not differ
         one = loaded(writer, op, VECTOR if same else LANE)
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
     def _store(self, op: StoreOp) -> None:
         writer = self.writer
-        begin, end = (self._inside(op) if lanes_of(op) == 1 else None) or ("no", "lanes")
+        begin, end = (self._inside(op) if lane_steps(op) == SIDE_BY_SIDE else None) or ("no", "lanes")
         if begin:
             writer.line(f"PER_LANE {stored(writer, op, LANE)}")
             return

@@ -22,10 +22,8 @@ pages for so many."""
 STREAMS = (1, 2, 4, 8)
 """From so many places in turn a core reads; which is fastest differs between processors."""
 
-ROUNDS, CHAINS = 1_000_000, 12
-"""Multiply-adds of each chain of a core, and the chains."""
-
-TRIES = 11
+ROUNDS, CHAINS, TRIES = 1_000_000, 12, 11
+"""Multiply-adds of each chain of a core, the chains, and how often all is measured."""
 
 
 def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:

@@ -13,7 +13,7 @@ from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
 from .folds import columns_of, row_of
-from .panels import distances, is_left_to_panels
+from .panels import SIDE_BY_SIDE, distances, is_left_to_panels
 from .squares import is_left_to_squares
 
 
@@ -129,7 +129,7 @@ def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
     if isinstance(op, LoadOp):
         same = op.fill is None or isinstance(op.fill.owner, ConstantOp)
         one = all(registers(v) == 1 for v in op.coordinates)
-        return same and one and space_of(op.memory.type) is GLOBAL and lanes_of(op) == 1
+        return same and one and space_of(op.memory.type) is GLOBAL and lane_steps(op) == SIDE_BY_SIDE
     return isinstance(op, CastOp) and op.operand in again
 
 
@@ -147,18 +147,23 @@ def _conflict(op: LoadOp | StoreOp | kernel.ReduceRegistersOp, other: Operation)
 
 
 def is_same_in_lanes(value: SSAValue) -> bool:
-    """Whether the lanes of a vector have one register of a value, as where rows are looked up by their number."""
-    linear = linear_steps(value.owner.registers) if isinstance(value.owner, kernel.ShuffleRegistersOp) else None
-    return registers(value) == 1 or linear is not None and not any(linear[1][:4])
+    """Whether the lanes of a vector have one register of a value, as where rows are looked up by their number, or are
+    computed."""
+    op = value.owner
+    if registers(value) == 1 or not isinstance(op, Operation):
+        return registers(value) == 1
+    if isinstance(op, kernel.IndicesOp):
+        return not any(op.steps.get_values()[:4])
+    if isinstance(op, kernel.ShuffleRegistersOp):
+        return (linear := linear_steps(op.registers)) is not None and not any(linear[1][:4])
+    return (is_payload(op) or isinstance(op, kernel.SplatOp)) and all(map(is_same_in_lanes, op.operands))
 
 
-def lanes_of(op: LoadOp | StoreOp) -> int | None:
-    """How the lanes of a vector lie in memory: 1 side by side, 0 in one place, None otherwise."""
+def lane_steps(op: LoadOp | StoreOp) -> list[int] | None:
+    """How far in memory lanes lie from the first whose numbers are 1, 2, 4 and 8; None where that is not a number."""
     if not all(map(is_same_in_lanes, op.coordinates)) or op.xor is not None:
         return None
-    bases, pitch = op.reg_bases[:4], pitches(memory_extents(op.memory.type))
-    if not any(map(any, bases)):
-        return 0
-    if any(b and symbols for basis in bases for b, (_, symbols) in zip(basis, pitch, strict=True)):
+    pitch = pitches(memory_extents(op.memory.type))
+    if any(b and symbols for basis in op.reg_bases[:4] for b, (_, symbols) in zip(basis, pitch, strict=True)):
         return None
-    return 1 if distances(op, [1, 2, 4, 8]) == [1, 2, 4, 8] else None
+    return distances(op, SIDE_BY_SIDE)

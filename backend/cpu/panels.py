@@ -24,6 +24,9 @@ ROWS, COLUMNS, BOTH = 0, 1, None
 PACKED: dict[Attribute, Attribute] = {bf16: f32, i8: i32}
 """Types of which matrices are multiplied as they lie, and what they are widened to."""
 
+SIDE_BY_SIDE = [1, 2, 4, 8]
+"""What the bits of the number of a lane count, where vectors are widest."""
+
 NEAR = 2
 """Elements apart at most that neighbours in a column are read where they lie."""
 

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.utils.target import Target
 
 from ...dialects.kernel import FuncOp
 from ...dialects.support.locations import refused
-from ...dialects.support.printing import stamp_comment
 from ...errors import CompileError
 from ..cuda.device import STRUCTS, get_helper, read_helpers
 from ..cuda.device.generated import Helper
@@ -30,16 +25,6 @@ from .groups import VectorStatements
 from .writer import VectorWriter
 
 _HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class CppTarget(Target):
-    """`dl-opt -t cpp`: prints the kernels of a module at the kernel level, whose blocks are single threads, as C++."""
-
-    name = "cpp"
-
-    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        output.write(stamp_comment(module) + print_cpp(module))
 
 
 def print_cpp(module: ModuleOp) -> str:

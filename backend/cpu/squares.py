@@ -12,10 +12,7 @@ from ...dialects.payload import is_payload
 from ..cuda.memory import element_at
 from ..cuda.ordering import linear_steps, registers
 from ..cuda.writer import Writer, terms
-from .panels import distances, plain_load
-
-LANES = [1, 2, 4, 8]
-"""What the bits of the number of a lane count, where vectors are widest."""
+from .panels import SIDE_BY_SIDE, distances, plain_load
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,19 @@ def squares_of(op: Operation | Block) -> Squares | None:
     if 1 not in steps or len({*steps}) < len(steps):
         return None
     first, pitch = steps.index(1), steps[0]
-    rows = [pitch * lane for lane in LANES]
-    found = first >= 4 and steps[:4] == rows and steps[first : first + 4] == LANES
+    rows = [pitch * lane for lane in SIDE_BY_SIDE]
+    found = first >= 4 and steps[:4] == rows and steps[first : first + 4] == SIDE_BY_SIDE
     return Squares(op, 1 << first, pitch) if found else None
 
 
 def _load_of_rows(square: Squares) -> LoadOp | None:
     """The load of a source, if squares of it lie row by row in memory, and nothing else needs it."""
     load = plain_load(square.shuffle.source)
-    if load is None or load.checks or distances(load, LANES) != LANES:
+    if load is None or load.checks or distances(load, SIDE_BY_SIDE) != SIDE_BY_SIDE:
         return None
-    one, *others = distances(load, [square.pitch * lane for lane in LANES])
-    if others != [one * lane for lane in LANES[1:]] or not all(squares_of(use.operation) for use in load.result.uses):
+    rows = distances(load, [square.pitch * lane for lane in SIDE_BY_SIDE])
+    squares = all(squares_of(use.operation) for use in load.result.uses)
+    if rows != [rows[0] * lane for lane in SIDE_BY_SIDE] or not squares:
         return None
     users = [use.operation for shuffle in load.result.uses for use in shuffle.operation.results[0].uses]
     alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)

@@ -11,16 +11,8 @@
 #elif defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
 #define AVX
 #endif
-
-#if defined(__AVX512F__)
-constexpr int lanes = 16;
-#elif defined(__AVX__)
-constexpr int lanes = 8;
-#else
-constexpr int lanes = 4;
-#endif
-// Whether a processor finds the pages of rows by itself, and the locality of prefetches: those of AMD before Zen 5 wait
-// for what is still on its way to the nearest cache.
+constexpr int lanes = __BIGGEST_ALIGNMENT__ / 4;  // of an int or float: 16, 8 or 4
+// Whether a processor finds the pages of rows by itself; and prefetches: before Zen 5 AMD's wait for what is on its way.
 #if defined(__CLZERO__) && !defined(__AVXVNNI__)
 constexpr bool finds_pages = true; constexpr int locality = 2;
 #elif defined(__CLZERO__)
@@ -143,6 +135,17 @@ template <class V, class I> INLINE V shuffled(V a, V b, I at) {
 #else
   return __builtin_shuffle(a, b, at);
 #endif
+}
+
+// The elements that lie a sum of `steps` from the first, one for each bit of a lane's number that is set.
+template <int... steps> constexpr int stepped(int l) { int at = 0, bit = 1; return ((at += l & bit ? steps : 0, bit *= 2), ..., at); }
+template <int... steps, class T> INLINE vec<T> load_near(const T* p) {
+  constexpr int all = lanes - 1, begin = stepped<(steps < 0 ? steps : 0)...>(all), last = stepped<(steps > 0 ? steps : 0)...>(all);
+  const vec<T> low = load_first(p + begin, last - begin + 1, (T)0), high = last - begin > all ? load(p + last - all) : low;
+  return shuffled(low, high, constants<typename Int<sizeof(T)>::type>([](int l) {
+    int n = stepped<steps...>(l) - begin;
+    return n > all ? n + begin - last + 2 * all + 1 : n;
+  }));
 }
 
 // All lanes of `n` vectors combined.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import i1
@@ -17,6 +18,7 @@ from ..cuda.ordering import is_view, linear_steps, registers
 from ..cuda.writer import Place, Writer
 from ..dtypes import STRUCTS
 from .ends import Ends
+from .panels import SIDE_BY_SIDE
 
 VECTOR, LANE = "i", "i + l"
 """The first register of a vector in a loop over them, and the register of one lane."""
@@ -87,15 +89,23 @@ class VectorWriter(Writer):
             linear = linear_steps(op.registers) if isinstance(op, kernel.ShuffleRegistersOp) else None
             memory, steps = (op.operands[0], linear[1]) if linear is not None else (value, ())
         text, low, counted = self.read(value, VECTOR), [*steps[:4]], memory.owner
-        if isinstance(counted, kernel.IndicesOp) and (memory is value or low == [1, 2, 4, 8]):
+        if isinstance(counted, kernel.IndicesOp) and (memory is value or low == SIDE_BY_SIDE):
             low, memory = [*counted.steps.get_values()[:4]], value
         if not any(low):
             return self.lanes(value, text, False)
-        if low == [1, 2, 4, 8] and memory in self.places:
-            return self.lanes(value, Expr(f"load(&{text.text})"))
+        if memory in self.places and (near := self.near(value, low, text.text)) is not None:
+            return self.lanes(value, near)
         if memory is value and low == [low[0] << n for n in range(4)]:
             return self.lanes(value, add(text, multiply(Expr(f"numbers<{self.index}>()"), low[0])))
         return self.lanes(value, self.by_lanes(value, self.read(value, LANE).text))
+
+    def near(self, value: SSAValue, steps: Sequence[int], first: str) -> Expr | None:
+        """A vector of elements that lie such steps from the `first` one in memory; None if they are too far apart."""
+        if steps == SIDE_BY_SIDE:
+            return Expr(f"load(&{first})")
+        near = len(steps) == 4 and any(steps) and all(abs(step) <= 2 << bit for bit, step in enumerate(steps))
+        plain = self.type_of(value) not in (*STRUCTS, "bool")
+        return Expr(f"load_near<{', '.join(map(str, steps))}>(&{first})") if near and plain else None
 
     def by_lanes(self, value: SSAValue, single: str) -> Expr:
         """A vector of the registers of `value`, each computed by the text `single`."""

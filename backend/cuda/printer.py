@@ -8,20 +8,14 @@ attributes of the input appear in comments only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import IO
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
-from xdsl.utils.target import Target
 
 from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_in
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.support.locations import blamed, refused
-from ...dialects.support.printing import stamp_comment
-from ...dialects.target import get_target
 from ...errors import BorderError, CompileError
 from . import asynchronous, control, shuffles, tensor_cores  # noqa: F401  they add their statements
 from .device import helper_section
@@ -30,20 +24,6 @@ from .memory import memory_extents
 from .names import sanitise
 from .statements import Statements
 from .writer import Place, Writer
-
-
-@dataclass(frozen=True)
-class CudaTarget(Target):
-    """`dl-opt -t cuda{arch=sm_90a}`: prints the kernels of a module at the kernel level as CUDA C++ for `arch`."""
-
-    name = "cuda"
-
-    arch: str = "sm_90a"
-
-    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        get_target(self.arch)  # the text is the same for all; an unknown one is refused
-        output.write(stamp_comment(module) + print_cuda(module))
-
 
 HELPERS_MARK = "// --- helpers\n"
 KERNELS_MARK = "// --- kernels\n"

@@ -54,14 +54,14 @@ class Form(NamedTuple):
             if atom[0] in (DIM, SYM):
                 yield atom
             else:
-                yield from _inner(atom).atoms()
+                yield from dividend(atom).atoms()
 
     def quotients(self) -> Iterator[tuple[Form, int]]:
         """Every (form, divisor) under a floordiv or mod, at any depth."""
         for atom, _ in self.terms:
             if atom[0] in (DIV, MOD):
-                yield _inner(atom), atom[3]
-                yield from _inner(atom).quotients()
+                yield dividend(atom), atom[3]
+                yield from dividend(atom).quotients()
 
 
 def constant(value: int) -> Form:
@@ -100,7 +100,8 @@ def _form(sums: dict[Atom, int], number: int) -> Form:
     return Form(tuple(sorted((atom, c) for atom, c in sums.items() if c)), number)
 
 
-def _inner(atom: Atom) -> Form:
+def dividend(atom: Atom) -> Form:
+    """What a floordiv or mod divides."""
     return Form(atom[1], atom[2])
 
 
@@ -112,7 +113,7 @@ def number_of(atom: Atom) -> int:
 
 def complexity(form: Form) -> int:
     """A measure of how much there is to compute; simplification never raises it."""
-    return sum(1 if atom[0] in (DIM, SYM) else 2 + complexity(_inner(atom)) for atom, _ in form.terms)
+    return sum(1 if atom[0] in (DIM, SYM) else 2 + complexity(dividend(atom)) for atom, _ in form.terms)
 
 
 def _toward_zero(a: int, b: int) -> int:
@@ -160,7 +161,7 @@ class Simplifier:
             return self.intervals[atom]
         if atom[0] in (DIM, SYM):
             return None
-        bounds = self.interval(_inner(atom))
+        bounds = self.interval(dividend(atom))
         divisor: int = atom[3]
         if atom[0] == MOD:
             result: Interval = (0, divisor - 1)
@@ -247,7 +248,7 @@ class Simplifier:
             return self.mod(add(form, whole, -divisor), divisor)
         for atom, coefficient in form.terms:  # a * (e mod m) = a * e, modulo a divisor of a * m
             if atom[0] == MOD and coefficient * atom[3] % divisor == 0:
-                return self.mod(self.tidy(add(_without(form, atom), _inner(atom), coefficient)), divisor)
+                return self.mod(self.tidy(add(_without(form, atom), dividend(atom), coefficient)), divisor)
         split = self._split_small(form, divisor)
         if split is not None:
             large, common, small = split
@@ -278,11 +279,11 @@ class Simplifier:
                 continue
             if atom[0] == DIV:
                 rest = _without(form, atom)
-                found = self.floordiv(self.tidy(add(_inner(atom), rest, atom[3])), atom[3] * divisor)
+                found = self.floordiv(self.tidy(add(dividend(atom), rest, atom[3])), atom[3] * divisor)
                 if not rest.terms or complexity(found) < 2 + complexity(form):
                     return found
             elif atom[0] == MOD and len(form.terms) == 1 and not form.constant and atom[3] % divisor == 0:
-                return self.mod(self.floordiv(_inner(atom), divisor), atom[3] // divisor)
+                return self.mod(self.floordiv(dividend(atom), divisor), atom[3] // divisor)
         return None
 
     def tidy(self, form: Form) -> Form:
@@ -300,11 +301,11 @@ class Simplifier:
             return
         for atom, coefficient in form.terms:
             if atom[0] == MOD:  # e mod c = e - c * (e floordiv c)
-                inner, divisor = _inner(atom), atom[3]
+                inner, divisor = dividend(atom), atom[3]
                 rest = add(_without(form, atom), inner, coefficient)
                 yield add(rest, self.floordiv(inner, divisor), -coefficient * divisor)
             elif atom[0] == DIV and coefficient % atom[3] == 0:
-                inner, divisor = _inner(atom), atom[3]
+                inner, divisor = dividend(atom), atom[3]
                 rest = add(_without(form, atom), inner, coefficient // divisor)
                 yield add(rest, self.mod(inner, divisor), -(coefficient // divisor))
 
@@ -364,7 +365,7 @@ def _write_atom(atom: Atom) -> AffineExpr:
         return AffineExpr.dimension(atom[1])
     if atom[0] == SYM:
         return AffineExpr.symbol(atom[1])
-    inner = write(_inner(atom))
+    inner = write(dividend(atom))
     return inner // atom[3] if atom[0] == DIV else inner % atom[3]
 
 
@@ -376,7 +377,7 @@ def renumbered(form: Form, dims: dict[int, int], symbols: dict[int, int]) -> For
             return (DIM, dims[atom[1]])
         if atom[0] == SYM:
             return (SYM, symbols[atom[1]])
-        inner = renumbered(_inner(atom), dims, symbols)
+        inner = renumbered(dividend(atom), dims, symbols)
         return (atom[0], inner.terms, inner.constant, atom[3])
 
     return _form({rename(atom): c for atom, c in form.terms}, form.constant)

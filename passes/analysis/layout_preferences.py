@@ -18,7 +18,7 @@ from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blo
 from ...dialects.layouts.mma import accumulator
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.payload import shape_of
-from ...dialects.shapes.affine import DIM, SYM, Form, Simplifier, number_of
+from ...dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, Simplifier, dividend, number_of
 from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.shapes.ranges import divisor_of, range_of_value
 from ...dialects.support.locations import refused
@@ -175,19 +175,28 @@ def preference(op: Access) -> Preference:
     distance = [0] * len(shape)
     pitch = 1
     for form, extent in zip(reversed(forms), reversed(extents), strict=True):
-        for atom, factor in form.terms:
-            if atom[0] == DIM:
-                distance[atom[1]] += abs(factor) * pitch
+        for atom, factor in _indices(form):
+            distance[atom[1]] += max(1, abs(factor)) * pitch
         pitch *= max(typical(extent), 1)
     order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -shape[d], -d))
     size = element_bytes(memory)
     vec = 1
-    contiguous = bool(order) and distance[order[0]] == 1
+    contiguous = bool(order) and distance[order[0]] == 1 and any(a == (DIM, order[0]) for a, _ in forms[-1].terms)
     if contiguous and not isinstance(op, tile.AtomicRmwOp):
         limit = min(WIDEST // size, shape[order[0]])
         aligned = gcd(_others(forms[-1], order[0], op.symbols), _row(extents), limit)
         vec = aligned & -aligned
     return Preference(tuple(order), vec, prod(shape) * size, contiguous)
+
+
+def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
+    """The dimensions in a form and how far in it two values of each lie apart that follow one another, within a period
+    of a remainder, and at least."""
+    for atom, factor in form.terms:
+        if atom[0] == DIM:
+            yield atom, factor
+        elif atom[0] in (MOD, DIV):
+            yield from ((a, factor * f // (atom[3] if atom[0] == DIV else 1)) for a, f in _indices(dividend(atom)))
 
 
 def _row(extents: Sequence[Extent]) -> int:

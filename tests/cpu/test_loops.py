@@ -89,3 +89,19 @@ def test_rows_that_are_looked_up_are_loaded_as_vectors() -> None:
         looked_up = deplodock.compile(lambda i, t: F.embedding(i, t) * 2.0, (indices, table), target="cpu")
         assert torch.equal(looked_up(indices, table), 2.0 * table[indices])
         assert ("each<float>" not in looked_up.compilation.cpp.partition("static void k0(")[2]) == vectors
+
+
+def test_what_lies_near_is_loaded_as_vectors() -> None:
+    """Backwards, every other element, and each one twice; rows that are looked up by computed numbers, too."""
+    x = _floats(8, 64)
+    for function, steps in (
+        (lambda x: x.flip(-1), "-1, -2, -4, -8"),
+        (lambda x: x[:, ::2] * 2, "2, 4, 8, 16"),
+        (lambda x: x.repeat_interleave(2, -1), "0, 1, 2, 4"),
+        (lambda x: x.roll(3, 0), None),
+    ):
+        near = deplodock.compile(function, (x,), target="cpu")
+        kernel = near.compilation.cpp.partition("static void k0(")[2]
+        assert torch.equal(near(x), function(x))
+        assert (f"load_near<{steps}>" if steps else " = load(&") in kernel
+        assert "each<" not in kernel

@@ -156,6 +156,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         (_floats(7, 50), _floats(7, 70).bfloat16(), _floats(7, 35).double(), _ints(7, 40)),
     ),
     "pooling": (lambda x: F.max_pool2d(x, 3, 2, 1), (_floats(2, 4, 19, 20),)),
+    "near": (
+        lambda *xs: [
+            (x.flip(-1), x[..., 1::2] * 2, x[..., ::3] + 1, x.repeat_interleave(2, -1), x.roll(3, 0)) for x in xs
+        ],
+        (_floats(6, 64), _floats(8, 32).double(), _floats(4, 64).half(), _ints(5, 64), _ints(4, 128).to(torch.int8)),
+    ),
+    "complex numbers": (
+        lambda x, y: torch.view_as_real(torch.view_as_complex(x) * torch.view_as_complex(y)),
+        (_floats(5, 48, 2), _floats(5, 48, 2)),
+    ),
     "gather": (lambda x, i: x[i] * 2, (_floats(9, 70), _ints(50))),
     "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),
     "running sums": (lambda x: torch.cumsum(x, -1), (_floats(20, 100),)),
@@ -216,6 +226,8 @@ def test_as_pytorch(name: str) -> None:
         "few of many",
         "column sums",
         "running sums",
+        "near",
+        "complex numbers",
         *DOTS,
     ],
 )

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import IndexType, TensorType, VectorType
 from xdsl.ir import SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.layouts.linear import Linear
+from ....dialects.layouts.linear import Linear, log2
 from ....dialects.payload import Predicate, shape_of
 from ....dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, number_of
 from ...analysis.memory_access import Access, Offsets, TileForms, Write, memory_type, plan_access
@@ -110,12 +110,24 @@ class Places(TileForms):
         if atom[0] == SYM:
             return self.out.value(self.lowered[number_of(atom)])
         form, shift = self._shifted(atom)
-        dividend, divisor = self._vector(form), self._constant(atom[3])
+        dividend, divisor = self._vector(form), atom[3]
         if atom[0] == MOD:
-            return self.out.emit(arith.RemUIOp(dividend, divisor))
+            return self._remainder(dividend, form, divisor)
         assert atom[0] == DIV
-        quotient = self.out.emit(arith.DivUIOp(dividend, divisor))
+        whole = divisor & (divisor - 1) == 0
+        number = self._constant(log2(divisor) if whole else divisor)
+        quotient = self.out.emit((arith.ShRUIOp if whole else arith.DivUIOp)(dividend, number))
         return self.out.emit(arith.AddiOp(quotient, self._constant(-shift))) if shift else quotient
+
+    def _remainder(self, dividend: SSAValue, form: Form, divisor: int) -> SSAValue:
+        """The remainder of `dividend`, which is `form` and not negative: no division where little is left to take."""
+        if divisor & (divisor - 1) == 0:
+            return self.out.emit(arith.AndIOp(dividend, self._constant(divisor - 1)))
+        number, bounds = self._constant(divisor), self.simplifier.interval(form)
+        if bounds is None or bounds[1] >= 2 * divisor:
+            return self.out.emit(arith.RemUIOp(dividend, number))
+        over = self.out.emit(payload.CmpOp("ge", dividend, number))
+        return self.out.emit(payload.SelectOp(over, self.out.emit(arith.SubiOp(dividend, number)), dividend))
 
     def _indices(self, d: int) -> SSAValue:
         """The tile's index `d` in every register."""
