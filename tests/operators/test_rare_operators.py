@@ -249,3 +249,26 @@ def test_images_of_integers_are_not_resized_through_a_filter() -> None:
     image = torch.zeros(1, 2, 12, 15, dtype=torch.uint8)
     with pytest.raises(deplodock.CompileError, match="rounds in its own way"):
         capture(lambda x: F.interpolate(x, size=(5, 7), mode="bilinear", antialias=True), (image,))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize(
+    ("shape", "resize", "looked_up"),
+    [
+        ((2, 3, 8, 8), {"scale_factor": 2}, False),
+        ((2, 3, 7, 5), {"scale_factor": 3}, False),
+        ((1, 2, 300, 2), {"scale_factor": (3, 5)}, False),
+        ((2, 3, 9, 9), {"size": (3, 18)}, False),
+        ((2, 3, 8), {"size": 16}, False),
+        ((2, 3, 4, 4, 4), {"scale_factor": 2}, False),
+        ((2, 3, 8, 8), {"size": (8, 8)}, False),
+        ((2, 3, 8, 8), {"scale_factor": 1.5}, True),
+        ((2, 3, 8, 8), {"size": (5, 9)}, True),
+    ],
+)
+def test_nearest_elements(mode: str, shape: tuple[int, ...], resize: dict[str, Any], looked_up: bool) -> None:
+    """Images whose elements are each taken as often, or each of as many, need no table of places."""
+    x = torch.randn(shape)
+    compiled = deplodock.compile(lambda x: F.interpolate(x, mode=mode, **resize), (x,), target="cpu")
+    assert torch.equal(compiled(x), F.interpolate(x, mode=mode, **resize))
+    assert ("tensor.gather" in compiled.ir("tensor")) == looked_up

@@ -17,7 +17,7 @@ from .backward import BACKWARD, along, wide
 from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
-from .sampling import ANTIALIASED, SAMPLING
+from .sampling import ANTIALIASED, NEAREST_ELEMENTS, SAMPLING
 from .special import SPECIAL
 
 Tensor = torch.Tensor
@@ -306,6 +306,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _by_tensors,
     aten.fake_quantize_per_channel_affine_cachemask.default: _per_channel,
     aten._int_mm.default: _int_mm,
+    **NEAREST_ELEMENTS,
     **ANTIALIASED,
     **BACKWARD,
     **BAGS,

@@ -13,7 +13,10 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
+from torch._decomp import decomposition_table
+from torch._decomp.decompositions import upsample_compute_output_size  # pyright: ignore
 
 from ....errors import UnsupportedError
 
@@ -149,4 +152,47 @@ def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 ANTIALIASED: dict[Any, Callable[..., Tensor]] = {
     aten._upsample_bilinear2d_aa.default: _resized(_triangle),
     aten._upsample_bicubic2d_aa.default: _resized(_cubic),
+}
+
+
+def _nearest(target: Any, offset: float) -> Callable[..., Tensor]:
+    """The nearest element for each of another size, of which place `offset` is meant: each element several times, or
+    each of several, where it is one of these along all dimensions; else as PyTorch looks it up."""
+
+    def made(self: Tensor, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> Tensor:
+        found, sizes = self, self.shape[2:]
+        scales = scale_factors or [None for _ in sizes]
+        wanted = upsample_compute_output_size(self.shape, output_size, scale_factors)
+        for dim, (size, new, scale) in enumerate(zip(sizes, wanted, scales, strict=True), 2):
+            known = isinstance(size, int) and isinstance(new, int)
+            moved = _at(found, dim, _places(size, new, scale, offset)) if known else None
+            if moved is None:
+                return decomposition_table[target](self, output_size, scale_factors)
+            found = moved
+        return found.clone() if found is self else found
+
+    return made
+
+
+def _places(size: int, wanted: int, scale: float | None, offset: float) -> list[int]:
+    """Which elements of `size` are the nearest to those of the `wanted` size, in f32 as PyTorch finds them."""
+    step = size / (size * scale) if scale is not None and scale > 0 else size / wanted
+    return ((np.arange(wanted, dtype=np.float32) + np.float32(offset)) * np.float32(step)).astype(np.int64).tolist()
+
+
+def _at(x: Tensor, dim: int, places: list[int]) -> Tensor | None:
+    """The elements of `x` at `places` along `dim`, if these are all of them, equally often, or equally far apart."""
+    times, (first, *others) = max(1, len(places) // x.shape[dim]), places
+    if places == [i // times for i in range(x.shape[dim] * times)]:
+        return x.repeat_interleave(times, dim) if times > 1 else x
+    step = others[0] - first if others else 1
+    if step < 1 or places != [*range(first, places[-1] + 1, step)]:
+        return None
+    return aten.slice.Tensor(x, dim, first, places[-1] + 1, step)
+
+
+NEAREST_ELEMENTS: dict[Any, Callable[..., Tensor]] = {
+    overload: _nearest(overload, offset)
+    for offset, name in ((0.0, "upsample_nearest"), (0.5, "_upsample_nearest_exact"))
+    for overload in (getattr(aten, f"{name}{n}d").vec for n in (1, 2, 3))
 }
