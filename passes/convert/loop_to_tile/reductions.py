@@ -16,6 +16,7 @@ from ....dialects.loop.dependence import (
     Contraction,
     Dependence,
     Indices,
+    access_indices,
     contiguous_index,
     find_contraction,
     transport_slice,
@@ -270,13 +271,16 @@ class Reducer:
         return found if found is not None and self._dims(found.only_lhs) and self._dims(found.only_rhs) else None
 
     def _is_of_columns(self, op: loop.ReduceOp, around: Sequence[Dim]) -> bool:
-        """Whether one thread reduces the columns of a tile: most of what it loads for that lies side by side along an
-        index `around` the reduction, by whole vectors."""
-        loads = [inner for inner in op.walk() if isinstance(inner, loop.LoadOp)]
-        if not self.emitter.alone or not loads:
+        """Whether one thread reduces the columns of a tile: most of what it loads as wide as the tile lies side by side
+        along an index `around` the reduction, by whole vectors; or nothing is, and the last index is one."""
+        if not self.emitter.alone or not around:
             return False
-        along = contiguous_index(max(loads, key=lambda load: tensor_bytes(load.source.type)))
-        found = None if along is None else self.emitter.dims.get(along)
+        dims, own, last = self.emitter.dims, {*op.body.block.args}, max(around, key=lambda d: d.order)
+        loads = [inner for inner in op.walk() if isinstance(inner, loop.LoadOp)]
+        used = {load: access_indices(load) for load in loads}
+        wide = [o for o in loads if own & {*used[o]} and {*around} <= {dims[i] for i in used[o] if i in dims}]
+        along = contiguous_index(max(wide, key=lambda load: tensor_bytes(load.source.type))) if wide else None
+        found = last if not wide else None if along is None else dims.get(along)
         return found is not None and found in around and found.tile >= MAX_LANES
 
     def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:

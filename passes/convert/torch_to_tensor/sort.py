@@ -10,15 +10,16 @@ The first few of a sorted order are selected one by one, each as the greatest of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import i32, i64
+from xdsl.dialects.builtin import IntegerType, i32, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_bytes, element_type, is_float, with_element
-from ....dialects.shapes.extents import extents_of, fixed, least, most, static, typical
+from ....dialects.shapes.extents import Extent, extents_of, fixed, least, most, static, typical
 from ....dialects.tensor.builder import Builder, dims, normal_dim
 from ....errors import ShapeError
 from .concat import joined
@@ -54,27 +55,35 @@ def _turned(rank: int, dim: int) -> list[int]:
     return [rank if d == dim else d for d in range(rank)]
 
 
+def ordered(b: Builder, x: SSAValue) -> SSAValue:
+    """Numbers in the order of `x`: of floats, of which NaN is equal to itself and the greatest, whole ones, by their
+    bits, which count up from zero on and are signed."""
+    if not is_float(x.type):
+        return x
+    bits = 8 * element_bytes(x.type)
+    key = b.insert(arith.BitcastOp(x, with_element(x.type, IntegerType(bits))))
+    key = b.select(b.cmp("lt", key, 0), b.sub(b.like(key, -(1 << bits - 1)), key), key)
+    return b.select(b.isnan(x), b.like(key, (1 << bits - 1) - 1), key)
+
+
 def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tuple[SSAValue, SSAValue]:
-    """Where `x` has to stand before `y`, and where they are equal; NaN is equal to itself and the greatest."""
-    before = b.cmp("gt" if descending else "lt", x, y)
-    same = b.cmp("eq", x, y)
-    if is_float(x.type):
-        x_nan, y_nan = b.isnan(x), b.isnan(y)
-        last, first = (x_nan, y_nan) if descending else (y_nan, x_nan)
-        before = b.either(before, b.both(last, b.negated(first)))
-        same = b.either(same, b.both(x_nan, y_nan))
-    return before, same
+    """Where `x` has to stand before `y`, and where they are equal; both are `ordered`."""
+    return b.cmp("gt" if descending else "lt", x, y), b.cmp("eq", x, y)
 
 
 def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
-    """For each element its position in the stably sorted order along `dim`, as i64."""
-    shape, rank = extents_of(x.type), len(extents_of(x.type))
+    """For each element its position in the stably sorted order along `dim`, as i32."""
+    shape, rank, keys = extents_of(x.type), len(extents_of(x.type)), ordered(b, x)
     space = [*shape, shape[dim]]
-    own, other = b.place(x, range(rank), space), b.place(x, _turned(rank, dim), space)
+    own, other = b.place(keys, range(rank), space), b.place(keys, _turned(rank, dim), space)
     before, same = comes_before(b, other, own, descending)
-    earlier = b.cmp("lt", b.iota(rank, space), b.iota(dim, space))
-    before = b.either(before, b.both(same, earlier))
-    return b.reduce("add", b.cast(before, i64), [rank])
+    before = b.either(before, b.both(same, b.cmp("lt", _number(b, rank, space), _number(b, dim, space))))
+    return b.reduce("add", b.cast(before, i32), [rank])
+
+
+def _number(b: Builder, dim: int, space: Sequence[Extent]) -> SSAValue:
+    """The index `dim` of a space in which one is compared with many: in 32 bits twice as many at once."""
+    return b.cast(b.iota(dim, space), i32)
 
 
 def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None) -> SSAValue:
@@ -87,9 +96,8 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
         return sliced(b, order_by_network(b, x, dim, descending), dim, 0, wanted)
     space = [*shape[:dim], wanted, *shape[dim + 1 :], shape[dim]]
     position = b.place(ranks(b, x, dim, descending), _turned(rank, dim), space)
-    hit = b.cmp("eq", position, b.iota(dim, space))
-    place = b.iota(rank, space)
-    return b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank])
+    hit, place = b.cmp("eq", position, _number(b, dim, space)), _number(b, rank, space)
+    return b.cast(b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank]), i64)
 
 
 def sorted_along(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None) -> list[SSAValue]:
@@ -164,12 +172,7 @@ def order_by_selection(b: Builder, x: SSAValue, dim: int, descending: bool, coun
 
 def _keys(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     """Numbers of 64 bits, the greater the earlier an element comes along `dim`: its value, how many lie behind."""
-    key = x
-    if is_float(x.type):  # bits of floats count up from zero on, and are signed
-        bits = b.insert(arith.BitcastOp(x, with_element(x.type, i32)))
-        key = b.select(b.cmp("lt", bits, 0), b.sub(b.like(bits, -(1 << 31)), bits), bits)
-        key = b.select(b.isnan(x), b.like(key, (1 << 31) - 1), key)
-    key = b.cast(key, i64)
+    key = b.cast(ordered(b, x), i64)
     key = key if descending else b.plus(b.neg(key), -1)
     shape = extents_of(x.type)
     behind = b.sub(b.like(key, fixed(shape[dim]) - 1), b.iota(dim, shape))
@@ -202,7 +205,7 @@ def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, desc
     i = b.iota(1, space)
     partner = b.insert(arith.XOrIOp(i, distance))
     other = pick(b, place, 1, partner)
-    own_key, other_key = (b.working(pick(b, keys, 1, p)) for p in (place, other))
+    own_key, other_key = (ordered(b, b.working(pick(b, keys, 1, p))) for p in (place, other))
     before, same = comes_before(b, own_key, other_key, descending)
     before = b.either(before, b.both(same, b.cmp("lt", place, other)))
     if n < fixed(space[1]):  # what is no element stands behind all that are
