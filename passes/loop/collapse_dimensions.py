@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from ...dialects import loop, tensor
-from ...dialects.payload import element_type
+from ...dialects.payload import ConstantOp, element_type
 from ...dialects.shapes.affine import Form, Simplifier, dim, symbol, write
 from ...dialects.shapes.extents import Extent, extents_attr, extents_of, fixed, tensor_of
 from ..anchored import NestPass
@@ -116,6 +116,8 @@ def _access_of(op: Operation, pair: Sequence[SSAValue], extent: int) -> _Access 
     """The access of a load with the `pair` of indices, of which the second counts to `extent`, as one."""
     if not isinstance(op, loop.LoadOp) or any(s in pair for s in op.symbols):
         return None
+    if isinstance(op.source.owner, ConstantOp):
+        return None  # what is the same everywhere is not loaded
     indices = _indices(op, pair, pair[0])
     one = dim(indices.index(pair[0]))
     known = {i: dim(n) for n, i in enumerate(indices)} | dict(zip(pair, _digits(one, extent), strict=True))
