@@ -108,3 +108,19 @@ func.func @main(%x: tensor<8x4xf32>, %y: tensor<6x5xf32>, %z: tensor<5x6xf32>) -
   }
   func.return %a, %b, %c, %d, %e : tensor<8x4xf32>, tensor<6x5xi64>, tensor<6x5xf32>, tensor<6x5xf32>, tensor<f32>
 }
+
+// -----
+
+// What is the same everywhere is no tensor that a kernel reads.
+func.func @main(%x: tensor<6x5xf32>) -> tensor<6x5xf32> {
+  // CHECK:     func.func @main
+  // CHECK-NOT: loop.reshape
+  %c = payload.constant 2.0 : tensor<6x5xf32>
+  %y = loop.nest (%i, %j) in [6, 5] -> tensor<6x5xf32> {
+    %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<6x5xf32>
+    %1 = loop.load %c[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<6x5xf32>
+    %2 = arith.addf %0, %1 : f32
+    loop.yield %2 : f32
+  }
+  func.return %y : tensor<6x5xf32>
+}
