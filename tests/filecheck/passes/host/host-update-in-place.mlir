@@ -137,3 +137,20 @@ func.func @step(%start: memref<1xi64>, %new: memref<32xf32>, %cache: memref<32xf
   kernel.launch @sum(%start, %new, %cache, %out) : memref<1xi64>, memref<32xf32>, memref<32xf32>, memref<32xf32>
   func.return
 }
+
+// -----
+
+// Coordinates that are equal in other shapes are not the same place.
+// CHECK: kernel.launch @turned(%cache, %out)
+kernel.func @turned(%old: memref<2x4xf32>, %out: memref<4x2xf32>) grid [2] warps 1 {
+  %i = kernel.id block
+  %z = payload.constant 0 : index
+  %o = kernel.load %old[%i, %z] : memref<2x4xf32> (index, index) -> vector<1xf32>
+  %r = arith.negf %o : vector<1xf32>
+  kernel.store %r, %out[%i, %z] : memref<4x2xf32> (index, index), vector<1xf32>
+}
+// expected-remark@+1 {{cache is not updated in place: a thread may read what another one has written}}
+func.func @step(%cache: memref<8xf32>, %out: memref<8xf32>) attributes {updates = array<i64: 1, 0>} {
+  kernel.launch @turned(%cache, %out) : memref<8xf32>, memref<8xf32>
+  func.return
+}
