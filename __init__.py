@@ -44,6 +44,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOMES[name], __name__), name)
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
 def _version() -> str:
     """The version that is installed, or `unknown` in a checkout that is only on the path."""
     try:

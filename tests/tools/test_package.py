@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import deplodock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PARTS = ("backend", "dialects", "frontend", "passes", "tools")
@@ -67,6 +70,34 @@ def test_the_metadata(published: tuple[set[str], set[str], str]) -> None:
     assert re.search(r"^Author", metadata, re.M)
     assert len(re.findall(r"^Classifier: ", metadata, re.M)) >= 5
     assert re.search(r'^Requires-Dist: nvidia-cuda-nvrtc; extra == "cuda"$', metadata, re.M)
+
+
+COMES_WITH = {"sympy": "torch", "huggingface_hub": "transformers", "cuda": "cuda-bindings", "cupy": "cupy-cuda13x"}
+"""Module -> the distribution that brings it along, where their names differ."""
+
+OPTIONAL = {"cuda-bindings", "cupy-cuda13x", "ray", "transformers"}
+"""Distributions of extras that the library imports where a user asks for what needs them."""
+
+
+def test_every_imported_package_is_a_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[=><\[]", line)[0] for line in project["dependencies"]}
+    extras = {re.split(r"[=><\[]", line)[0] for lines in project["optional-dependencies"].values() for line in lines}
+    imported = set[str]()
+    for name in tracked():
+        if name.startswith(PARTS) and name.endswith(".py"):
+            for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    imported.add(str(node.module).split(".")[0])
+    distributions = {COMES_WITH.get(name, name) for name in imported - sys.stdlib_module_names}
+    assert distributions - required == OPTIONAL
+    assert OPTIONAL <= extras
+
+
+def test_completion_offers_the_public_names() -> None:
+    assert dir(deplodock) == sorted([*deplodock.__all__, "__version__"])
 
 
 def test_every_pattern_of_data_matches() -> None:
