@@ -124,7 +124,8 @@ class CompiledFunction:
             self.compilation.at("kernel")
 
     def ir(self, level: str) -> str:
-        """The program's text at `torch`, `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
+        """Returns the program's text at a level: `torch`, `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for a
+        CPU)."""
         with one_at_a_time():
             return self.compilation.text(level)
 

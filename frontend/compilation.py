@@ -6,6 +6,7 @@ level, read back and given the rest of the pipeline, gives the same CUDA.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -217,7 +218,9 @@ class Compilation:
     def text(self, level: str, places: bool = False) -> str:
         """A level as text, below the stamp of the program if it has one. The torch level, and with `places` every one,
         carries the locations of the Python source, so that nothing is lost when it is read back."""
-        if level == "cuda":
+        if level == "cpp" and not on_cores(self.target):
+            raise CompileError(f"expected the level cuda for {self.target}, but got cpp; the target cpu prints C++")
+        if level in ("cuda", "cpp"):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
         return print_module(self.at(level), debuginfo=places or level == "torch")
 
@@ -228,7 +231,8 @@ def make_steps(
     """The passes to each level. `options` go to every pass that has them and was not given others; those that are None
     go nowhere.
 
-    `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`); where they are `exact`, or several with
+    `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`), or the attribute as it is printed
+    (`<block = [64, 128], warps = 4>`), which is `exact`; where they are `exact`, or several with
     `;` in between, each has such a pass of its own, before the one that plans what is left. One may be `roots=3,5`, for
     `tensor-plan-fusion`. `pipeline` is text as for
     `dl-opt -p`, from the torch level down, in place of the named pipelines; it reaches a level where it has
@@ -256,12 +260,22 @@ def make_steps(
 
 
 def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
-    """What a part of the text of a schedule says, as options of the pass `name`."""
-    found = parse_passes(f"{name}{{{text}}}")
-    decided = found[0].spec().parameters if len(found) == 1 else {}
-    if not decided:
-        raise CompileError("decides nothing; it is text like block=64,128 warps=4", argument="schedule")
-    return decided
+    """Returns the options of the pass `name` that a part of the text of a schedule sets. Raises CompileError for a part
+    that sets none."""
+    passes = parse_passes(f"{name}{{{_as_options(text)}}}")
+    options = passes[0].spec().parameters if len(passes) == 1 else {}
+    if not options:
+        raise CompileError(
+            f'expected key=value pairs such as "block=64,128 warps=4", but got "{text}"', argument="schedule"
+        )
+    return options
+
+
+def _as_options(text: str) -> str:
+    """Returns the text of a schedule as options. An attribute as the IR and `--explain` print it,
+    `<block = [8, 64], warps = 1>`, is a whole schedule: the result begins with `exact`. Lists may have brackets."""
+    text = re.sub(r"\[([\d, ]*)\]", lambda m: m[1].replace(" ", ""), re.sub(r"\s*=\s*", "=", text))
+    return re.sub(r"(?:#tile\.schedule)?<([^<>]*)>", lambda m: "exact " + re.sub(r",\s*(?=\w+=)", " ", m[1]), text)
 
 
 def _divided(passes: Sequence[ModulePass]) -> Steps:
@@ -336,6 +350,8 @@ class _Clock(Observer):
 
 
 def _position(level: str) -> int:
+    if level == "cpp":
+        level = "cuda"
     if level not in LEVELS:
         raise CompileError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")
     return LEVELS.index(level)

@@ -110,7 +110,17 @@ def cli() -> None:
 
 @cli.command()
 @_program_options("FILE.py|MODEL", "sm_90a")
-@click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
+@click.option(
+    "--ir",
+    type=click.Choice([*LEVELS, "cpp"]),
+    default="cuda",
+    help="The level to print. By default the text: cuda, or cpp for a CPU.",
+)
+@click.option(
+    "--helpers/--no-helpers",
+    default=None,
+    help="Print the helper functions of a text, too: by default where the output is not a terminal.",
+)
 @click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
 @click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
@@ -152,6 +162,7 @@ def compile(**options: Any) -> None:
 
 def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
     """The text that `compile` is to print, and what kind of text it is."""
+    from ..backend.cuda.printer import folded
     from . import reports
 
     compilation = program.compilation
@@ -169,7 +180,11 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
     places = given.output is not None or not terminal.is_terminal(sys.stdout)
     if given.as_json:
         return _json(reports.as_json(program, given.ir, places)), ""
-    return compilation.text(given.ir, places), "cuda" if given.ir == "cuda" else "mlir"
+    text = compilation.text(given.ir, places)
+    if given.ir not in ("cuda", "cpp"):
+        return text, "mlir"
+    whole = places if given.helpers is None else given.helpers
+    return text if whole else folded(text), "cuda"
 
 
 @cli.command()

@@ -78,7 +78,7 @@ def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, 
         click.echo(json.dumps({"model": name, "target": given.target, "steps": found}, indent=1))
     else:
         for phase, text in shown.items():
-            terminal.write(f"// {phase}\n{text}", "cuda" if given.ir == "cuda" else "mlir", sys.stdout)
+            terminal.write(f"// {phase}\n{text}", "cuda" if given.ir in ("cuda", "cpp") else "mlir", sys.stdout)
     _tell(found, time.perf_counter() - start, given.output)
 
 

@@ -41,7 +41,7 @@ MODES = {
         "--print-pipeline": (_PROGRAM | _WRITING | {"ir", "print_pipeline"}) - {"verbose"},
         "--explain": (_PROGRAM | _WRITING | {"explain"}) - {"schedule"},
         "--emit": _PROGRAM | _WRITING | {"emit"},
-        "a program": _PROGRAM | _WRITING | {"ir", "emit", "explain", "print_pipeline"},
+        "a program": _PROGRAM | _WRITING | {"ir", "helpers", "emit", "explain", "print_pipeline"},
     },
     "run": {
         "an ARTIFACT": _SOURCE | {"seed", "executor", "weights"},

@@ -17,8 +17,8 @@ from ..backend.launch_plan import make_plan
 from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text
-from ..dialects.support.printing import stamp_comment
-from ..dialects.target import Target, get_target
+from ..dialects.support.printing import quantity, stamp_comment
+from ..dialects.target import Target, get_target, on_cores
 from ..errors import CompileError
 from ..frontend.api import CompiledFunction
 from ..frontend.bench import Subject
@@ -171,7 +171,8 @@ def _candidate(c: Candidate) -> dict[str, Any]:
     schedule, p = str(c.schedule), c.prediction
     if p is None:
         return {"schedule": schedule, "refused": c.refused}
-    return {"schedule": schedule, "seconds": p.seconds, "limit": p.limit, "blocks": p.blocks, "registers": p.registers}
+    facts = {"schedule": schedule, "cost": c.cost, "seconds": p.seconds, "limit": p.limit}
+    return {**facts, "blocks": p.blocks, "registers": p.registers}
 
 
 def summary(loaded: Loaded, whole: bool = True) -> str:
@@ -181,8 +182,7 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     lines = [f"pipeline: {compilation.pipeline()}"] if whole else []
     for k in kernels(loaded):
         lines.append(
-            f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
-            f" {si(k['bytes'])}B, {si(k['flops'])}FLOP"
+            f"kernel {k['name']}: {_grid(k, compilation.target)}, {si(k['bytes'])}B, {si(k['flops'])}FLOP"
             f", predicted {k['predicted_seconds'] * 1e6:.1f} us"
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
@@ -195,6 +195,14 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     lines += [str(r) for r in compilation.remarks]
     lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _grid(kernel: dict[str, Any], target: str) -> str:
+    """Returns the parallel work of a kernel, in words of the target."""
+    if on_cores(target):
+        return quantity(kernel["blocks"], "task")
+    threads = quantity(kernel["threads"], "thread")
+    return f"{quantity(kernel['blocks'], 'block')} of {threads}, {kernel['shared_bytes']} B shared"
 
 
 def memory_of(loaded: Loaded) -> dict[str, Any] | None:
@@ -339,7 +347,7 @@ def _result(d: Difference) -> dict[str, Any]:
 
 def outcome_text(outcome: dict[str, Any]) -> str:
     """What `run` found, for people."""
-    lines = [f"executor: {outcome['executor']} ({outcome['why']}), {outcome['kernels']} kernels"]
+    lines = [f"executor: {outcome['executor']} ({outcome['why']}), {quantity(outcome['kernels'], 'kernel')}"]
     if outcome["compared_with"] is None:
         lines += [f"result {i}: {r['type']}  not compared" for i, r in enumerate(outcome["results"])]
         return "\n".join([*lines, outcome["note"]])

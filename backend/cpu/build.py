@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ...dialects.cores import cores
 from ..build_cache import cached_file, digest
-from ..cuda.printer import KERNELS_MARK
+from ..cuda.printer import HOST_MARK, KERNELS_MARK
 from ..host_compiler import known, run_compiler
-
-HOST_MARK = "// --- host program\n"
 
 KERNELS = 6
 """Kernels of a part at least: each part has the helpers to read."""

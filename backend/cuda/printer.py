@@ -16,6 +16,7 @@ from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_i
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.support.locations import blamed, refused
+from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
 from . import asynchronous, control, shuffles, tensor_cores  # noqa: F401  they add their statements
 from .device import helper_section
@@ -27,6 +28,24 @@ from .writer import Place, Writer
 
 HELPERS_MARK = "// --- helpers\n"
 KERNELS_MARK = "// --- kernels\n"
+
+
+HOST_MARK = "// --- host program\n"
+
+
+def folded(text: str) -> str:
+    """Returns a text with its kernels; of the helpers before and the host program after them only the marks and the
+    number of lines stay."""
+    stamp, _, rest = text.partition(HELPERS_MARK)
+    helpers, _, rest = rest.partition(KERNELS_MARK)
+    kernels, _, host = rest.partition(HOST_MARK)
+    parts = [stamp, _fold(HELPERS_MARK, helpers), KERNELS_MARK, kernels, _fold(HOST_MARK, host)]
+    return "".join(parts)
+
+
+def _fold(mark: str, section: str) -> str:
+    lines = len(section.strip().splitlines())
+    return f"{mark.rstrip()}: {lines} lines, shown by --helpers\n" if lines else ""
 
 
 def kernel_names(module: ModuleOp) -> dict[str, str]:
@@ -100,7 +119,7 @@ def header(func: FuncOp) -> list[str]:
     """The comment in front of a kernel."""
     shared = func.shared.data if func.shared is not None else 0
     grid = " * ".join(map(str, func.factors))
-    shape = f"{grid} {'block' if grid == '1' else 'blocks'} of {func.threads} threads"
+    shape = f"{quantity(grid, 'block')} of {func.threads} threads" if func.threads > 1 else quantity(grid, "task")
     shape += f" in clusters of {func.cluster_size}" if func.cluster_size > 1 else ""
     lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
     lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]

@@ -141,6 +141,11 @@ def print_module(
     return f"{aliases.getvalue()}{out.getvalue()}\n"
 
 
+def quantity(number: int | str, noun: str) -> str:
+    """Returns `1 kernel`, `2 kernels`."""
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
+
+
 def float_text(value: float) -> str:
     """`value` with all its digits, in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
     digits, _, exponent = str(value).partition("e")

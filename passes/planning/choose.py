@@ -13,6 +13,7 @@ from ...dialects.loop import LoadOp, NestOp
 from ...dialects.payload import tensor_bytes
 from ...dialects.shapes.extents import extents_text
 from ...dialects.support.locations import location_text
+from ...dialects.support.printing import quantity
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
@@ -85,10 +86,16 @@ WAITING = 0.3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule with its prediction, or with why it is refused: a row of the predictions for several."""
+    """A schedule with its prediction, or with why it is refused: a row of the predictions for several.
+
+    cost    seconds that `rank` sorts by: the predicted time, weighted, and at least the time of equally fast schedules
+    target  of the prediction
+    """
 
     predictions: Predictions
     row: int
+    cost: float
+    target: Target
 
     @cached_property
     def schedule(self) -> ScheduleAttr:
@@ -116,11 +123,18 @@ class Candidate:
             return f"refused: {self.refused}  {schedule}"
         spent = {**p.times.parts, "other kernels": p.combine}
         parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
-        waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
-        takes = f"{p.blocks} blocks, {p.resident} on a multiprocessor, {waves}"
-        if p.registers:
-            takes += f"; {p.registers} registers, {p.shared} B shared"
-        return f"{_us(p.seconds)} us, limited by {p.limit}  {schedule}  ({parts}; {takes})"
+        time = f"{_us(self.cost)} us"
+        if time != f"{_us(p.seconds)} us":
+            time += f" ({_us(p.seconds)} predicted)"
+        spills = "; its registers would spill" if self.predictions.spills[self.row] else ""
+        return f"{time}, limited by {p.limit}  {schedule}  ({parts}; {self._resources(p)}{spills})"
+
+    def _resources(self, p: Prediction) -> str:
+        """Returns the parallel work and the memory of the kernel, in words of the target."""
+        if self.target.core is not None:
+            return f"{quantity(p.blocks, 'task')} on {quantity(self.target.sms, 'core')}"
+        text = f"{quantity(p.blocks, 'block')}, {p.resident} on a multiprocessor, {quantity(p.waves, 'wave')}"
+        return f"{text}; {p.registers} registers, {p.shared} B shared" if p.registers else text
 
 
 def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
@@ -139,13 +153,13 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     able = [_weighed(model, p)[~(p.violated | p.spills)] for p in found]
     least = alike * min((float(s.min()) for s in able if len(s)), default=0.0)
     ranked = [
-        (refused, spills, max(seconds, least), others > 0, order, Candidate(predictions, row))
+        (refused, spills, cost, others > 0, order, Candidate(predictions, row, cost, target))
         for predictions in found
-        for row, (refused, spills, seconds, others, order) in enumerate(
+        for row, (refused, spills, cost, others, order) in enumerate(
             zip(
                 predictions.violated,
                 predictions.spills,
-                _weighed(model, predictions),
+                np.maximum(_weighed(model, predictions), least).tolist(),
                 predictions.all.combine,
                 predictions.points.order,
                 strict=True,
@@ -167,14 +181,16 @@ def _weighed(model: Model, p: Predictions) -> Floats:
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:
-    """What was considered for a nest, as text: a line for each of the `shown` fastest candidates, and for as many that
-    are refused."""
+    """Returns what was considered for a nest, as text: a line for each of the first `shown` candidates of `rank`, and
+    for as many that are refused. A line begins with the cost that `rank` sorts by, in microseconds."""
     info = NestInfo(nest)
     ranked = rank(info, target, precision)
     reduced = ", ".join(extents_text(group[0].sizes) for group in info.groups)
     place = location_text(nest)
     head = f"{name}: a nest over {extents_text(nest.sizes)}" + (f", sums over [{reduced}]" if reduced else "")
-    lines = [head + (f", {place}" if place else "") + f": {len(ranked)} schedules for {target.name} ({target.card})"]
+    lines = [
+        head + (f", {place}" if place else "") + f": {len(ranked)} schedules for {target.name} ({target.card}), by cost"
+    ]
     possible = [c for c in ranked if c.prediction is not None]
     lines += [f"  {i + 1}. {c}" for i, c in enumerate(possible[:shown])]
     if len(possible) > shown:

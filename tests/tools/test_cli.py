@@ -123,8 +123,8 @@ def test_explain_shows_what_was_considered(capsys: pytest.CaptureFixture[str]) -
     assert cli.main(["compile", "--explain", "--target", "sm_80", "-c", code]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.match(r"k0: a nest over \[256, 1024\], sums over \[\[512\]\].* schedules for sm_80 \(A100\)", lines[0])
-    times = [float(m[1]) for line in lines if (m := re.match(r"  \d+\. ([\d.]+) us, limited by ", line))]
-    assert times[0] <= 1.02 * min(times)
+    times = [float(m[1]) for line in lines if (m := re.match(r"  \d+\. ([\d.]+) us.*, limited by ", line))]
+    assert times == sorted(times)
     assert len(times) == 8
     assert "atom = mma" in lines[1]
 
@@ -352,7 +352,7 @@ def test_a_schedule_in_text(capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in (
         ("blok=1", "plan-schedules: unknown option 'blok'"),
         ("block=3,3,3", "block holds 3, not a power of two"),
-        ("", "schedule: decides nothing"),
+        ("", 'schedule: expected key=value pairs such as "block=64,128 warps=4"'),
     ):
         code, _, err = run(capsys, "compile", "-c", RMSNORM, "--schedule", text)
         assert code == 1

@@ -3,7 +3,7 @@
 // Rows: a vector for each step of a loop, which loads, computes and adds up; then the lanes; loops end with the row, of
 // which the last vector is loaded and stored in part.
 // CHECK:       // --- kernels
-// CHECK-NEXT:  // rows: 8 blocks of 1 threads
+// CHECK-NEXT:  // rows: 8 tasks
 // CHECK-NEXT:  static void k0(const int begin, const int end, unsigned char* const shared, const float* __restrict__ x, float* __restrict__ y) {
 // CHECK-NEXT:    for (int block = begin; block < end; ++block) {
 // CHECK:         float r[32] = {};

@@ -16,7 +16,7 @@
 // CHECK:        schedule = #tile.schedule<block = [64, 128], chunk = [32], warps = 4, stages = 2, blocks_per_sm = 2, atom = wgmma, copy = tma>
 // CHECK:        schedule = #tile.schedule<block = [256], warps = 1>
 // FMA:          schedule = #tile.schedule<block = [32, 32], chunk = [16], thread = [4, 4], warps = 2>
-// EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 1 of {{[0-9]+}}: {{[0-9.]+}} us, limited by {{[a-z ]+}} <block = [{{[0-9]+}}, {{[0-9]+}}]
+// EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 1 of {{[0-9]+}}: {{[0-9.]+}} us ({{[0-9.]+}} predicted), limited by {{[a-z ]+}} <block = [{{[0-9]+}}, {{[0-9]+}}]
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 8 of {{[0-9]+}}:
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k1, candidate 1 of 3: {{[0-9.]+}} us, limited by start <block = [256], warps = 1>
 // EXPLAIN:      remark: [plan-schedules] loop.nest: the options do not fit k1: block: 2 extents for 1 free indices
