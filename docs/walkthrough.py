@@ -16,14 +16,15 @@ from deplodock.dialects.target import get_target
 from deplodock.passes import get_all_passes
 from deplodock.passes.planning.choose import explain_nest
 from deplodock.tools.reports import Loaded, load
+from deplodock.tools.terminal import fitted
 
 PROGRAM = "F.relu(nn.Linear(1024, 2048, dtype=torch.bfloat16)(torch.randn(2048, 1024, dtype=torch.bfloat16)))"
 TARGET = "sm_90a"
 LONGEST = 70
 """Lines of a diff that are shown; the others are counted."""
 
-WIDEST = 160
-"""Characters of a line that are shown."""
+WIDEST = 118
+"""Columns at which lines are folded."""
 
 HEAD = """# From a loop nest to a tensor-core kernel
 
@@ -36,8 +37,8 @@ deplodock compile -c "{program}" -vv
 
 Every decision about how the kernel runs is in one attribute, which `plan-schedules` writes. The passes below it are
 mechanical: each reads what it needs of the attribute, and says in a remark when it declines. What follows is the text
-of the program before and after every pass that changed it, as diffs: of long ones the first {longest} lines, of long
-lines the first {widest} characters. Where only names changed a line appears too.
+of the program before and after every pass that changed it, as diffs: of long ones the first {longest} lines. Long lines
+are folded. Where only names changed a line appears too.
 
 ## The loop nest
 
@@ -53,7 +54,7 @@ def page() -> str:
     nests = print_module(loaded.compilation.at("loop"))
     above = stream.tell()
     cuda = loaded.compilation.cuda
-    head = HEAD.format(program=PROGRAM, longest=LONGEST, widest=WIDEST)
+    head = HEAD.format(program=PROGRAM, longest=LONGEST)
     parts = [head, _block("mlir", nests.splitlines())]
     changed: list[str] = []
     for name, body in re.findall(r"^>>> t:(\S+)\n(.*?)\n<<< t:\1\n", stream.getvalue()[above:], re.M | re.S):
@@ -99,8 +100,8 @@ def _unchanged(loaded: Loaded, changed: list[str]) -> str:
 
 
 def _block(language: str, lines: list[str], longest: int = LONGEST) -> str:
-    """A block of code, cut to what is shown."""
-    shown = [line if len(line) <= WIDEST else line[: WIDEST - 3] + "..." for line in lines[:longest]]
+    """Returns a block of code with its first `longest` lines, folded at `WIDEST` columns."""
+    shown = fitted("\n".join(lines[:longest]), WIDEST, signs="+-").splitlines()
     if len(lines) > longest:
         shown.append(f"... {len(lines) - longest} more lines")
     return "\n".join([f"```{language}", *shown, "```", "", ""])

@@ -182,7 +182,7 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
         return _json(reports.as_json(program, given.ir, places)), ""
     text = compilation.text(given.ir, places)
     if given.ir not in ("cuda", "cpp"):
-        return text, "mlir"
+        return text if places else terminal.fitted(text, terminal.width_of(sys.stdout), signs="+-"), "mlir"
     whole = places if given.helpers is None else given.helpers
     return text if whole else folded(text), "cuda"
 

@@ -150,26 +150,35 @@ def leave_quietly() -> None:
 
 
 class Colored:
-    """What can be written to like `stream`, in the colours of a kind of text."""
+    """A stream that writes to `stream` in the colours of a kind of text, in lines that fit a terminal."""
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self.kind, self.stream = kind, stream
+        self._width = width_of(stream)
 
     def write(self, text: str) -> int:
-        write(text, self.kind, self.stream)
+        write(fitted(text, self._width, signs="+-"), self.kind, self.stream)
         return len(text)
 
 
-def fitted(text: str, width: int | None, hanging: int = 4) -> str:
-    """`text` with lines of at most `width` columns, broken between words; what goes on is indented by `hanging` more.
-    Blocks of code stay as they are."""
+def fitted(text: str, width: int | None, hanging: int = 4, signs: str = "") -> str:
+    """Returns `text` with lines of at most `width` columns, broken between words.
+
+    Args:
+        width: Columns; None leaves lines as they are.
+        hanging: Columns by which a continued line is indented more.
+        signs: Characters that mark the lines of a diff. A continued line begins with the sign of its line. Without
+            them, blocks of code (```) stay as they are.
+    """
     if width is None:
         return text
     lines: list[str] = []
     code = False
     for line in text.splitlines():
-        code ^= line.startswith("```")
-        indent = " " * (len(line) - len(line.lstrip()) + hanging)
+        code ^= not signs and line.startswith("```")
+        sign = line[:1] if line[:1] and line[:1] in signs else ""
+        body = line.removeprefix(sign)
+        indent = sign + " " * (len(body) - len(body.lstrip()) + hanging)
         whole = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         lines += [line] if code else whole or [""]
     return "".join(f"{line}\n" for line in lines) if text.endswith("\n") else "\n".join(lines)

@@ -19,10 +19,14 @@ from pathlib import Path
 import pytest
 import torch
 from dl_lit import call
+from xdsl.parser import Parser
 
 import deplodock
+from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects.support.printing import print_module
 from deplodock.progress import steps
 from deplodock.tools import cli, dl_gui, dl_opt, terminal
+from deplodock.tools.reports import load
 
 COLUMNS = 80
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
@@ -206,3 +210,20 @@ def test_json_is_json_in_a_terminal(impatient: None) -> None:
     text = _ESCAPE.sub("", seen)
     assert code == 1
     assert "svd" in json.loads(text[text.index("{") :])["error"]["operator"]
+
+
+def test_folded_diffs_and_ir() -> None:
+    """A continued line of a diff has the sign of its line; IR that is folded reads back."""
+    diff = "@@ -1 +1 @@\n-  %0 = arith.addf %x, %y : tensor<4xf32>\n+  %0 = arith.addf %y, %x : tensor<4xf32>\n"
+    assert terminal.fitted(diff, 30, signs="+-").splitlines() == [
+        "@@ -1 +1 @@",
+        "-  %0 = arith.addf %x, %y :",
+        "-      tensor<4xf32>",
+        "+  %0 = arith.addf %y, %x :",
+        "+      tensor<4xf32>",
+    ]
+    module = load(None, "nn.RMSNorm(64)(torch.randn(3, 64))", "sm_90a").compilation.at("tile")
+    text = print_module(module)
+    folded = terminal.fitted(text, 80, signs="+-")
+    assert folded.count("\n") > text.count("\n")
+    assert print_module(Parser(make_context(), folded).parse_module()) == text

@@ -18,7 +18,7 @@
 // FMA:          schedule = #tile.schedule<block = [32, 32], chunk = [16], thread = [4, 4], warps = 2>
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 1 of {{[0-9]+}}: {{[0-9.]+}} us ({{[0-9.]+}} predicted), limited by {{[a-z ]+}} <block = [{{[0-9]+}}, {{[0-9]+}}]
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 8 of {{[0-9]+}}:
-// EXPLAIN:      remark: [plan-schedules] loop.nest: k1, candidate 1 of 3: {{[0-9.]+}} us, limited by start <block = [256], warps = 1>
+// EXPLAIN:      remark: [plan-schedules] loop.nest: k1, candidate 1 of 3: {{[0-9.]+}} us ({{[0-9.]+}} predicted), limited by start <block = [256], warps = 1>
 // EXPLAIN:      remark: [plan-schedules] loop.nest: the options do not fit k1: block: 2 extents for 1 free indices
 // WGMMA:        loop.nest: atom: sm_80 has no wgmma
 // CLUSTER:      loop.nest: cluster: sm_89 has no clusters of blocks
