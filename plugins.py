@@ -5,6 +5,7 @@
 | `deplodock.dialects` | a `Dialect` |
 | `deplodock.passes` | a `ModulePass` |
 | `deplodock.pipelines` | a string: pipeline text |
+| `deplodock.insertions` | a string: passes and their place in the default pipeline, `my-pass:after=tile-select-mma` |
 | `deplodock.operators` | a string: schemas of operators of `torch.library`, one a line |
 | `deplodock.decompositions` | a module that enters decompositions with `@decomposes` |
 | `deplodock.interpreters` | a class of `InterpreterFunctions`, made from a scalar domain and the sizes of the program |

@@ -175,6 +175,7 @@ def compile(
     f32_matmul_precision: str | None = None,
     schedule: str | None = None,
     pipeline: str | None = None,
+    insert: str | Sequence[str] = (),
     checked: bool = False,
     cuda_graphs: bool = False,
     prepack_weights: bool = False,
@@ -195,7 +196,8 @@ def compile(
     (`ieee`, unless `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for
     every kernel that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to
     run in place of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch
-    level and has a `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). A `checked`
+    level and has a `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). `insert` adds
+    passes to the default ones, each text a pass and its place (`"my-pass:after=convert-torch-to-tensor"`). A `checked`
     program stops at an index that PyTorch would not take, with an ExecutionError that names operator, place, legal
     range and index; without it, such an index reads zero and writes nothing. With `cuda_graphs` a GPU runs the launches
     of a call as one CUDA graph, from the second call with the same shapes on (`CudaProgram`): less work for the host,
@@ -220,6 +222,7 @@ def compile(
             in_memory=True,
         )
         how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
+        how |= {"insert": (insert,) if isinstance(insert, str) else tuple(insert)}
         how |= {"cuda_graphs": cuda_graphs, "prepack_weights": prepack_weights}
         compiled = CompiledFunction(captured, target, executor, f32_matmul_precision=f32_matmul_precision, **how)
         compiled.check()  # what is refused is refused here, not at the first call

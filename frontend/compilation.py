@@ -73,10 +73,10 @@ class Compilation:
     pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
     that are left to PyTorch. `record` is a file of plans, by default that of
     the user, if there is one, and `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`;
-    `schedule` and `pipeline_given` as for `make_steps`. `multiprocessors` is their number where it is not that of the
-    card which the target stands for; left out, it is that of the device, if there is one and the target is what runs on
-    it. A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every pass took, in
-    the order they ran.
+    `schedule`, `pipeline_given` and `insert` as for `make_steps`. `multiprocessors` is their number where it is not
+    that of the card which the target stands for; left out, it is that of the device, if there is one and the target is
+    what runs on it. A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every
+    pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -89,6 +89,7 @@ class Compilation:
     f32_matmul_precision: str | None = None
     schedule: str | None = None
     pipeline_given: str | None = None
+    insert: Sequence[str] = ()
     multiprocessors: int | None = None
     checked: bool = False
     remarks: list[Remark] = field(default_factory=list[Remark])
@@ -103,7 +104,7 @@ class Compilation:
             self.multiprocessors = device_multiprocessors(self.target)
         names = ("target", "multiprocessors", "record", "f32_matmul_precision")
         options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
-        self._steps = make_steps(options, self.schedule, self.pipeline_given)
+        self._steps = make_steps(options, self.schedule, self.pipeline_given, self.insert)
         self.ctx = make_context()
         self._levels["torch"] = self.module
 
@@ -226,7 +227,10 @@ class Compilation:
 
 
 def make_steps(
-    options: Mapping[str, str | int | None], schedule: str | None = None, pipeline: str | None = None
+    options: Mapping[str, str | int | None],
+    schedule: str | None = None,
+    pipeline: str | None = None,
+    insert: Sequence[str] = (),
 ) -> Steps:
     """The passes to each level. `options` go to every pass that has them and was not given others; those that are None
     go nowhere.
@@ -236,9 +240,12 @@ def make_steps(
     `;` in between, each has such a pass of its own, before the one that plans what is left. One may be `roots=3,5`, for
     `tensor-plan-fusion`. `pipeline` is text as for
     `dl-opt -p`, from the torch level down, in place of the named pipelines; it reaches a level where it has
-    `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. Raises
-    PipelineError, and CompileError for both at once or for levels in another order.
+    `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. `insert` adds
+    passes to the named pipelines (`read_insertion`). Raises PipelineError, and CompileError for a pipeline together
+    with one of the others, or for levels in another order.
     """
+    if insert and pipeline is not None:
+        raise CompileError("expected the inserted passes in the text of the pipeline", argument="insert")
     if schedule is not None and pipeline is not None:
         raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
     given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
@@ -255,7 +262,7 @@ def make_steps(
         given = {**given, **decided[0]}
     if pipeline is not None:
         return _divided(parse_passes(pipeline, given))
-    steps = {level: parse_passes(name, given) for level, name in PIPELINE_TO.items()}
+    steps = {level: parse_passes(name, given, insert) for level, name in PIPELINE_TO.items()}
     return {**steps, "tile": (*first, *steps["tile"])}
 
 

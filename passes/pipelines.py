@@ -69,21 +69,69 @@ Options = dict[str, ParameterListType]
 Registry = dict[str, Callable[[], type[ModulePass]]]
 
 
-def parse_passes(text: str, options: Mapping[str, ParameterListType] | None = None) -> tuple[ModulePass, ...]:
-    """The passes that `text` (`"canonicalize,fuse{cost=2}"`) stands for, with every named pipeline expanded. `options`
-    go to every pass that has them and that the text gives no others.
+@dataclass(frozen=True)
+class Insertion:
+    """Passes that are added to the default pipeline `before` or after its pass `anchor`."""
 
-    Raises PipelineError.
+    passes: str
+    before: bool
+    anchor: str
+
+
+INSERTIONS_GROUP = "deplodock.insertions"
+"""Entry points of this group, each naming a string as `read_insertion` reads it, extend the default pipeline."""
+
+
+def read_insertion(text: str) -> Insertion:
+    """Reads `PASSES:after=NAME` or `PASSES:before=NAME`.
+
+    Raises PipelineError for other text, and for a NAME that is not exactly one pass of the default pipeline.
     """
-    return _parsed(text, tuple(get_all_pipelines().items()), tuple((options or {}).items()))
+    passes, _, where = text.rpartition(":")
+    side, _, anchor = where.partition("=")
+    if not passes or side not in ("before", "after"):
+        raise PipelineError(f"expected PASSES:after=NAME or PASSES:before=NAME, but got {text!r}", argument="insert")
+    names = [p.name for p in _parsed("default", tuple(PIPELINES.items()), (), ())]
+    if (times := names.count(anchor)) != 1:
+        reason = "is no pass of the default pipeline" + _suggestion(anchor, names)
+        if times:
+            reason = f"occurs {times} times in the default pipeline; name a pass that occurs once"
+        raise PipelineError(f"{anchor!r} {reason}", argument="insert")
+    return Insertion(passes, side == "before", anchor)
+
+
+def get_all_insertions() -> tuple[str, ...]:
+    """Returns the insertions that plugins declare."""
+    return tuple(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values())
+
+
+def parse_passes(
+    text: str, options: Mapping[str, ParameterListType] | None = None, insert: Sequence[str] = ()
+) -> tuple[ModulePass, ...]:
+    """Returns the passes of a pipeline, with every named pipeline expanded.
+
+    Args:
+        text: Pipeline text, such as `"canonicalize,fuse{cost=2}"`.
+        options: Options for every pass that has them and that the text gives no others.
+        insert: Insertions (`read_insertion`) into the named pipelines, in addition to those of plugins.
+
+    Raises:
+        PipelineError: The text, a pass, an option or an insertion does not exist.
+    """
+    insertions = (*get_all_insertions(), *insert)
+    return _parsed(text, tuple(get_all_pipelines().items()), tuple((options or {}).items()), insertions)
 
 
 @lru_cache(256)
 def _parsed(
-    text: str, pipelines: tuple[tuple[str, str], ...], options: tuple[tuple[str, ParameterListType], ...]
+    text: str,
+    pipelines: tuple[tuple[str, str], ...],
+    options: tuple[tuple[str, ParameterListType], ...],
+    insertions: tuple[str, ...],
 ) -> tuple[ModulePass, ...]:
     """The passes of `text`, read once: passes are frozen, and a compilation asks for the same few texts."""
-    return tuple(_Expansion(get_all_passes(), dict(pipelines)).expand(text, dict(options), set()))
+    around = [read_insertion(insertion) for insertion in insertions]
+    return tuple(_Expansion(get_all_passes(), dict(pipelines), around).expand(text, dict(options), set()))
 
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:
@@ -97,6 +145,7 @@ class _Expansion:
 
     registry: Registry
     pipelines: dict[str, str]
+    insertions: Sequence[Insertion] = ()
     within: list[str] = field(default_factory=list[str])
 
     def expand(self, text: str, inherited: Options, used: set[str]) -> Iterator[ModulePass]:
@@ -104,7 +153,9 @@ class _Expansion:
         for spec in _read(text):
             spec = spec.normalize_parameter_names()
             if spec.name not in self.pipelines:
+                yield from self._inserted(spec.name, True, inherited, used)
                 yield self.make_pass(spec, inherited, used)
+                yield from self._inserted(spec.name, False, inherited, used)
                 continue
             if spec.name in self.within:
                 raise PipelineError(f"pipeline {spec.name!r} contains itself")
@@ -115,6 +166,12 @@ class _Expansion:
             for unknown in sorted(set(spec.parameters) - taken):
                 raise PipelineError(f"no pass of this pipeline has the option {unknown!r}", operator=spec.name)
             used |= taken
+
+    def _inserted(self, anchor: str, before: bool, inherited: Options, used: set[str]) -> Iterator[ModulePass]:
+        """The passes that are inserted next to `anchor`; none where the user has written the whole pipeline."""
+        for insertion in self.insertions if self.within else ():
+            if (insertion.anchor, insertion.before) == (anchor, before):
+                yield from _Expansion(self.registry, self.pipelines).expand(insertion.passes, inherited, used)
 
     def make_pass(self, spec: ArgSpec, inherited: Options, used: set[str]) -> ModulePass:
         """The pass that `spec` describes."""
@@ -132,12 +189,24 @@ class _Expansion:
             raise PipelineError(str(error), operator=spec.name) from None
 
 
+_VALUE = re.compile(r'"[^"]*"|(?<=[=,])[^\s,={}"<>]+')
+_PLAIN = re.compile(r"[A-Za-z][\w-]*|-?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+def _quoted(value: re.Match[str]) -> str:
+    """Returns the text of a value in quotes, unless it is a word, a number, or has quotes."""
+    text = value[0]
+    return text if text[0] == '"' or _PLAIN.fullmatch(text) else f'"{text}"'
+
+
 def _read(text: str) -> list[ArgSpec]:
+    """Reads pipeline text. File names need no quotes. Raises PipelineError."""
     try:
-        return list(parse_pipeline("".join(text.split("\n")).strip()))
-    except ArgSpecParseError as error:  # a BaseException upstream
-        reason = str(error).splitlines()[-1].strip()
-        raise PipelineError(f"cannot read the pipeline {text!r}: {reason}") from None
+        return list(parse_pipeline(_VALUE.sub(_quoted, "".join(text.split("\n")).strip())))
+    except ArgSpecParseError as error:  # a BaseException upstream; a place, the text, a caret, the reason
+        _, place, line, _, reason = str(error).splitlines()
+        at = line[int(place.rpartition(":")[2]) - 1 :]
+        raise PipelineError(f"cannot read the pipeline {text!r} at {at!r}: {reason.strip()}") from None
 
 
 def _suggestion(name: str, known: list[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from xdsl.context import Context
@@ -97,8 +98,20 @@ class VerifyLevelPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         errors = tuple(border_violations(op, self.level))
         if errors:
+            errors[0].reason += _advice(op, self.level)
             errors[0].others = errors[1:]
             raise errors[0]
+
+
+def _advice(module: ModuleOp, level: Level) -> str:
+    """Returns which pipelines lower `module`, if it is at a level below `level`; else an empty text."""
+    levels = [*BORDERS]
+    for start in levels[levels.index(level) + 1 :]:
+        if all(BORDERS[start].allows(op.name) for op in module.walk()):
+            below = levels[levels.index(start) :]
+            pipelines = ",".join(f"{a}-to-{b}" for a, b in pairwise(below))
+            return f"; the program is at the {start} level" + (f": run {pipelines}" if pipelines else "")
+    return ""
 
 
 def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:

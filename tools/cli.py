@@ -75,6 +75,12 @@ def _program_options(
                 help="The passes to run in place of the default ones, plugins among them, with"
                 " verify-level{level=...} where a level is reached.",
             ),
+            click.option(
+                "--insert",
+                multiple=True,
+                metavar="PASS:after=NAME",
+                help="Add a pass, a plugin's say, to the default ones, after (or before=) the pass NAME.",
+            ),
             click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
             model_commands.PREPACK_WEIGHTS,
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),

@@ -12,7 +12,8 @@ from click.core import ParameterSource
 
 from . import model_commands
 
-_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "prepack_weights"}
+_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "insert"}
+_COMPILER |= {"prepack_weights"}
 """The options of `compile_captured`."""
 
 

@@ -89,7 +89,8 @@ def _check_host(function: Operation) -> None:
     """Refuse what is neither a kernel nor a host function that launches kernels: it would be missing in the CUDA."""
     for op in function.walk():
         if op.dialect_name() not in ("kernel", "func") and op.name not in _HOST:
-            raise refused(op, "is not of the kernel level", BorderError)
+            advice = "run tensor-to-loop,loop-to-tile,tile-to-kernel on a program of the tensor level"
+            raise refused(op, f"is not of the kernel level: {advice}", BorderError)
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:

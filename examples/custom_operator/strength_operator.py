@@ -1,17 +1,19 @@
-"""An operator of `torch.library` and an op of a dialect, of somebody else's: what each of them computes."""
+"""An operator of `torch.library` from the outside: an op, its decomposition, its interpreter and its lowering."""
 
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.arith import AddfOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from deplodock.dialects.tensor.builder import Builder
 from deplodock.passes.convert.torch_to_tensor.registry import decomposes
-
-
-@decomposes("strength.twice")
-def twice(b: Builder, self: SSAValue) -> SSAValue:
-    """The operator at the tensor level: every pass below knows it then."""
-    return b.scaled(b.working(self), 2)
+from deplodock.passes.rewriting import rewrite_module
 
 
 @irdl_op_definition
@@ -26,9 +28,16 @@ class TwiceOp(IRDLOperation):
 Strength = Dialect("strength", [TwiceOp])
 
 
+@decomposes("strength.twice")
+def twice(b: Builder, self: SSAValue) -> SSAValue:
+    """Converts the PyTorch operator to the op of the dialect, in the type that is computed in."""
+    x = b.working(self)
+    return b.insert(TwiceOp(operands=[x], result_types=[x.type]))
+
+
 @register_impls
 class StrengthFunctions(InterpreterFunctions):
-    """What the op computes, in a scalar domain: floats, float64, or numbers modulo two primes."""
+    """Computes the op in a scalar domain: floats, float64, or numbers modulo two primes."""
 
     def __init__(self, domain, sizes) -> None:
         self.domain = domain
@@ -36,3 +45,24 @@ class StrengthFunctions(InterpreterFunctions):
     @impl(TwiceOp)
     def twice(self, interpreter: Interpreter, op: TwiceOp, args: tuple) -> tuple:
         return (self.domain.binary("arith.addf", args[0], args[0], op.result.type.element_type),)
+
+
+class LowerTwice(RewritePattern):
+    """Replaces `strength.twice %x` by `arith.addf %x, %x`."""
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: TwiceOp, rewriter: PatternRewriter, /) -> None:
+        rewriter.replace(op, AddfOp(op.source, op.source))
+
+
+@dataclass(frozen=True)
+class LowerStrengthPass(ModulePass):
+    """Lowers the ops of the dialect to the payload, which all levels below compute with."""
+
+    name = "lower-strength"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        rewrite_module(op, [LowerTwice()])
+
+
+INSERTION = "lower-strength:after=convert-torch-to-tensor"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,39 @@ def test_an_operator_of_somebody_else(tmp_path: Path) -> None:
     assert "strength.twice" in done.stderr
 
 
+def test_a_pass_of_somebody_else_is_part_of_every_compilation(tmp_path: Path) -> None:
+    """The entry point puts the lowering into the default pipeline: of the command line, of `compile` and of
+    `torch.compile`. Without it the op of the plugin is refused at the border of the tensor level."""
+    example = EXAMPLE.parent / "custom_operator"
+    declared = declared_entry_points(example)
+    environment = install(tmp_path, declared, example)
+    line = [str(BIN / "deplodock"), "compile", str(example / "program.py"), "--ir", "tensor", "-vv"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lowering = done.stdout[done.stdout.index(">>> t:lower-strength") :]
+    assert "-    %0 = strength.twice %x" in lowering
+    assert re.search(r"\+ .*arith.addf %x, %x", lowering)
+    code = f"""
+import runpy, torch, deplodock
+runpy.run_path({str(example / "program.py")!r})
+x = torch.randn(8)
+for f in (deplodock.compile(torch.ops.strength.twice, (x,), target="cpu"),
+          torch.compile(torch.ops.strength.twice, backend="deplodock", options={{"target": "cpu"}})):
+    torch.testing.assert_close(f(x), x * 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "strength_reduction-0.1.0.dist-info" / "entry_points.txt").write_text(
+        declared.replace("[deplodock.insertions]", "[other]")
+    )
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "strength.twice: not legal at the tensor level" in done.stderr
+    line += ["--insert", "lower-strength:before=tensor-emulate-float8"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_plugin_that_cannot_be_imported_is_named_with_its_line(tmp_path: Path) -> None:
     environment = install(tmp_path, "[deplodock.passes]\nbroken = strength_broken:Pass\n")
     (tmp_path / "strength_broken.py").write_text("import os\n\nraise KeyError('gone')\n")
@@ -148,4 +182,4 @@ def test_a_plugin_may_not_take_a_name_in_use(tmp_path: Path, kind: str, name: st
 
 @pytest.mark.parametrize("example", ["out_of_tree", "custom_operator"])
 def test_the_example_is_small(example: str) -> None:
-    assert sum(path.read_text().count("\n") for path in (EXAMPLE.parent / example).glob("*.*")) < 100
+    assert sum(path.read_text().count("\n") for path in (EXAMPLE.parent / example).glob("*.*")) <= 140
