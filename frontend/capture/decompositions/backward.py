@@ -148,19 +148,19 @@ def _zeros(size: Sequence[int], dtype: torch.dtype | None = None, device: Any = 
     return torch.zeros(size, dtype=dtype, device=device)
 
 
-BACKWARD: dict[Any, Callable[..., Any]] = {
-    aten.avg_pool2d_backward.default: partial(_average_pool, 2),
-    aten.avg_pool3d_backward.default: partial(_average_pool, 3),
-    aten._adaptive_avg_pool2d_backward.default: partial(_adaptive_average_pool, 2),
-    aten._adaptive_avg_pool3d_backward.default: partial(_adaptive_average_pool, 3),
-    aten.adaptive_max_pool2d_backward.default: partial(_max_pool, 2),
-    aten.adaptive_max_pool3d_backward.default: partial(_max_pool, 3),
-    aten.max_pool3d_with_indices_backward.default: partial(_max_pool, 3),
-    aten.replication_pad1d_backward.default: _replicated,
-    aten.replication_pad2d_backward.default: _replicated,
-    aten.replication_pad3d_backward.default: _replicated,
-    aten.masked_scatter_backward.default: _masked_scatter,
-    aten._cdist_backward.default: _cdist,
-    aten._pdist_backward.default: _pdist,
-    aten._efficientzerotensor.default: _zeros,
+BACKWARD: dict[str, Callable[..., Any]] = {
+    "avg_pool2d_backward.default": partial(_average_pool, 2),
+    "avg_pool3d_backward.default": partial(_average_pool, 3),
+    "_adaptive_avg_pool2d_backward.default": partial(_adaptive_average_pool, 2),
+    "_adaptive_avg_pool3d_backward.default": partial(_adaptive_average_pool, 3),
+    "adaptive_max_pool2d_backward.default": partial(_max_pool, 2),
+    "adaptive_max_pool3d_backward.default": partial(_max_pool, 3),
+    "max_pool3d_with_indices_backward.default": partial(_max_pool, 3),
+    "replication_pad1d_backward.default": _replicated,
+    "replication_pad2d_backward.default": _replicated,
+    "replication_pad3d_backward.default": _replicated,
+    "masked_scatter_backward.default": _masked_scatter,
+    "_cdist_backward.default": _cdist,
+    "_pdist_backward.default": _pdist,
+    "_efficientzerotensor.default": _zeros,
 }

@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch._C import DispatchKey
 
+from .operators import by_operator
 from .sampling import ANTIALIASED, SAMPLING
 
 Tensor = torch.Tensor
-aten: Any = torch.ops.aten
 
 
 @contextmanager
 def above_autograd() -> Generator[None]:
     """While it is open, a traced program that is differentiated has the parts of these operators."""
     with ExitStack() as stack:
-        for operator, made in DIFFERENTIABLE.items():
+        for operator, made in by_operator(DIFFERENTIABLE).items():
             stack.callback(operator._dispatch_cache.clear)
             stack.enter_context(patch.dict(operator.py_kernels, {DispatchKey.Autograd: made}))
             operator._dispatch_cache.clear()
@@ -60,13 +60,13 @@ def _embedding_bag(
     return found[:bags], bag, count[:bags], count[:bags]
 
 
-BAGS: dict[Any, Callable[..., Any]] = {
-    aten._embedding_bag.default: _embedding_bag,
-    aten._embedding_bag_forward_only.default: _embedding_bag,
+BAGS: dict[str, Callable[..., Any]] = {
+    "_embedding_bag.default": _embedding_bag,
+    "_embedding_bag_forward_only.default": _embedding_bag,
 }
 
-DIFFERENTIABLE: dict[Any, Callable[..., Any]] = {
+DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     **ANTIALIASED,
     **SAMPLING,
-    aten._embedding_bag.default: _embedding_bag,
+    "_embedding_bag.default": _embedding_bag,
 }

@@ -14,7 +14,6 @@ import torch
 from ....errors import ShapeError
 
 Tensor = torch.Tensor
-aten: Any = torch.ops.aten
 
 
 def _computed(x: Tensor) -> torch.dtype:
@@ -95,17 +94,17 @@ def _rrelu(
     return self * slope, slope
 
 
-DISTRIBUTIONS: dict[Any, Callable[..., Any]] = {
-    aten.bernoulli.default: _bernoulli,
-    aten.bernoulli.Tensor: _bernoulli,
-    aten.bernoulli.p: _bernoulli,
-    aten.geometric.default: _geometric,
-    aten.multinomial.default: _multinomial,
-    aten.normal.Tensor_Tensor: _normal_of_tensors,
-    aten.normal.Tensor_float: _normal_of_tensors,
-    aten.normal.float_Tensor: _normal_of_tensors,
-    aten.normal.float_float: _normal_of_numbers,
-    aten.normal_functional.default: _normal,
-    aten.rrelu_with_noise_functional.default: _rrelu,
-    aten.uniform.default: _uniform,
+DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
+    "bernoulli.default": _bernoulli,
+    "bernoulli.Tensor": _bernoulli,
+    "bernoulli.p": _bernoulli,
+    "geometric.default": _geometric,
+    "multinomial.default": _multinomial,
+    "normal.Tensor_Tensor": _normal_of_tensors,
+    "normal.Tensor_float": _normal_of_tensors,
+    "normal.float_Tensor": _normal_of_tensors,
+    "normal.float_float": _normal_of_numbers,
+    "normal_functional.default": _normal,
+    "rrelu_with_noise_functional.default": _rrelu,
+    "uniform.default": _uniform,
 }

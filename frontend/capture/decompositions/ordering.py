@@ -12,10 +12,10 @@ from torch._decomp import decomposition_table
 
 from ....errors import ShapeError, UnsupportedError
 from .backward import along, wide
+from .operators import operator_named
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
-aten: Any = torch.ops.aten
 
 
 def _at(x: Tensor, dim: int, number: Tensor, keepdim: bool) -> Pair:
@@ -130,29 +130,30 @@ def _bucketize(self: Tensor | float, boundaries: Tensor, *, out_int32: bool = Fa
     return _searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
-def _triangle_indices(operator: Any) -> Callable[..., Tensor]:
+def _triangle_indices(name: str) -> Callable[..., Tensor]:
     """PyTorch's decomposition, which divides by the number of columns."""
-    made = decomposition_table[operator]
 
     def indices(row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, **where: Any) -> Tensor:
-        return made(row, col, offset, dtype=dtype, **where) if row * col else torch.zeros((2, 0), dtype=dtype)
+        if not row * col:
+            return torch.zeros((2, 0), dtype=dtype)
+        return decomposition_table[operator_named(name)](row, col, offset, dtype=dtype, **where)
 
     return indices
 
 
-ORDERING: dict[Any, Callable[..., Any]] = {
-    aten.kthvalue.default: _kthvalue,
-    aten.median.default: _median_of_all(False),
-    aten.median.dim: _median_along(False),
-    aten.nanmedian.default: _median_of_all(True),
-    aten.nanmedian.dim: _median_along(True),
-    aten.mode.default: _mode,
-    aten.histc.default: _histc,
-    aten.nonzero_static.default: _nonzero_static,
-    aten.searchsorted.Tensor: _searchsorted,
-    aten.searchsorted.Scalar: _searchsorted,
-    aten.bucketize.Tensor: _bucketize,
-    aten.bucketize.Scalar: _bucketize,
-    aten.tril_indices.default: _triangle_indices(aten.tril_indices.default),
-    aten.triu_indices.default: _triangle_indices(aten.triu_indices.default),
+ORDERING: dict[str, Callable[..., Any]] = {
+    "kthvalue.default": _kthvalue,
+    "median.default": _median_of_all(False),
+    "median.dim": _median_along(False),
+    "nanmedian.default": _median_of_all(True),
+    "nanmedian.dim": _median_along(True),
+    "mode.default": _mode,
+    "histc.default": _histc,
+    "nonzero_static.default": _nonzero_static,
+    "searchsorted.Tensor": _searchsorted,
+    "searchsorted.Scalar": _searchsorted,
+    "bucketize.Tensor": _bucketize,
+    "bucketize.Scalar": _bucketize,
+    "tril_indices.default": _triangle_indices("tril_indices.default"),
+    "triu_indices.default": _triangle_indices("triu_indices.default"),
 }

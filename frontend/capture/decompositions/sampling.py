@@ -19,6 +19,7 @@ from torch._decomp import decomposition_table
 from torch._decomp.decompositions import upsample_compute_output_size  # pyright: ignore
 
 from ....errors import UnsupportedError
+from .operators import operator_named
 
 Tensor = torch.Tensor
 Taps = list[tuple[Tensor, Tensor | float]]
@@ -91,9 +92,9 @@ def _grid_sampler(
     return reduce(torch.add, found).to(input.dtype)
 
 
-SAMPLING: dict[Any, Callable[..., Any]] = {
-    aten.grid_sampler_2d.default: _grid_sampler,
-    aten.grid_sampler_3d.default: _grid_sampler,
+SAMPLING: dict[str, Callable[..., Any]] = {
+    "grid_sampler_2d.default": _grid_sampler,
+    "grid_sampler_3d.default": _grid_sampler,
 }
 
 
@@ -149,13 +150,13 @@ def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return made
 
 
-ANTIALIASED: dict[Any, Callable[..., Tensor]] = {
-    aten._upsample_bilinear2d_aa.default: _resized(_triangle),
-    aten._upsample_bicubic2d_aa.default: _resized(_cubic),
+ANTIALIASED: dict[str, Callable[..., Tensor]] = {
+    "_upsample_bilinear2d_aa.default": _resized(_triangle),
+    "_upsample_bicubic2d_aa.default": _resized(_cubic),
 }
 
 
-def _nearest(target: Any, offset: float) -> Callable[..., Tensor]:
+def _nearest(name: str, offset: float) -> Callable[..., Tensor]:
     """The nearest element for each of another size, of which place `offset` is meant: each element several times, or
     each of several, where it is one of these along all dimensions; else as PyTorch looks it up."""
 
@@ -167,7 +168,7 @@ def _nearest(target: Any, offset: float) -> Callable[..., Tensor]:
             known = isinstance(size, int) and isinstance(new, int)
             moved = _at(found, dim, _places(size, new, scale, offset)) if known else None
             if moved is None:
-                return decomposition_table[target](self, output_size, scale_factors)
+                return decomposition_table[operator_named(name)](self, output_size, scale_factors)
             found = moved
         return found.clone() if found is self else found
 
@@ -191,8 +192,8 @@ def _at(x: Tensor, dim: int, places: list[int]) -> Tensor | None:
     return aten.slice.Tensor(x, dim, first, places[-1] + 1, step)
 
 
-NEAREST_ELEMENTS: dict[Any, Callable[..., Tensor]] = {
-    overload: _nearest(overload, offset)
-    for offset, name in ((0.0, "upsample_nearest"), (0.5, "_upsample_nearest_exact"))
-    for overload in (getattr(aten, f"{name}{n}d").vec for n in (1, 2, 3))
+NEAREST_ELEMENTS: dict[str, Callable[..., Tensor]] = {
+    (name := f"{kind}{n}d.vec"): _nearest(name, offset)
+    for offset, kind in ((0.0, "upsample_nearest"), (0.5, "_upsample_nearest_exact"))
+    for n in (1, 2, 3)
 }

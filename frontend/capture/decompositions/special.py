@@ -16,12 +16,10 @@ from sympy import bernoulli
 from ....errors import UnsupportedError
 
 Tensor = torch.Tensor
-aten: Any = torch.ops.aten
-
 SPECIAL: dict[Any, Callable[..., Tensor]] = {}
 
 
-def _of(*operators: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def _of(*operators: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Enter a function of f64 tensors as the decomposition of `operators`, whose result is a float of their type."""
 
     def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -32,7 +30,7 @@ def _of(*operators: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tens
             found = function(*(v.to(torch.float64) if isinstance(v, Tensor) else v for v in args))
             return found.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
-        SPECIAL.update({operator.default: made for operator in operators})
+        SPECIAL.update({f"{operator}.default": made for operator in operators})
         return function
 
     return enter
@@ -62,7 +60,7 @@ def _near(x: Tensor) -> Tensor:
     return (x - x.round()) * pi
 
 
-@_of(aten.lgamma)
+@_of("lgamma")
 def _lgamma(x: Tensor) -> Tensor:
     left = x < 0.5
     y = torch.where(left, 1 - x, x)  # reflected to y >= 0.5
@@ -75,7 +73,7 @@ def _lgamma(x: Tensor) -> Tensor:
     return torch.where((x <= 0) & _is_whole(x) | (x.abs() == inf), inf, found)
 
 
-@_of(aten.digamma)
+@_of("digamma")
 def _digamma(x: Tensor) -> Tensor:
     left = x < 0
     y = torch.where(left, 1 - x, x)
@@ -88,7 +86,7 @@ def _digamma(x: Tensor) -> Tensor:
     return torch.where(x == 0, torch.copysign(torch.full_like(x, inf), -x), found)
 
 
-@_of(aten.special_zeta)
+@_of("special_zeta")
 def _zeta(s: Tensor, q: Tensor) -> Tensor:
     """The Hurwitz zeta function for s > 1, by Euler and Maclaurin; for q <= 0 sums what is defined.
 
@@ -110,7 +108,7 @@ def _zeta(s: Tensor, q: Tensor) -> Tensor:
     return torch.where(undefined, nan, total)
 
 
-@_of(aten.polygamma)
+@_of("polygamma")
 def _polygamma(n: int, x: Tensor) -> Tensor:
     if not 0 <= n <= 60:
         raise UnsupportedError(f"the polygamma function of order {n} is not supported, only 0 to 60", argument="n")
@@ -132,7 +130,7 @@ _ERFINV = (
 """Giles' approximation of erfinv(y) / y in -log(1 - y^2) - 2.5, and where that is above 5 in its root - 3."""
 
 
-@_of(aten.erfinv)
+@_of("erfinv")
 def _erfinv(y: Tensor) -> Tensor:
     """Giles' approximation, then two steps of Newton's method."""
     size = -((1 - y) * (y + 1)).log()
@@ -143,7 +141,7 @@ def _erfinv(y: Tensor) -> Tensor:
     return torch.where(y.abs() < 1, x, edge)
 
 
-@_of(aten.special_erfcx)
+@_of("special_erfcx")
 def _erfcx(x: Tensor) -> Tensor:
     """exp(x^2) erfc(x). From 1 on, the trapezoidal rule with the residue at its pole (Matta and Reichel, "Uniform
     computation of the error function and other related functions", 1971)."""
@@ -159,14 +157,14 @@ def _erfcx(x: Tensor) -> Tensor:
     return torch.where(x.isnan(), x, found)
 
 
-@_of(aten.erfc)
+@_of("erfc")
 def _erfc(x: Tensor) -> Tensor:
     size = x.abs()
     tail = _erfcx(size) * (-size * size).exp()
     return torch.where(size < 1, 1 - x.erf(), torch.where(x < 0, 2 - tail, tail))
 
 
-@_of(aten.special_ndtri)
+@_of("special_ndtri")
 def _ndtri(p: Tensor) -> Tensor:
     """The inverse of the normal distribution function: a start (A&S 26.2.23), then Newton on its logarithm, which has
     the same relative precision everywhere in the tail."""
@@ -203,14 +201,14 @@ def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
 
 
 for _operators, _function, *_rest in (
-    ((aten.i0, aten.special_modified_bessel_i0), _bessel_i, 0, False),
-    ((aten.special_i0e,), _bessel_i, 0, True),
-    ((aten.special_i1, aten.special_modified_bessel_i1), _bessel_i, 1, False),
-    ((aten.special_i1e,), _bessel_i, 1, True),
+    (("i0", "special_modified_bessel_i0"), _bessel_i, 0, False),
+    (("special_i0e",), _bessel_i, 0, True),
+    (("special_i1", "special_modified_bessel_i1"), _bessel_i, 1, False),
+    (("special_i1e",), _bessel_i, 1, True),
 ):
     _of(*_operators)(lambda x, function=_function, rest=_rest: function(x, *rest))
 
 
-@_of(aten.special_spherical_bessel_j0)
+@_of("special_spherical_bessel_j0")
 def _spherical_bessel_j0(x: Tensor) -> Tensor:
     return torch.where(x == 0, 1.0, torch.where(x.abs() == inf, 0.0, x.sin() / x))

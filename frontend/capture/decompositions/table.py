@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, wraps
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,59 +17,51 @@ from ....dialects.torch import SCHEMAS
 from ....passes.convert.torch_to_tensor.registry import get_decompositions
 from ..importer import overload_name
 from . import DECOMPOSITIONS
+from .operators import by_operator, operators_named
 
-aten: Any = torch.ops.aten
+Made = Callable[..., Any]
+"""A decomposition."""
 
-
-def _named(names: str) -> tuple[Any, ...]:
-    """The operators of ATen, or overloads of them, with these names."""
-    return tuple(attrgetter(name)(aten) for name in names.split())
-
-
-_FILTERS = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d)
+_FILTERS = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 """Interpolations, which round integers in their own way."""
 
 _RARE = (
     *_FILTERS,
-    *_named(
-        """
-        as_strided_copy batch_norm_backward _native_batch_norm_legit_functional _batch_norm_with_update_functional
-        _native_batch_norm_legit _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-        cauchy dist exponential gelu isinf ldexp linalg_vector_norm log_normal max_pool2d_with_indices_backward
-        narrow_copy native_layer_norm permute_copy repeat rrelu_with_noise_backward unbind_copy upsample_nearest1d
-        upsample_nearest2d upsample_nearest3d view_copy
-        """
-    ),
+    *"""
+    as_strided_copy batch_norm_backward _native_batch_norm_legit_functional _batch_norm_with_update_functional
+    _native_batch_norm_legit _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d cauchy dist
+    exponential gelu isinf ldexp linalg_vector_norm log_normal max_pool2d_with_indices_backward narrow_copy
+    native_layer_norm permute_copy repeat rrelu_with_noise_backward unbind_copy upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d view_copy
+    """.split(),
 )
 """Operators that PyTorch decomposes for its compiler, though not by default for an export."""
 
 _OF_FLOATS = (
-    *(name.default for name in _FILTERS),
-    *(name.vec for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
-    *_named(
-        """
-        _embedding_bag.default _embedding_bag_forward_only.default _prelu_kernel.default gelu.default
-        hardsigmoid.default hardswish.default lerp.Scalar lerp.Tensor max_pool2d_with_indices_backward.default
-        native_group_norm.default native_layer_norm.default
-        """
-    ),
+    *(f"{name}.default" for name in _FILTERS),
+    *(f"{name}.vec" for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
+    *"""
+    _embedding_bag.default _embedding_bag_forward_only.default _prelu_kernel.default gelu.default hardsigmoid.default
+    hardswish.default lerp.Scalar lerp.Tensor max_pool2d_with_indices_backward.default native_group_norm.default
+    native_layer_norm.default
+    """.split(),
 )
 """Operators of which PyTorch has no kernel for integers."""
 
-_OF_NUMBERS = _named(
-    """
+_OF_NUMBERS = """
     bucketize.Tensor dot.default kthvalue.default median.default median.dim mv.default nanmedian.default
     nanmedian.dim searchsorted.Scalar searchsorted.Tensor vdot.default
-    """
-)
+""".split()
 """Operators of which PyTorch has no kernel for truth values."""
 
 
-_BAGS = (
-    aten.embedding_bag.default,
-    aten.embedding_bag.padding_idx,
-    aten._embedding_bag.default,
-    aten._embedding_bag_forward_only.default,
+_BAGS = operators_named(
+    (
+        "embedding_bag.default",
+        "embedding_bag.padding_idx",
+        "_embedding_bag.default",
+        "_embedding_bag_forward_only.default",
+    )
 )
 """Operators of which only the first result is right; where another one is read they stay, and are refused by name."""
 
@@ -79,12 +70,10 @@ _BAGS = (
 def decomposition_table(also: Collection[Any] = ()) -> Mapping[Any, Callable[..., Any]]:
     """Operator -> how it is made of others, of all that are not ours, and of those of ours that are in `also`; without
     those that PyTorch takes apart before it looks at a table."""
-    table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(_RARE)}
-    table = {t: made for t, made in table.items() if not is_ours(t) or t in also} | DECOMPOSITIONS
-    for target in _OF_FLOATS:
-        table[target] = _refusing(table[target], lambda x: not x.is_floating_point())
-    for target in _OF_NUMBERS:
-        table[target] = _refusing(table[target], lambda x: x.dtype == torch.bool)
+    table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(operators_named(_RARE))}
+    table = {t: made for t, made in table.items() if not is_ours(t) or t in also} | by_operator(DECOMPOSITIONS)
+    _refuse(table, _OF_FLOATS, lambda x: not x.is_floating_point())
+    _refuse(table, _OF_NUMBERS, lambda x: x.dtype == torch.bool)
     return table
 
 
@@ -122,6 +111,13 @@ def is_ours(target: Any) -> bool:
         return False
     name = overload_name(target)
     return name in SCHEMAS and name in get_decompositions()
+
+
+def _refuse(table: dict[Any, Made], names: Iterable[str], refused: Callable[[torch.Tensor], bool]) -> None:
+    """Restricts the decompositions of the operators `names`, as far as the table has one."""
+    for target in operators_named(names):
+        if target in table:
+            table[target] = _refusing(table[target], refused)
 
 
 def _refusing(function: Callable[..., Any], refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
