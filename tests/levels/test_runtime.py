@@ -345,7 +345,7 @@ def test_a_checked_program_is_waited_for(stub_cuda, monkeypatch) -> None:
         raise RuntimeError("CUDA error: unspecified launch failure\nand more")
 
     plain(*args), monkeypatch.setattr(Stream, "synchronize", stopped), plain(*args)
-    with pytest.raises(ExecutionError, match="stopped, by an assertion .*: CUDA error: unspecified launch failure$"):
+    with pytest.raises(ExecutionError, match="stopped, by an assertion .*: CUDA error: unspecified launch failure; "):
         checked(*args)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from . import cupy_stub, libcuda, torch_stub
 from .state import DEVICE, Device, StubError, reset
+from .torch_stub import OnDevice
 
-__all__ = ["DEVICE", "Device", "StubError", "install"]
+__all__ = ["DEVICE", "Device", "OnDevice", "StubError", "install"]
 
 
 def install(put: Callable[[Any, str, Any], object], **device: Any) -> torch_stub.OnDevice:

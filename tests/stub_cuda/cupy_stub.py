@@ -10,14 +10,29 @@ from typing import Any
 from deplodock.backend.cuda.kernel_texts import entries
 
 from .launches import Request, Source, check, read_parameters
-from .state import CAPTURE_ERROR, DEVICE, StubError
+from .state import CAPTURE_ERROR, DEVICE, INVALID_CONTEXT, LAUNCH_FAILED, StubError
 
 MAX_DYNAMIC_SHARED = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
 
 
 class CUDADriverError(RuntimeError):
-    """What CuPy raises for an error of the driver."""
+    """CuPy's error for a `status` of the driver."""
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+_TEXTS = {
+    INVALID_CONTEXT: "CUDA_ERROR_INVALID_CONTEXT: invalid device context",
+    LAUNCH_FAILED: "CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+}
+
+
+def _check_status() -> None:
+    if status := DEVICE.status():
+        raise CUDADriverError(_TEXTS[status], status)
 
 
 LOADING: list[tuple[Any, str]] = []
@@ -30,7 +45,7 @@ class Function:
     pointers: dict[int, Function] = {}
 
     def __init__(self, source: Source, name: str) -> None:
-        self.source, self.name, self.allowed, self.device = source, name, 0, Device.current
+        self.source, self.name, self.allowed, self.device = source, name, 0, Device.current()
         self.ptr = 0x1000 + len(Function.pointers)
         Function.pointers[self.ptr] = self
 
@@ -46,8 +61,8 @@ class Function:
     def run(self, request: Request, handle: int) -> None:
         """Check a launch and do it, on the stream with that handle."""
         checked = check(self.source, request)
-        if Device.current != self.device:
-            raise StubError(f"a launch on device {Device.current} of what is loaded on device {self.device}")
+        if Device.current() != self.device:
+            raise StubError(f"a launch on device {Device.current()} of what is loaded on device {self.device}")
         if handle != DEVICE.stream.cuda_stream:
             raise StubError(f"a launch on stream {handle}; torch's current one is {DEVICE.stream.cuda_stream}")
         DEVICE.launches.append(request)
@@ -62,6 +77,8 @@ class Module:
         """Raises CUDADriverError for what is no code for the device."""
         if DEVICE.capturing is not None:
             raise CUDADriverError(CAPTURE_ERROR)
+        DEVICE.bind()  # CuPy ensures a context
+        _check_status()
         if not isinstance(cubin, bytes) or cubin[:4] != b"\x7fELF":
             raise CUDADriverError("CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid")
         (flags,) = struct.unpack_from("<I", cubin, 48)
@@ -80,9 +97,12 @@ class Module:
 
 
 class Device:
-    """One of two devices as a context. torch's tensors are on the first."""
+    """One of two devices as a context manager. torch's tensors are on the first."""
 
-    current = 0
+    @staticmethod
+    def current() -> int:
+        """Returns the number of the calling thread's device."""
+        return getattr(DEVICE.thread, "device", 0)
 
     def __init__(self, device: int = 0) -> None:
         if device not in (0, 1):
@@ -90,11 +110,18 @@ class Device:
         self._device = device
 
     def __enter__(self) -> Device:
-        self._before, Device.current = Device.current, self._device
+        self._before = Device.current()
+        if self._before != self._device:
+            self.use()
         return self
 
     def __exit__(self, *_: object) -> None:
-        Device.current = self._before
+        Device(self._before).use()
+
+    def use(self) -> None:
+        """Makes the device the thread's, and its context current: cudaSetDevice."""
+        DEVICE.thread.device = self._device
+        DEVICE.bind()
 
 
 class ExternalStream:
@@ -106,6 +133,7 @@ class ExternalStream:
 
 
 def _set_attribute(pointer: int, attribute: int, value: int) -> None:
+    _check_status()
     function = Function.pointers[pointer]
     if attribute != MAX_DYNAMIC_SHARED or not 0 <= value <= 227 * 1024:
         raise CUDADriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
@@ -116,6 +144,7 @@ def _launch_kernel(pointer: int, *how: int) -> None:
     """cuLaunchKernel."""
     if len(how) != 10 or not all(type(n) is int for n in how) or how[9]:
         raise StubError(f"cuLaunchKernel is called with {how}")
+    _check_status()
     Function.pointers[pointer].launch(how[:3], how[3:6], how[6], how[7], how[8])
 
 

@@ -56,7 +56,7 @@ class GraphCalls:
 
     def _note(self, name: str, node: int | None = None) -> int:
         self.calls.append((name, node))
-        return INVALID_VALUE if name == self.refuses else 0
+        return INVALID_VALUE if name == self.refuses else DEVICE.status()
 
     def cuGraphCreate(self, result: Any, flags: int) -> int:
         if flags:

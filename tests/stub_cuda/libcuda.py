@@ -84,6 +84,8 @@ class Library(GraphCalls):
 
     def cuTensorMapEncodeTiled(self, result: Any, kind: Any, rank: Any, address: Any, *rest: Any) -> int:
         """Encodes the number of what it was called with. The types are those of the C declaration."""
+        if status := DEVICE.status():
+            return status
         extents, strides, box, steps, *modes = rest
         u32, u64 = ctypes.c_uint32, ctypes.c_uint64
         words = [(result, ctypes.c_void_p), (rank, u32), (address, ctypes.c_void_p)]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import local
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+INVALID_CONTEXT, LAUNCH_FAILED = 201, 719
+"""CUresult of a call from a thread without a current context, and of every call after a kernel has trapped."""
 
 CAPTURE_ERROR = "CUDA error: operation not permitted when stream is capturing"
 
@@ -87,10 +91,24 @@ class Device:
     launches: list[Any] = field(default_factory=list[Any])
     execute: bool = True
     may_wait: bool = True
+    warned: bool = False
     opened: int = 0
+    thread: local = field(default_factory=local)
+    lost: bool = False
+
+    def bind(self) -> None:
+        """Makes the context current in the calling thread. Functions of PyTorch do not: in which of them the real one
+        does depends on its version and on the state of its allocator."""
+        self.thread.bound = True
+
+    def status(self) -> int:
+        """Returns the status of a call of the driver in the calling thread."""
+        return LAUNCH_FAILED if self.lost else 0 if hasattr(self.thread, "bound") else INVALID_CONTEXT
 
     def synchronise(self, what: str) -> None:
-        """The host waits for the device. An error while a graph is captured."""
+        """The host waits for the device. An error while a graph is captured, or after a kernel has trapped."""
+        if self.lost:
+            raise RuntimeError("CUDA error: unspecified launch failure\nCompile with ...")
         if self.capturing is not None:
             raise RuntimeError(f"{CAPTURE_ERROR} ({what})")
         if not self.may_wait:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -148,6 +149,12 @@ class _Streams:
     made = 0
 
 
+def _set_sync_debug_mode(mode: str) -> None:
+    if not DEVICE.warned:
+        warnings.warn("Synchronization debug mode is a prototype feature", UserWarning, stacklevel=2)
+    DEVICE.warned, DEVICE.may_wait = True, mode != "error"
+
+
 def _new_stream(*_: Any, **__: Any) -> Stream:
     _Streams.made += 1
     return Stream(0x100 + _Streams.made)
@@ -202,7 +209,7 @@ def patch(put: Callable[[Any, str, Any], object]) -> OnDevice:
         "synchronize": lambda *_: DEVICE.synchronise("torch.cuda.synchronize"),
         "empty_cache": lambda: None,
         "_sleep": lambda cycles: None,
-        "set_sync_debug_mode": lambda mode: setattr(DEVICE, "may_wait", mode != "error"),
+        "set_sync_debug_mode": _set_sync_debug_mode,
         "Stream": _new_stream,
         "stream": _on_stream,
         "Event": Event,

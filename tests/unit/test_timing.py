@@ -40,3 +40,9 @@ def test_arms_are_captured_unless_they_wait(stub_cuda) -> None:
     assert "synchronizing" in (times["item"].why or "")
     assert stub_cuda.may_wait
     assert stub_cuda.capturing is None
+
+
+def test_no_warning_about_the_mode_that_finds_waiting(stub_cuda, recwarn) -> None:
+    on_device({"sum": lambda: torch.ones(4, device="cuda").sum()}, repetitions=3)
+    assert stub_cuda.warned
+    assert not [w for w in recwarn if "Synchronization" in str(w.message)]

@@ -23,7 +23,7 @@ from ...launch_plan import EagerStep, LaunchPlan, make_plan
 from ...planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
 from ...timing import Span
 from ..machine_code import unpack
-from .driver import check_driver, driver_version
+from .driver import LOST_CONTEXT, advice, check_driver, driver_version
 from .graphs import LaunchGraph, Moving, all_addresses
 from .nvrtc import Compiled, compile_cubin, compiler_build
 from .prepared import PreparedLaunches
@@ -121,7 +121,8 @@ class CudaProgram:
                     self.functions[launch.kernel] = self._prepare(modules[found.cubin], found.entry, launch.shared)
         except self.cupy.cuda.driver.CUDADriverError as error:
             runs = "CUDA {}.{}".format(*driver_version())
-            raise ExecutionError(f"the driver, of {runs}, refuses code for {arch}: {error}", operator="cuda") from error
+            reason = f"the driver, of {runs}, refuses code for {arch}: {error}{advice(error.status)}"
+            raise ExecutionError(reason, operator="cuda") from error
 
     def _prepare(self, module: Any, entry: str, shared: int) -> Any:
         """The loaded function, allowed as much shared memory as it is launched with. It keeps its module."""
@@ -175,7 +176,8 @@ class CudaProgram:
         as for `LaunchGraph.launch`. Raises ExecutionError."""
         if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
             stream = self.torch.cuda.current_stream(self.device)
-            with self.cupy.cuda.Device(self.device.index):
+            with self.cupy.cuda.Device(self.device.index) as device:
+                device.use()  # see _launch_steps
                 graph = self._graph(launches, addresses, like, stream)
                 if graph is not None and graph.launch(addresses, stream, like):
                     return
@@ -193,10 +195,14 @@ class CudaProgram:
         torch, plan = self.torch, launches.plan
         scratch = self._arena(plan)
         frame, launch = launches.take(), self.cupy.cuda.driver.launchKernel
-        frame.fill(launches, [*addresses, 0 if scratch is None else scratch.data_ptr()], encode)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         try:
-            with self.cupy.cuda.Device(self.device.index):
+            with self.cupy.cuda.Device(self.device.index) as device:
+                # cuLaunchKernel and cuTensorMapEncodeTiled need a current context in the calling thread. CuPy's own
+                # launches ensure one, but this loop bypasses them. `with Device` calls nothing if the thread has that
+                # device already, with or without a context. `use` is cudaSetDevice, which makes the context current.
+                device.use()
+                frame.fill(launches, [*addresses, 0 if scratch is None else scratch.data_ptr()], encode)
                 for step in frame.steps:
                     if clock is not None:
                         clock.append(self._event())
@@ -207,7 +213,7 @@ class CudaProgram:
                 if clock is not None:
                     clock.append(self._event())
         except self.cupy.cuda.driver.CUDADriverError as error:
-            raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
+            raise ExecutionError(f"a launch failed: {error}{advice(error.status)}", operator="cuda") from error
         launches.give_back(frame)
 
     def repeated_calls(self, *described: Any) -> Any:
@@ -266,7 +272,7 @@ class CudaProgram:
         try:
             self.torch.cuda.current_stream(self.device).synchronize()
         except RuntimeError as error:
-            reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}"
+            reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}; {LOST_CONTEXT}"
             raise ExecutionError(reason, operator="cuda") from error
 
     def _placed(self, args: Sequence[Any]) -> PreparedLaunches:

@@ -11,6 +11,17 @@ from ....errors import ExecutionError, TargetError
 Version = tuple[int, int]
 """Major and minor number of a CUDA version."""
 
+LOST_CONTEXT = "the process cannot use the GPU any more, so continue in a new process"
+"""Advice after an error that destroys the CUDA context."""
+
+_DESTROYING = (214, 700, 702, 709, 710, *range(714, 720))
+"""CUresult of errors after which every call fails: a kernel trapped, timed out or accessed memory illegally."""
+
+
+def advice(status: int) -> str:
+    """Returns the end of a message about a status of the driver: empty unless the context of the process is lost."""
+    return f"; {LOST_CONTEXT}" if status in _DESTROYING else ""
+
 
 @cache
 def library() -> Any:

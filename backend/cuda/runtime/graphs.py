@@ -18,7 +18,7 @@ from typing import Any
 
 from ....errors import ExecutionError
 from ...launch_plan import EagerStep
-from .driver import library
+from .driver import advice, library
 from .prepared import Encode, Frame, PreparedLaunches
 
 
@@ -141,4 +141,4 @@ class LaunchGraph:
 def call(name: str, *arguments: Any) -> None:
     """Call the driver. Raises ExecutionError for a status that is not success."""
     if status := getattr(library(), name)(*arguments):
-        raise ExecutionError(f"{name} fails: error {status}", operator="cuda")
+        raise ExecutionError(f"{name} fails: error {status}{advice(status)}", operator="cuda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -51,7 +52,9 @@ def _graph(torch: Any, arm: Callable[[], object]) -> Any:
     """
     graph = torch.cuda.CUDAGraph()
     try:
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():  # PyTorch calls the mode a prototype at each first use
+            warnings.filterwarnings("ignore", "Synchronization debug mode", UserWarning)
+            torch.cuda.set_sync_debug_mode("error")
         try:
             arm()
         finally:
