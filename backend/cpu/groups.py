@@ -352,6 +352,8 @@ class VectorStatements(Statements):
             return self._cast(operands[0], source, t)
         if isinstance(op, BitcastOp) and c_size(t) >= 4:
             return Expr(f"(vec<{c_type(t, writer.index)}>){whole[0].at(UNARY)}")
+        if op.name == "math.absi":
+            return call("magnitude", whole)
         if op.name == "arith.negf":
             return writer.scalars.print(op, operands)
         if (both := combined(op.name, t, operands, whole)) is not None:

@@ -195,6 +195,11 @@ INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_mi
 INLINE vec<float> larger(vec<float> a, vec<float> b) { return __builtin_ia32_maxps256(a, b); }
 INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_minps256(a, b); }
 #endif
+template <class V> INLINE V magnitude(V v) { return v < 0 ? -v : v; }
+#ifdef AVX512
+// g++ takes the magnitude of a zero-extended byte, as a byte again, for that of the signed byte. `asm` hides the extension.
+INLINE mask magnitude(mask v) { asm("" : "+v"(v)); return v < 0 ? -v : v; }
+#endif
 // As for single elements, NaN wins.
 template <class V> INLINE V max_nan(V a, V b) { return a != a ? a : larger(a, b); }
 template <class V> INLINE V min_nan(V a, V b) { return a != a ? a : smaller(a, b); }
