@@ -35,7 +35,9 @@ ge.Scalar bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar __lshift__.Sca
 xlogy.Scalar_Other leaky_relu hardshrink softshrink fill.Scalar""".split()
 """Operators of a tensor and a scalar."""
 
-REVERSED = ["pow.Scalar", "remainder.Scalar_Tensor", "xlogy.Scalar_Self", "float_power.Scalar"]
+REVERSED = """pow.Scalar remainder.Scalar_Tensor xlogy.Scalar_Self float_power.Scalar bitwise_and.Scalar_Tensor
+bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor bitwise_left_shift.Scalar_Tensor
+bitwise_right_shift.Scalar_Tensor""".split()
 """Operators of a scalar and a tensor."""
 
 

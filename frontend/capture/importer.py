@@ -26,6 +26,7 @@ from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.conversion import decompose
 from ...passes.convert.torch_to_tensor.random import draws
 from ...passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
+from ...passes.convert.torch_to_tensor.scalars import common_element
 from ...passes.convert.torch_to_tensor.views import DENSE
 from ...passes.torch.outline_layers import LAYER, MIN_OPS
 from .arrays import element_of, tensor_type
@@ -198,8 +199,11 @@ class GraphImporter:
             raise UnsupportedError("a generator of its own is not supported", argument="generator")
         arguments = {key: self._value(value) for key, value in named.items()}
         name = _with_numbers(name, arguments)
-        if _is_number(arguments.get("self")) and "self" in _tensors(name) and element_type(types[0]) != i1:
-            arguments["self"] = self._add_number(arguments["self"], types[0])  # `7 // x`, as PyTorch exports it
+        operands = {key: arguments[key] for key in _tensors(name) if arguments.get(key) is not None}
+        if numbers := [key for key, value in operands.items() if _is_number(value)]:  # `7 // x`, as PyTorch exports it
+            compared = element_type(types[0]) == i1  # in the type in which the operands meet
+            like = TensorType(common_element([*operands.values()]), []) if compared else types[0]
+            arguments |= {key: self._add_number(arguments[key], like) for key in numbers}
         if "generator" in SCHEMAS[name].names and draws(arguments, name):
             arguments["generator"] = self._new_generator()
         try:

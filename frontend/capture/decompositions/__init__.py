@@ -183,6 +183,15 @@ def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     return self.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
 
 
+def _masked_index(self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float) -> Tensor:
+    """Returns the elements at `indices` where `mask` is true, else `fill`. A negative index counts from the end, as in
+    PyTorch's kernel; PyTorch's decomposition takes it for 0."""
+    if not self.numel():
+        return self.new_full(aten._unsafe_index(self, indices).shape, fill)
+    inside = [None if i is None else i.clamp(-n, n - 1) for i, n in zip(indices, self.shape, strict=False)]
+    return aten._unsafe_index(self, inside).masked_fill(~mask, fill)
+
+
 def _pad_circular(self: Tensor, pad: Sequence[int]) -> Tensor:
     """From the last dimension on; a negative edge takes elements away before the rest is repeated."""
     for i in range(len(pad) // 2):
@@ -294,6 +303,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "_pdist_forward.default": _pdist,
     "_trilinear.default": _trilinear,
     "lcm.default": _lcm,
+    "_unsafe_masked_index.default": _masked_index,
     "nextafter.default": _nextafter,
     "_pad_circular.default": _pad_circular,
     "put.default": _put,

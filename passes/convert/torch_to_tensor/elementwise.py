@@ -259,16 +259,27 @@ def _xlogy(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     return b.select(b.isnan(y), y, product)
 
 
+_EITHER = "Tensor Scalar Scalar_Tensor"
+"""Overloads of an operator that takes a number as either operand."""
+
+_SHIFTS = "Tensor Tensor_Scalar Scalar_Tensor"
+"""The same overloads of a shift."""
+
+_ON_BITS = (
+    ("__and__ bitwise_and", _EITHER, arith.AndIOp, "floats have no bits here", 1),
+    ("__or__ bitwise_or", _EITHER, arith.OrIOp, "floats have no bits here", 1),
+    ("__xor__ bitwise_xor", _EITHER, arith.XOrIOp, "floats have no bits here", 1),
+    ("__lshift__ bitwise_left_shift", _SHIFTS, arith.ShLIOp, "only integers can be shifted", 2),
+    ("__rshift__ bitwise_right_shift", _SHIFTS, arith.ShRSIOp, "only integers can be shifted", 2),
+)
+"""Operators on the bits of integers: names in Python and in ATen, overloads of the second, op, the reason for a refusal
+and the least width of an integer."""
+
 _OF_TWO: Mapping[str, Function | type[Operation]] = {
-    _overloads("__and__ bitwise_and"): _of_integers(arith.AndIOp, "floats have no bits here", 1),
-    _overloads("__or__ bitwise_or"): _of_integers(arith.OrIOp, "floats have no bits here", 1),
-    _overloads("__xor__ bitwise_xor"): _of_integers(arith.XOrIOp, "floats have no bits here", 1),
-    _overloads("__lshift__") + " " + _overloads("bitwise_left_shift", "Tensor Tensor_Scalar"): _of_integers(
-        arith.ShLIOp, "only integers can be shifted", 2
-    ),
-    _overloads("__rshift__") + " " + _overloads("bitwise_right_shift", "Tensor Tensor_Scalar"): _of_integers(
-        arith.ShRSIOp, "only integers can be shifted", 2
-    ),
+    **{
+        f"{_overloads(names.split()[0])} {_overloads(names.split()[1], kinds)}": _of_integers(op, reason, least)
+        for names, kinds, op, reason, least in _ON_BITS
+    },
     _overloads("add"): lambda b, x, y, alpha: b.add(x, b.scaled(y, alpha)),
     "atan2": math.Atan2Op,
     _overloads("copysign"): math.CopySignOp,
@@ -282,7 +293,7 @@ _OF_TWO: Mapping[str, Function | type[Operation]] = {
     "maximum": Builder.maximum,
     "minimum": Builder.minimum,
     _overloads("mul"): Builder.mul,
-    _overloads("remainder", "Tensor Scalar Scalar_Tensor"): _remainder,
+    _overloads("remainder", _EITHER): _remainder,
     _overloads("rsub"): lambda b, x, y, alpha: b.sub(y, b.scaled(x, alpha)),
     _overloads("sub"): lambda b, x, y, alpha: b.sub(x, b.scaled(y, alpha)),
     _overloads("xlogy", "Tensor Scalar_Self Scalar_Other"): _xlogy,
