@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from xdsl.dialects.builtin import Float32Type, MemRefType, ModuleOp
@@ -25,7 +25,7 @@ from ..dialects.support.calls import without_calls
 from ..errors import CompileError, ExecutionError
 from .dtypes import DTYPES
 from .interpreter.domains import Array
-from .interpreter.exact import ExactDomain
+from .interpreter.exact import ExactDomain, is_opaque
 from .interpreter.running import main_function, storage
 from .reference import DomainName, run
 
@@ -137,13 +137,21 @@ class Checker:
     """Compares versions of one program: `Checker(module)`, then `after(pass_name, module)` after each pass.
 
     `seed` picks the inputs. A program at the torch level is not executed; its first version below is what later ones
-    are compared with. From the pass that places barriers on, or from the first version without any, the emulator looks
-    for races, where a host compiler is there for it.
+    are compared with. The `domain` `float` leaves the exact domain out, for passes that use laws that it does not know.
+    From the pass that places barriers on, or from the first version without any, the emulator looks for races, where a
+    host compiler is there for it.
     Raises ExecutionError for a program with more than `max_flops` operations.
     """
 
-    def __init__(self, module: ModuleOp, seed: int = 0, *, max_flops: int = MAX_FLOPS) -> None:
-        self.max_flops = max_flops
+    def __init__(
+        self,
+        module: ModuleOp,
+        seed: int = 0,
+        *,
+        max_flops: int = MAX_FLOPS,
+        domain: Literal["exact", "float"] = "exact",
+    ) -> None:
+        self.max_flops, self.domain = max_flops, domain
         self.sizes = sample_sizes(main_function(module))
         self.inputs = make_inputs(input_types(module), seed, self.sizes)
         self.loud = [a * np.asarray(_LOUD, a.dtype) if _is_float(a) else a for a in self.inputs]
@@ -156,6 +164,7 @@ class Checker:
         """Why races were not looked for."""
         self.factors = 0.0
         self.exact = ExactDomain()
+        self.opaque = set[str]()
         self._start(module)
 
     def _start(self, module: ModuleOp) -> None:
@@ -167,13 +176,15 @@ class Checker:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
         exact, real, typed = (self._run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
         loud = self._run(module, self.loud, "typed")
+        self.opaque = {op.name for op in module.walk() if is_opaque(op.name)}
         self.answer = _Answer(exact, real, typed, loud, reduction_length(module, self.sizes))
 
     def summary(self) -> str:
         """What was checked, and how often, in one line."""
         if self.answer is None:
             return "nothing was executed: the program never left the torch level"
-        how = "exactly, in its own types against float64, and on inputs 1024 times as large"
+        how = "exactly, " if self.domain == "exact" else ""
+        how += "in its own types against float64, and on inputs 1024 times as large"
         entry = f"{len(self.inputs)} inputs, {len(self.answer.typed)} results"
         if not self.checked:
             return f"none of which changed the program ({entry})"
@@ -194,9 +205,10 @@ class Checker:
         staged = any(isinstance(op, loop.StagedReduceOp) for op in module.walk())
         for chunk in (None, _CHUNK) if staged else (None,):
             how = "" if chunk is None else f", merging chunks of {chunk}"
-            exact = self._execute(pass_name, module, self.inputs, self.exact, chunk)
-            for i, (want, got) in enumerate(zip(self.answer.exact, exact, strict=True)):
-                _compare(pass_name, i, want, got, got == want, f"in the exact domain{how}")
+            if self.domain == "exact":
+                exact = self._execute(pass_name, module, self.inputs, self.exact, chunk)
+                if any(want.shape != got.shape or np.any(want != got) for want, got in zip(self.answer.exact, exact)):
+                    self._refuse_exactly(pass_name, module, exact, chunk, how)
             typed = self._execute(pass_name, module, self.inputs, "typed", chunk)
             for i, (first, real, got) in enumerate(zip(self.answer.typed, self.answer.real, typed, strict=True)):
                 if real.dtype != np.float64:
@@ -209,6 +221,21 @@ class Checker:
                 if _is_float(got):
                     fine = ~np.isfinite(want.astype(np.float64)) | np.isfinite(got.astype(np.float64))
                     _compare(pass_name, i, want, got, fine, f"for large inputs{how}")
+
+    def _refuse_exactly(
+        self, pass_name: str, module: ModuleOp, exact: list[Array], chunk: int | None, how: str
+    ) -> NoReturn:
+        """Raises ExecutionError for a result that differs in the exact domain. The message has its value in float64 and
+        the functions of the program whose laws the domain does not know."""
+        assert self.answer is not None
+        real = self._execute(pass_name, module, self.inputs, "real", chunk)
+        opaque = sorted({op.name for op in module.walk() if is_opaque(op.name)} | self.opaque)
+        note = f"; the exact domain knows no laws of {', '.join(opaque)}" if opaque else ""
+        note += "; --check-domain float compares floats only"
+        for i, (want, got) in enumerate(zip(self.answer.exact, exact, strict=True)):
+            values = self.answer.real[i], real[i]
+            _compare(pass_name, i, want, got, got == want, f"in the exact domain{how}", values, note)
+        raise AssertionError("a result differs")
 
     def _execute(
         self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
@@ -260,17 +287,49 @@ class Checker:
         self.synchronised |= not races
 
 
-def _compare(pass_name: str, i: int, want: Array, got: Array, same: Any, what: str) -> None:
-    """Raise ExecutionError where a result is not the `same`."""
+def _compare(
+    pass_name: str,
+    i: int,
+    want: Array,
+    got: Array,
+    same: Any,
+    what: str,
+    values: tuple[Array, Array] | None = None,
+    note: str = "",
+) -> None:
+    """Raises ExecutionError where a result is not the same.
+
+    Args:
+        same: Of each element, whether `got` may be the result.
+        what: Where the answer changed, for the message.
+        values: The results in float64, to be shown in place of `want` and `got`.
+        note: The end of the message.
+    """
     if want.shape != got.shape:
         raise ExecutionError(f"pass {pass_name} changed the shape of result {i}: {want.shape} to {got.shape}")
     wrong = np.argwhere(~np.asarray(same))
     if len(wrong):
-        at = tuple(int(n) for n in wrong[0])
+        places = [tuple(int(n) for n in at) for at in wrong]
+        at = places[0]
+        if values is not None:
+            at = next((p for p in places if _distance(*(float(v[p]) for v in values)) > 1e-9), at)
+        change = f"is {got[at]} instead of {want[at]}"
+        if values is not None:
+            old, new = (float(v[at]) for v in values)
+            change = f"is {new:.6g} instead of {old:.6g} in float64"
+            if _distance(old, new) < 1e-9:
+                change = f"differs, although it is {new:.6g} in float64 before and after"
         raise ExecutionError(
-            f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} is {got[at]} instead of {want[at]}"
-            f" ({len(wrong)} of {want.size} elements differ)"
+            f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} {change}"
+            f" ({len(wrong)} of {want.size} elements differ){note}"
         )
+
+
+def _distance(a: float, b: float) -> float:
+    """Returns the relative difference of two numbers; infinity where only one of them is finite."""
+    if a == b or a != a and b != b:
+        return 0.0
+    return abs(a - b) / max(abs(a), abs(b)) if math.isfinite(a) and math.isfinite(b) else math.inf
 
 
 def tolerance(first: Array, real: Array, dtype: Any, length: int, factors: float = 0.0) -> float:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, Literal, NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -124,8 +124,9 @@ class _TimePasses(Observer):
 class _CheckEach(Observer):
     """Executes the program in front of the first pass and after each one, and says in the end what that showed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, domain: Literal["exact", "float"]) -> None:
         self.seed = seed
+        self.domain: Literal["exact", "float"] = domain
         self.checker: Checker | None = None
         self.passes = 0
 
@@ -133,7 +134,7 @@ class _CheckEach(Observer):
         if self.checker is None:
             from ..backend.check_each import Checker
 
-            self.checker = Checker(module, self.seed)
+            self.checker = Checker(module, self.seed, domain=self.domain)
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.passes += 1
@@ -242,6 +243,12 @@ class DlOptMain(xDSLOptMain):
         arg_parser.add_argument("-o", "--output-file", help="where to print it; stdout if left out")
         arg_parser.add_argument("--seed", type=int, default=0, help="seed of the inputs for --check-each")
         arg_parser.add_argument(
+            "--check-domain",
+            choices=("exact", "float"),
+            default="exact",
+            help="float: --check-each compares floats only, for passes that use laws of functions such as log",
+        )
+        arg_parser.add_argument(
             "--reproducer",
             metavar="FILE",
             help="what to write when a pass fails for a reason of its own; a new temporary file if left out",
@@ -334,7 +341,7 @@ class DlOptMain(xDSLOptMain):
         if self.args.print_only_changed:
             observers.append(PrintChanges(terminal.Colored("diff", sys.stdout)))
         if self.args.check_each:
-            observers.append(_CheckEach(self.args.seed))
+            observers.append(_CheckEach(self.args.seed, self.args.check_domain))
         if self.args.print_ir_before or self.args.print_ir_after:
             observers.append(_PrintIR(self.args.print_ir_before, self.args.print_ir_after, self.args.print_debuginfo))
         if self.args.time_passes:

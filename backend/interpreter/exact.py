@@ -30,6 +30,18 @@ P = 2 * Q + 1
 products modulo P. P is 7 modulo 8, so that -1 is no square: being a square behaves like being positive. Squares are all
 numbers up to 18, log2(e) and ln(2), with which scores that may be infinite are multiplied."""
 
+ALGEBRAIC = {"arith.negf", "math.absf", "math.exp", "math.exp2", "math.expm1", "payload.round_tf32"}
+ALGEBRAIC |= {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
+ALGEBRAIC |= {"arith.maxnumf", "arith.minnumf"}
+"""Functions of floats whose laws the domain knows. Of any other function it knows only that equal operands give equal
+results."""
+
+
+def is_opaque(name: str) -> bool:
+    """Returns true if the op `name` is a function of floats that the exact domain replaces by a hash."""
+    return (name in UNARY or name in BINARY) and name not in ALGEBRAIC
+
+
 MOST_TERMS = 2048
 """Products of residues that may be added in a float64 without rounding."""
 
