@@ -127,7 +127,9 @@ def cli() -> None:
     default=None,
     help="Print the helper functions of a text, too: by default where the output is not a terminal.",
 )
-@click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
+@click.option(
+    "--emit", type=click.Choice(["standalone"]), help="standalone: one .cu (.cpp for a CPU) whose main() checks itself."
+)
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
 @click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")

@@ -111,12 +111,12 @@ class _Diffs(PrintChanges):
 
 
 def standalone(loaded: Loaded) -> str:
-    """One .cu that fills its inputs, runs and checks itself."""
-    from ..backend.cuda.standalone import emit_standalone
+    """Returns one `.cu` or `.cpp` file that fills its inputs, runs and checks itself."""
+    from ..backend.standalone import emit_standalone
 
-    compilation = loaded.compilation
-    module = compilation.at("kernel")
-    return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), compilation.cuda)
+    compilation, cpu = loaded.compilation, on_cores(loaded.compilation.target)
+    module, text = compilation.at("kernel"), compilation.cpp if cpu else compilation.cuda
+    return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), text, cpu)
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:

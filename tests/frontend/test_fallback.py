@@ -12,8 +12,8 @@ from torch import nn
 
 import deplodock
 from deplodock.backend.cuda import runtime
-from deplodock.backend.cuda.standalone import emit_standalone
 from deplodock.backend.launch_plan import EagerStep, make_plan
+from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError, UnsupportedError
 from deplodock.frontend.artifact.manifest import ArtifactError

@@ -13,12 +13,12 @@ from row_programs import FUNCTIONS, Lowered, is_close, lowered, rows
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.standalone import emit_standalone
 from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
+from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects import tile
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.support.printing import print_module

@@ -9,10 +9,10 @@ from tiny_models import tiny_config
 from torch import nn
 
 import deplodock
-from deplodock.backend.cuda.standalone import emit_standalone
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
+from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.kernel import LaunchOp
 from deplodock.dialects.support.calls import IN_PLACE, set_pairs
 from deplodock.errors import CompileError, ShapeError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ import torch
 import deplodock
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram
-from deplodock.backend.cuda.standalone import SAMPLES, emit_standalone, make_input, sample_step
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
 from deplodock.backend.launch_plan import Buffer, make_plan
+from deplodock.backend.standalone import SAMPLES, emit_standalone, make_input, sample_step
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError
 
@@ -327,3 +328,41 @@ def test_nvcc_builds_it_with_tensor_maps(with_maps, tmp_path):
     command = ["nvcc", *FLAGS, "-o", str(tmp_path / "program"), str(tmp_path / "program.cu")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def cpp() -> tuple[str, list[str]]:
+    """A program of several kernels and types for the CPU, and the command that its first lines name."""
+    f = deplodock.compile(_mixed, (torch.randn(40, 64).bfloat16(), torch.randn(64, 48).bfloat16()), target="cpu")
+    text = emit_standalone(f.compilation.at("kernel"), f.compilation.at("tensor"), f.compilation.cpp, cpu=True)
+    (command,) = re.findall(r"^//   (g\+\+ .*)$", text, re.M)
+    return text, command.split()
+
+
+def _mixed(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.softmax(torch.nn.functional.gelu(x @ w).float(), -1)
+    return y, y.argmax(0)
+
+
+def _built_and_run(text: str, command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "FILE.cpp").write_text(text)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([str(folder / "program")], capture_output=True, text=True, check=False)
+
+
+def test_a_program_for_the_cpu_checks_and_times_itself(cpp: tuple[str, list[str]], tmp_path: Path) -> None:
+    done = _built_and_run(*cpp, tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "PASS" in done.stdout
+    assert re.search(r"time: [\d.e+]+ us, the median of \d+ calls on \d+ threads", done.stdout)
+
+
+def test_a_planted_bug_of_the_cpu_is_found(cpp: tuple[str, list[str]], tmp_path: Path) -> None:
+    text, command = cpp
+    head, mark, kernels = text.partition("// --- kernels")
+    wrong = re.sub(r"store\((&\w+\[[^;]*), ", r"store(\1, 1.5f * ", kernels, count=1)
+    assert wrong != kernels
+    done = _built_and_run(head + mark + wrong, command, tmp_path)
+    assert done.returncode == 1
+    assert "FAIL" in done.stdout

@@ -14,12 +14,12 @@ from torch import nn
 import deplodock
 from deplodock.backend.check_each import Checker
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.standalone import emit_standalone
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
 from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
+from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.loop.work import count_flops
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.support.parsing import make_context, parse_module

@@ -1,20 +1,5 @@
-
-#include <cuda_runtime.h>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
-
-// --- host helpers
 struct Half { unsigned short bits; };
 struct Brain { unsigned short bits; };
-
-inline void must(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
-  std::exit(2);
-}
 
 inline unsigned long long random_word(unsigned long long stream, unsigned long long i) {
   unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + stream * 0xD1B54A32D192ED03ull;
@@ -56,18 +41,10 @@ inline double load(Half x) {
   return x.bits & 0x8000 ? -v : v;
 }
 
-// Device memory for `n` elements; all bits are set, so that what nobody writes is not a number.
-template <class T>
-inline T* allocate(size_t n) {
-  void* p = nullptr;
-  must(cudaMalloc(&p, n ? n * sizeof(T) : 1));
-  must(cudaMemset(p, 0xff, n * sizeof(T)));
-  return (T*)p;
-}
 template <class T>
 inline T* upload(const std::vector<T>& values) {
   T* p = allocate<T>(values.size());
-  must(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  to_device(p, values.data(), values.size() * sizeof(T));
   return p;
 }
 template <class T>
@@ -94,7 +71,7 @@ template <class T>
 inline bool check_floats(const T* device, size_t n, const double* want, size_t count, size_t step, double tolerance,
                          double fingerprint, size_t not_finite, int number) {
   std::vector<T> got(n);
-  must(cudaMemcpy(got.data(), device, n * sizeof(T), cudaMemcpyDeviceToHost));
+  to_host(got.data(), device, n * sizeof(T));
   double sum = 0, worst = 0;
   size_t odd = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -118,7 +95,7 @@ inline bool check_floats(const T* device, size_t n, const double* want, size_t c
 template <class T>
 inline bool check_integers(const T* device, size_t n, unsigned long long want, int number) {
   std::vector<char> bytes(n * sizeof(T));
-  must(cudaMemcpy(bytes.data(), device, bytes.size(), cudaMemcpyDeviceToHost));
+  to_host(bytes.data(), device, bytes.size());
   const T* got = (const T*)bytes.data();
   unsigned long long sum = 0;
   for (size_t i = 0; i < n; ++i) sum += (unsigned long long)(long long)got[i] * (random_word(1ull << 20, i) | 1);

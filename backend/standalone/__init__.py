@@ -1,4 +1,5 @@
-"""One `.cu` file that needs no Python: the kernels, and a `main()` that fills inputs, runs the program and checks it.
+"""Emits one `.cu` or `.cpp` file that needs no Python: the kernels, and a `main()` that fills inputs, runs the program
+and checks it. A `.cpp` file also times itself.
 
 The inputs come from a counter-based generator that exists twice, here and in the file; the values are exact in their
 type. What the results must be is computed while emitting, in float64 on the tensor level: up to 256 values of every
@@ -16,14 +17,14 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from ....dialects.shapes.extents import static
-from ....errors import CompileError, ExecutionError, UnsupportedError
-from ...check_each import factor_roundoff, reduction_length, tolerance
-from ...dtypes import DTYPES
-from ...interpreter.exact import mix
-from ...launch_plan import Buffer, LaunchPlan, make_plan
-from ...reference import run
-from ..runtime.tensor_maps import Encoding, encoding
+from ...dialects.shapes.extents import static
+from ...errors import CompileError, ExecutionError, UnsupportedError
+from ..check_each import factor_roundoff, reduction_length, tolerance
+from ..cuda.runtime.tensor_maps import Encoding, encoding
+from ..dtypes import DTYPES
+from ..interpreter.exact import mix
+from ..launch_plan import Buffer, Launch, LaunchPlan, make_plan
+from ..reference import run
 
 SAMPLES = 256
 """Values of a result that the file holds."""
@@ -36,11 +37,19 @@ _STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may have without asking."""
 
 
-def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str) -> str:
-    """The standalone program of `cuda`, the text of `kernel_module`, checked against `tensor_module`.
+def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, text: str, cpu: bool = False) -> str:
+    """Returns the standalone program of a printed text.
 
-    Both modules are the same program at two levels. Raises ExecutionError if the reference cannot run it,
-    CompileError if a part of it is left to PyTorch.
+    Args:
+        kernel_module: The program at the kernel level.
+        tensor_module: The same program at the tensor level, which the results are checked against.
+        text: What `print_cuda` made of `kernel_module`, or `print_cpp`.
+        cpu: Whether the text is C++ for the CPU.
+
+    Raises:
+        ExecutionError: The reference cannot run the program.
+        CompileError: A part of the program is left to PyTorch.
+        UnsupportedError: Sizes are known only at a call.
     """
     plan = make_plan(kernel_module)
     if plan.eager:
@@ -56,14 +65,25 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str)
     length, factors = reduction_length(tensor_module), factor_roundoff(kernel_module)
     pairs = zip(plan.output_buffers, real, typed, strict=True)
     expected = [_expect(b, r, t, length, factors) for b, r, t in pairs]
-    maps = [_part("tensor_maps")] if any(x.maps for x in plan.launches) else []
-    return "\n".join([_INTRODUCTION, _part("host"), cuda, *maps, *_tables(expected), *_main(plan, expected), ""])
+    tables = _tables(expected)
+    if cpu:
+        target = _Cpu(kernel_module)
+        head = [
+            _FOR_CPU.format(flags=" ".join(target.flags)),
+            _part("cpu.h"),
+            _part("values.h"),
+            "}  // namespace host",
+        ]
+        return "\n".join([*head, text, *tables, *_main(plan, expected, target), ""])
+    maps = [_part("tensor_maps.cuh")] if any(x.maps for x in plan.launches) else []
+    head = [_FOR_CUDA, _part("cuda.h"), _part("values.h")]
+    return "\n".join([*head, text, *maps, *tables, *_main(plan, expected, _Cuda()), ""])
 
 
-def _part(name: str) -> str:
-    """What is the same in every program that has it: `host` stands between the includes and the kernels, and needs
-    nothing but the CUDA runtime; `tensor_maps` stands behind the kernels, which define TensorMap."""
-    return (Path(__file__).parent / f"{name}.cuh").read_text(encoding="utf-8")
+def _part(file: str) -> str:
+    """Returns the text of a file of this folder. `tensor_maps.cuh` needs the kernels before it, which define
+    TensorMap."""
+    return (Path(__file__).parent / file).read_text(encoding="utf-8")
 
 
 def random_words(stream: int, count: int) -> np.ndarray:
@@ -145,11 +165,61 @@ def _tables(expected: list[_Expected]) -> list[str]:
     return lines
 
 
-def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
+class _Cuda:
+    """Statements of `main()` that launch kernels on a GPU."""
+
+    first: tuple[str, ...] = ()
+    begin: tuple[str, ...] = ()
+    end = ("  must(cudaDeviceSynchronize());", "  bool good = true;")
+    last: tuple[str, ...] = ()
+
+    def launch(self, launch: Launch, places: list[str]) -> list[str]:
+        """Returns the statements of a launch on the buffers at `places`."""
+        grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
+        encoded = enumerate(launch.maps)
+        lines = [f"    const TensorMap map{n} = {_tensor_map(encoding(m), places[m.argument])};" for n, m in encoded]
+        arguments = [f"&{p}" for p in places] + [f"(void*)&map{n}" for n in range(len(launch.maps))]
+        lines.append(f"    void* arguments[] = {{{', '.join(arguments)}}};")
+        if launch.shared > _STATIC_SHARED_LIMIT:
+            attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
+            lines.append(f"    must(cudaFuncSetAttribute({launch.kernel}, {attribute}, {launch.shared}));")
+        call = f"cudaLaunchKernel({launch.kernel}, dim3({grid}), dim3({threads}), arguments, {launch.shared}, 0)"
+        return [*lines, f"    must({call});"]
+
+
+class _Cpu:
+    """Statements of `main()` that run kernels on the CPU, as the runtime does: a small one on a single core."""
+
+    first = ("  using namespace host;", '  char message[200] = "";')
+    begin = ("  const auto run = [&] {",)
+    end = ("  };", "  run();", "  bool good = !*message;", '  if (*message) std::printf("stopped: %s\\n", message);')
+    last = ("  measure(run);",)
+
+    def __init__(self, module: ModuleOp) -> None:
+        from ..cpu.build import options
+        from ..cpu.runtime import SHARED_WORK, CpuPlan
+
+        self.flags = [flag for flag in options("native") if flag not in ("-fPIC", "-shared")]
+        self._shared = SHARED_WORK
+        self._work = {name: work for name, (_, work) in CpuPlan.of(module).kernels.items()}
+
+    def launch(self, launch: Launch, places: list[str]) -> list[str]:
+        """Returns the statements of a launch on the buffers at `places`."""
+        blocks = math.prod(launch.blocks)
+        threads = "omp_get_max_threads()" if blocks > 1 and blocks * self._work[launch.kernel] >= self._shared else "1"
+        sizes = ", ".join(map(str, launch.values)) or "0"
+        return [
+            f"    char* const buffers[] = {{{', '.join(f'(char*){p}' for p in places)}}};",
+            f"    const long long sizes[] = {{{sizes}}};",
+            f"    {launch.kernel}_grid(buffers, sizes, {blocks}, {threads}, message);",
+        ]
+
+
+def _main(plan: LaunchPlan, expected: list[_Expected], target: _Cuda | _Cpu) -> list[str]:
     names = [f"in{i}" if i < plan.inputs else f"out{i - plan.inputs}" for i in range(plan.arguments)]
     scratch = plan.buffers[plan.arguments :]
     names += [f"scratch{i}" for i in range(len(scratch))]
-    lines = ["", "// --- host program", "int main() {"]
+    lines = ["", "// --- checked program", "int main() {", *target.first]
     for i, b in enumerate(plan.input_buffers):
         bits = f", {_BITS[b.dtype]}" if b.dtype in _BITS else ""
         kind = "fractions" if b.dtype in _BITS else "integers"
@@ -162,25 +232,20 @@ def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
         lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = allocate<{_C_TYPES[b.dtype]}>({b.elements});{_note(b)}")
     lines += [f"  char* arena = allocate<char>({plan.arena_bytes});"] if scratch else []
     lines += [f"  char* scratch{i} = arena + {b.offset};{_note(b)}" for i, b in enumerate(scratch)]
+    lines += target.begin
+    launches: list[str] = []
     for launch in plan.launches:
-        grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
-        lines.append("  {")
+        launches.append("  {")
         parts = {argument: begin for argument, begin, _ in launch.parts}
         for argument, begin in parts.items():
-            lines.append(f"    void* part{argument} = (char*){names[launch.buffers[argument]]} + {begin};")
-        places = [f"part{n}" if n in parts else names[i] for n, i in enumerate(launch.buffers)]
-        made = enumerate(launch.maps)
-        lines += [f"    const TensorMap map{n} = {_tensor_map(encoding(m), places[m.argument])};" for n, m in made]
-        taken = [f"&{p}" for p in places] + [f"(void*)&map{n}" for n in range(len(launch.maps))]
-        lines.append(f"    void* arguments[] = {{{', '.join(taken)}}};")
-        if launch.shared > _STATIC_SHARED_LIMIT:
-            attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
-            lines.append(f"    must(cudaFuncSetAttribute({launch.kernel}, {attribute}, {launch.shared}));")
-        call = f"cudaLaunchKernel({launch.kernel}, dim3({grid}), dim3({threads}), arguments, {launch.shared}, 0)"
-        lines += [f"    must({call});", "  }"]
-    lines += ["  must(cudaDeviceSynchronize());", "  bool good = true;"]
+            launches.append(f"    void* part{argument} = (char*){names[launch.buffers[argument]]} + {begin};")
+        buffers = [f"part{n}" if n in parts else names[i] for n, i in enumerate(launch.buffers)]
+        launches += [*target.launch(launch, buffers), "  }"]
+    lines += [f"  {line}" if target.begin else line for line in launches]
+    lines += target.end
     lines += [_check(i, b, e) for i, (b, e) in enumerate(zip(plan.output_buffers, expected, strict=True))]
-    return [*lines, '  std::printf(good ? "PASS\\n" : "FAIL\\n");', "  return good ? 0 : 1;", "}"]
+    lines += ['  std::printf(good ? "PASS\\n" : "FAIL\\n");', *target.last]
+    return [*lines, "  return good ? 0 : 1;", "}"]
 
 
 def _tensor_map(e: Encoding, place: str) -> str:
@@ -200,7 +265,12 @@ def _check(i: int, b: Buffer, e: _Expected) -> str:
     return f"  good &= check_floats(out{i}, {b.elements}, {rest}, {i});"
 
 
-_INTRODUCTION = """\
+_FOR_CUDA = """\
 // Generated by deplodock: kernels, and a main() that fills inputs, runs them and checks the results.
 // Build it for the architecture it was made for, and run it:
 //   nvcc -std=c++17 -gencode arch=compute_90a,code=sm_90a -o program FILE.cu"""
+
+_FOR_CPU = """\
+// Generated by deplodock: kernels, and a main() that fills inputs, runs them, checks the results and times itself.
+// Build it for the processor it was made for, and run it:
+//   g++ {flags} -o program FILE.cpp -lm"""
