@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._inductor.inductor_prims  # which registers operators
 from conformance.tracing import tracer
 from torch.utils import _pytree as pytree
 from xdsl.context import Context
@@ -24,9 +25,10 @@ from deplodock.passes.pass_manager import verify_module
 
 
 def overload(name: str) -> Any:
-    """`torch.ops.aten` for a name of the dialect: `add.Tensor`, `relu`."""
+    """The operator of PyTorch for a name of the dialect: `add.Tensor`, `relu`, `prims.fma`."""
+    library, name = (torch.ops.prims, name[6:]) if name.startswith("prims.") else (torch.ops.aten, name)
     base, _, which = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), which or "default")
+    return getattr(getattr(library, base), which or "default")
 
 
 def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:

@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,21 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "payload.fmod": np.fmod,
 }
 """Float functions of two operands, by op name."""
+
+
+@cache
+def _libm(width: int) -> Callable[..., Any]:
+    """Returns the fused multiply-add of the C library for floats of `width` bytes, as a function of arrays."""
+    name, number = ("fmaf", ctypes.c_float) if width == 4 else ("fma", ctypes.c_double)
+    function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name)
+    function.argtypes, function.restype = [number] * 3, number
+    return np.frompyfunc(function, 3, 1)
+
+
+def fused(a: Array, b: Array, c: Array) -> Array:
+    """Returns `a * b + c` of f32 or f64 arrays of one type, rounded once."""
+    dtype = np.asarray(a).dtype
+    return np.asarray(_libm(dtype.itemsize)(a, b, c), dtype)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -197,6 +214,13 @@ class TypedDomain:
             return wide.astype(self.dtype(element))
         return BINARY[name](a, b)
 
+    def fused(self, a: Array, b: Array, c: Array, element: Attribute) -> Array:
+        """`a * b + c`, rounded once; of narrow floats in f32, and then to their type."""
+        if is_low_precision(element):
+            wide = (np.asarray(x).astype(np.float32) for x in (a, b, c))
+            return fused(*wide).astype(self.dtype(element))
+        return fused(a, b, c)
+
     def compare(self, predicate: str, a: Array, b: Array) -> Array:
         """Floats `a predicate b` as bool."""
         return getattr(operator, predicate)(a, b)
@@ -244,6 +268,9 @@ class RealDomain(TypedDomain):
 
     def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
         return BINARY[name](a, b)
+
+    def fused(self, a: Array, b: Array, c: Array, element: Attribute) -> Array:
+        return fused(a, b, c)
 
 
 def _combiner(kind: ReductionKind, element: Attribute) -> str:

@@ -276,6 +276,9 @@ class ExactDomain(TypedDomain):
             case _:
                 return _patched(name, _hashed(name, mix(a, 2) ^ b), a, b)
 
+    def fused(self, a: Array, b: Array, c: Array, element: Attribute) -> Array:
+        return self.binary("arith.addf", self.binary("arith.mulf", a, b, element), c, element)
+
     def compare(self, predicate: str, a: Array, b: Array) -> Array:
         result = super().compare(predicate, order(a), order(b))
         unordered = (np.asarray(a) == NAN) | (np.asarray(b) == NAN)

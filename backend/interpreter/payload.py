@@ -82,9 +82,7 @@ class PayloadFunctions(InterpreterFunctions):
     @impl(math.FmaOp)
     def fma(self, interpreter: Interpreter, op: math.FmaOp, args: PythonValues) -> PythonValues:
         a, b, c = args
-        element = element_type(op.result.type)
-        product = self.domain.binary("arith.mulf", a, b, element)
-        return (self.domain.binary("arith.addf", product, c, element),)
+        return (self.domain.fused(a, b, c, element_type(op.result.type)),)
 
     @impl(arith.ConstantOp)
     def constant(self, interpreter: Interpreter, op: arith.ConstantOp, args: PythonValues) -> PythonValues:

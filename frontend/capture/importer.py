@@ -21,6 +21,7 @@ from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...dialects.shapes.polynomial import Algebra
 from ...dialects.support.calls import EAGER
 from ...dialects.support.locations import file_location
+from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.conversion import decompose
@@ -176,9 +177,6 @@ class GraphImporter:
             return
         if self._fallback and touches_complex(node):
             raise UnsupportedError(COMPLEX)
-        if target is torch.ops.prims.convert_element_type.default:  # the same under another name
-            node.target, node.args, node.kwargs = _TO_COPY, node.args[:1], {"dtype": node.args[1]}
-            target = _TO_COPY
         known = isinstance(target, torch._ops.OpOverload) and (
             target.namespace == "aten" or overload_name(target) in OPS
         )
@@ -202,7 +200,8 @@ class GraphImporter:
         operands = {key: arguments[key] for key in _tensors(name) if arguments.get(key) is not None}
         if numbers := [key for key, value in operands.items() if _is_number(value)]:  # `7 // x`, as PyTorch exports it
             compared = element_type(types[0]) == i1  # in the type in which the operands meet
-            like = TensorType(common_element([*operands.values()]), []) if compared else types[0]
+            met = common_element([*operands.values()]) if compared else element_type(types[0])
+            like = TensorType(met if compared else work_type(met), [])
             arguments |= {key: self._add_number(arguments[key], like) for key in numbers}
         if "generator" in SCHEMAS[name].names and draws(arguments, name):
             arguments["generator"] = self._new_generator()
@@ -237,7 +236,7 @@ class GraphImporter:
         return op.results[0]
 
     def _add_number(self, value: Any, like: Attribute) -> SSAValue:
-        """A number as a tensor of no dimensions, of the data type of `like`."""
+        """Returns a number as a tensor of no dimensions, of the data type of `like`."""
         element = element_type(like)
         given = {"size": [], "fill_value": value, "dtype": element}
         op = OPS["full"](given, [TensorType(element, [])])
@@ -286,8 +285,6 @@ def _try_to_decompose(op: AtenOp, algebra: Algebra) -> None:
     for other in reversed(made):
         other.drop_all_references()
 
-
-_TO_COPY = torch.ops.aten._to_copy.default
 
 _NUMBER_OPERATORS: dict[Any, str] = {
     operator.add: "add.Tensor",

@@ -179,6 +179,19 @@ def _nextafter(self: Tensor, other: Tensor) -> Tensor:
     return torch.where(x == y, y, torch.where(x.isnan() | y.isnan(), math.nan, found))
 
 
+def _frexp(self: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the fraction, at least 0.5 and below 1 in size, and the power of two of each number, by its bits."""
+    x = wide(self).contiguous()
+    whole, width, bits = (torch.int64, 64, 52) if x.dtype == torch.float64 else (torch.int32, 32, 23)
+    exponents, half = (1 << width - 1) - (1 << bits), (1 << width - 2 - bits) - 2 << bits
+    small = x.abs() < torch.finfo(x.dtype).smallest_normal
+    raw = torch.where(small, x * 2.0**bits, x).view(whole)
+    fraction = (raw & ~exponents | half).view(x.dtype)
+    power = ((raw & exponents) - half >> bits) - torch.where(small, bits, 0)
+    plain = (x == 0) | ~x.isfinite()
+    return torch.where(plain, x, fraction).to(self.dtype), torch.where(plain, 0, power).to(torch.int32)
+
+
 def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     return self.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
 
@@ -305,6 +318,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "lcm.default": _lcm,
     "_unsafe_masked_index.default": _masked_index,
     "nextafter.default": _nextafter,
+    "frexp.Tensor": _frexp,
     "_pad_circular.default": _pad_circular,
     "put.default": _put,
     "roll.default": _roll,

@@ -17,7 +17,9 @@ from ....dialects.torch import SCHEMAS
 from ....passes.convert.torch_to_tensor.registry import get_decompositions
 from ..importer import overload_name
 from . import DECOMPOSITIONS
+from .lists import lists
 from .operators import by_operator, operators_named
+from .prims import primitives
 
 Made = Callable[..., Any]
 """A decomposition."""
@@ -71,7 +73,8 @@ def decomposition_table(also: Collection[Any] = ()) -> Mapping[Any, Callable[...
     """Operator -> how it is made of others, of all that are not ours, and of those of ours that are in `also`; without
     those that PyTorch takes apart before it looks at a table."""
     table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(operators_named(_RARE))}
-    table = {t: made for t, made in table.items() if not is_ours(t) or t in also} | by_operator(DECOMPOSITIONS)
+    table = {t: made for t, made in table.items() if not is_ours(t) or t in also}
+    table |= by_operator(DECOMPOSITIONS) | primitives() | lists()
     _refuse(table, _OF_FLOATS, lambda x: not x.is_floating_point())
     _refuse(table, _OF_NUMBERS, lambda x: x.dtype == torch.bool)
     return table

@@ -311,6 +311,13 @@ _enter("addcmul", lambda b, x, y, z, value: b.add(x, b.mul(b.scaled(y, value), z
 _enter("addcdiv", lambda b, x, y, z, value: b.add(x, b.div(b.scaled(y, value), z)), "self tensor1 tensor2")
 
 
+@decomposes("prims.fma")
+def fma(builder: Builder, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+    """`a * b + c`; of floats rounded once, in the type in which they are computed."""
+    x, y, z = builder.unify(a, b, c, element=work_type(builder.result_element))
+    return builder.math(math.FmaOp, x, y, z) if is_float(x.type) else builder.add(builder.mul(x, y), z)
+
+
 @decomposes("clamp", "clamp.Tensor")
 def clamp(b: Builder, self: SSAValue, min: Operand | None, max: Operand | None) -> SSAValue:
     x, *bounds = b.unify(*(v for v in (self, min, max) if v is not None))
