@@ -243,6 +243,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
     int: ("an integer", "integers, as in 1,2"),
     float: ("a number", "numbers, as in 0.5,1"),
     str: ("text", "words, as in a,b"),
+    int | str: ("a name or a number", "names or numbers, as in %3,%5"),
 }
 """A base type -> what one value of it is called, and several."""
 

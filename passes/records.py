@@ -27,6 +27,7 @@ from xdsl.utils.hints import isa
 from ..dialects.loop import NestOp
 from ..dialects.shapes.extents import extents_text
 from ..dialects.support.equivalence import structure
+from ..dialects.support.printing import value_names
 from ..dialects.target import Target, get_target
 from ..dialects.tensor import ROOT
 from ..dialects.tile.schedule import ScheduleAttr
@@ -186,13 +187,27 @@ def record_of(data: Any, path: str) -> Record:
     return record
 
 
-def operations_at(function: FuncOp, positions: Sequence[int]) -> list[Operation]:
-    """The operations of `function` at some positions. Raises ScheduleError for one that it has not."""
+def operations_at(function: FuncOp, roots: Sequence[int | str]) -> list[Operation]:
+    """Returns operations of `function` by their positions or by the printed names of their results.
+
+    Raises:
+        ScheduleError: A root does not exist.
+    """
     ops = list(function.body.block.ops)
-    for position in positions:
-        if not 0 <= position < len(ops) - 1:  # the last one returns
-            raise ScheduleError(f"there is no operation {position} with a result to keep", operator=function.name)
-    return [ops[position] for position in positions]
+    owners = {name: value.owner for name, value in value_names(function).items() if value.owner in ops}
+    found: list[Operation] = []
+    for root in roots:
+        if isinstance(root, int):
+            if not 0 <= root < len(ops) - 1:  # the last one returns
+                raise ScheduleError(f"there is no operation {root} with a result to keep", operator=function.name)
+            found.append(ops[root])
+            continue
+        op = owners.get(f"%{root.removeprefix('%')}")
+        if not isinstance(op, Operation):
+            names = ", ".join(owners)
+            raise ScheduleError(f"expected one of the values {names}, but got {root}", operator=function.name)
+        found.append(op)
+    return found
 
 
 def roots_of(function: FuncOp) -> list[int]:

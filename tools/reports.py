@@ -137,9 +137,16 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
 
 
 def explain(loaded: Loaded) -> str:
-    """The schedules that the planner considered for every nest, the fastest first, with what limits each."""
+    """Returns the plans of fusion and the schedules that the planner considered, the fastest first, as text."""
+    from ..frontend.tuning.fusion_space import explain_fusion
+
     target, precision = _planned_for(loaded)
-    return "\n".join(explain_nest(name, nest, target, precision=precision) for name, nest in _nests(loaded))
+    fusion = explain_fusion(loaded.compilation)
+    return (
+        fusion
+        + ("\n" if fusion else "")
+        + "\n".join(explain_nest(name, nest, target, precision=precision) for name, nest in _nests(loaded))
+    )
 
 
 def explained(loaded: Loaded) -> dict[str, Any]:

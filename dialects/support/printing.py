@@ -119,6 +119,12 @@ def _sums(module: ModuleOp) -> set[Attribute]:
     return {t.encoding for t in types if isinstance(t, TensorType)}
 
 
+def value_names(function: Operation) -> dict[str, SSAValue]:
+    """Returns the values of a function by the names that `print_module` gives them: `%0`, `%x`."""
+    printer = Printer(StringIO())
+    return {f"%{printer.print_ssa_value(value)}": value for value in _values(function)}
+
+
 def print_module(
     module: ModuleOp, *, debuginfo: bool = False, generic: bool = False, names: Names | None = None
 ) -> str:

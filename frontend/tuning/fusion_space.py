@@ -12,7 +12,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from ...backend.interpreter.running import main_function
+from ...dialects.payload import tensor_bytes
 from ...dialects.support.locations import location_text
+from ...dialects.support.printing import quantity, value_names
 from ...errors import CompileError
 from ...passes.pass_manager import run_passes
 from ...passes.records import plan_key, roots_of
@@ -66,6 +68,38 @@ def fusions(compilation: Compilation) -> Iterator[Fusion]:
             continue
         change = _told(op, kept=position in changed)
         yield Fusion(change, key, tuple(changed), [replace(t, fusion=(text, change)) for t in tasks])
+
+
+def explain_fusion(compilation: Compilation, most: int = 24) -> str:
+    """Returns which values of a program may be kept in memory, as text: for each the price of the plan that differs in
+    it from the planner's, and that plan as `--schedule` takes it. Empty where there is nothing to choose. With more
+    than `most` values none are priced."""
+    main = main_function(compilation.at("tensor"))
+    names = {value.owner: name for name, value in value_names(main).items()}
+    choices = {i: op for i, op in _choices(main)}
+    if not choices:
+        return ""
+    if len(choices) > most:
+        return f"fusion: {len(choices)} values may be kept in memory; not priced, as they are more than {most}\n"
+    plans = list(fusions(compilation))
+    ops = [*main.body.block.ops]
+    lines: list[str] = []
+    base = sum(task.launches * task.expected for task in plans[0].tasks) if plans else 0.0
+    for plan in plans[1:]:
+        (position,) = {*plan.roots} ^ {*plans[0].roots}
+        op, kept = choices[position], position not in plan.roots
+        size = sum(tensor_bytes(v.type) for v in op.results)
+        price = sum(task.launches * task.expected for task in plan.tasks) - base
+        roots = ",".join(names[ops[i]] for i in plan.roots)
+        state = "is kept" if kept else "is computed where it is used"
+        lines.append(
+            f"  {names[op]} ({op.name}, {quantity(size, 'byte')}) {state}; the other way {price * 1e6:+.2f} us:"
+            f" --schedule 'roots={roots}'"
+        )
+    if not lines:
+        return ""
+    head = f"fusion: {quantity(len(plans[0].tasks), 'kernel')}, {base * 1e6:.2f} us predicted; names as in --ir tensor"
+    return "".join(f"{line}\n" for line in (head, *lines))
 
 
 def _choices(function: FuncOp) -> Iterator[tuple[int, Operation]]:

@@ -189,14 +189,16 @@ def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precis
     place = location_text(nest)
     head = f"{name}: a nest over {extents_text(nest.sizes)}" + (f", sums over [{reduced}]" if reduced else "")
     lines = [
-        head + (f", {place}" if place else "") + f": {len(ranked)} schedules for {target.name} ({target.card}), by cost"
+        head
+        + (f", {place}" if place else "")
+        + f": {quantity(len(ranked), 'schedule')} for {target.name} ({target.card}), by cost"
     ]
     possible = [c for c in ranked if c.prediction is not None]
     lines += [f"  {i + 1}. {c}" for i, c in enumerate(possible[:shown])]
     if len(possible) > shown:
         slowest = possible[-1].prediction
         assert slowest is not None
-        lines.append(f"  and {len(possible) - shown} slower ones, up to {_us(slowest.seconds)} us")
+        lines.append(f"  and {len(possible) - shown} slower, up to {_us(slowest.seconds)} us")
     refused = [c for c in ranked if c.prediction is None]
     lines += [f"  {c}" for c in refused[:shown]]
     lines += [f"  and {len(refused) - shown} more that are refused"] if len(refused) > shown else []

@@ -22,6 +22,7 @@ from ...dialects.payload import element_type, is_payload, is_tensor, tensor_byte
 from ...dialects.shapes.affine import DIM, Form
 from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
+from ...dialects.support.printing import value_names
 from ...dialects.target import Target
 from ...dialects.tensor import ROOT
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
@@ -42,8 +43,9 @@ class PlanFusionPass(ModulePass):
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
     (bytes moved, operations including repeated ones, launches), among the legal ones; `none` keeps every value but
     views and constants; `all` keeps only what has to be (results, what the host works on, sums that are compared with
-    themselves); `keep` leaves the marks as they are. `roots` are the positions of the operations of the program,
-    `@main`, whose results are kept, in place of a strategy. All cards get the plan that is best on one, the cores of a
+    themselves); `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in
+    place of a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more
+    than the `memory_limit`. All cards get the plan that is best on one, the cores of a
     CPU have their own. A function that is in the file `record` (`records.py`), for `target` or for all, gets the marks
     that are noted there, unless they do not fit, which a remark says. Legal is a step after which no contraction is
     computed inside another one, except along a chain of reductions over one index, each of which needs others, that
@@ -64,7 +66,7 @@ class PlanFusionPass(ModulePass):
     strategy: Literal["best", "none", "all", "keep"] = "best"
     record: str | None = None
     target: str | None = None
-    roots: tuple[int, ...] = ()
+    roots: tuple[int | str, ...] = ()
     limit_memory: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -81,12 +83,23 @@ class PlanFusionPass(ModulePass):
     def _decided(self, function: func.FuncOp, record: Record | None) -> list[Operation] | None:
         """The operations whose results the options or the record say are kept; None where neither does."""
         if self.roots and function.sym_name.data == "main":
-            return operations_at(function, self.roots)
+            roots = operations_at(function, self.roots)
+            self._tell_of_memory(function, roots)
+            return roots
         try:
             return None if record is None else record.fusion_for(function, self.target)
         except RecordError as error:
             emit_remark(function, self.name, f"{error.reason}, and the planner's plan is taken")
             return None
+
+    def _tell_of_memory(self, function: func.FuncOp, roots: Sequence[Operation]) -> None:
+        """Emits a remark if the values that the options keep take more than the memory limit of the program."""
+        limit, returned = limit_of(function, MEMORY_LIMIT), {*(function.body.block.last_op or function).operands}
+        names = {value: name for name, value in value_names(function).items()}
+        sizes = {names[v]: tensor_bytes(v.type) for op in roots for v in op.results if v not in returned}
+        if limit is not None and sum(sizes.values()) > limit:
+            shown = ", ".join(f"{name} ({size} bytes)" for name, size in sizes.items())
+            emit_remark(function, self.name, f"roots keep {shown} in memory; memory_limit is {limit} bytes")
 
     def _plan(self, ctx: Context, function: func.FuncOp) -> None:
         mark(function, set())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from deplodock.dialects.loop import NestOp
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation, compile_captured
 from deplodock.frontend.tuning.evaluation import Predicting
-from deplodock.frontend.tuning.fusion_space import Fusion, fusions
+from deplodock.frontend.tuning.fusion_space import Fusion, explain_fusion, fusions
 from deplodock.frontend.tuning.search import Search
 from deplodock.frontend.tuning.task import Task
 from deplodock.frontend.tuning.trial import Candidate, Trial
@@ -127,3 +128,19 @@ def test_a_plan_that_does_not_fit_is_left_to_the_planner(tmp_path: Path) -> None
     assert keys(compilation) == keys_of(own)
     (remark,) = map(str, compilation.remarks)
     assert "there is no operation 99 with a result to keep, and the planner's plan is taken" in remark
+
+
+def test_explained_plans_can_be_pasted() -> None:
+    """The price of a plan is the difference of the predicted times, and its text gives that plan."""
+    compilation = compiled()
+    text = explain_fusion(compilation)
+    plans = {plan.change: plan for plan in fusions(compilation)}
+    base = sum(task.launches * task.expected for task in plans[""].tasks)
+    lines = re.findall(r"\((\S+), \d+ bytes\) is .*; the other way ([+-][\d.]+) us: --schedule '(.*)'", text)
+    assert len(lines) == len(plans) - 1 > 1
+    for name, price, schedule in lines:
+        (plan,) = (p for change, p in plans.items() if name in change)
+        seconds = sum(task.launches * task.expected for task in plan.tasks)
+        assert float(price) == pytest.approx((seconds - base) * 1e6, abs=0.01)
+        assert keys(compiled(schedule=schedule)) == keys_of(plan)
+    assert "not priced" in explain_fusion(compilation, most=1)

@@ -121,7 +121,9 @@ def test_every_scheduling_pass_that_matched_is_a_diff(capsys: pytest.CaptureFixt
 def test_explain_shows_what_was_considered(capsys: pytest.CaptureFixture[str]) -> None:
     code = "F.gelu(nn.Linear(512, 1024, dtype=torch.bfloat16)(torch.randn(256, 512, dtype=torch.bfloat16)))"
     assert cli.main(["compile", "--explain", "--target", "sm_80", "-c", code]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    assert text.startswith("fusion: 1 kernel, ")
+    lines = text[text.index("k0: ") :].splitlines()
     assert re.match(r"k0: a nest over \[256, 1024\], sums over \[\[512\]\].* schedules for sm_80 \(A100\)", lines[0])
     times = [float(m[1]) for line in lines if (m := re.match(r"  \d+\. ([\d.]+) us.*, limited by ", line))]
     assert times == sorted(times)
