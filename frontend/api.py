@@ -21,13 +21,14 @@ from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..dialects.target import on_cores
-from ..errors import CaptureError, ExecutionError
+from ..errors import CaptureError, DeplodockError, ExecutionError, presented
 from .capture.arrays import dtype_of
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
+from .module_attributes import attribute
 from .repeated_calls import RepeatedCalls, unlike
 
 
@@ -53,6 +54,8 @@ class CompiledFunction:
         self._wanted, self._cuda_graphs = executor, cuda_graphs
         self._autocast = any(captured.autocast.values())  # whether it was compiled under autocast
         self._executor: Executor | None = None
+        self._module: torch.nn.Module | None = None
+        self._training = False
         self._forget_calls()
 
     @property
@@ -66,10 +69,13 @@ class CompiledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises ShapeError for arguments unlike the example ones, ExecutionError for those of a transform of
         torch.func or of forward-mode AD, and where autocast is not as when it was compiled."""
-        if _is_any_autocast_enabled() or self._autocast:
-            check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
-        result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
-        return self._call(args, kwargs) if result is NotImplemented else result
+        try:
+            if _is_any_autocast_enabled() or self._autocast:
+                check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
+            result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
+            return self._call(args, kwargs) if result is NotImplemented else result
+        except DeplodockError as error:
+            raise presented(error) from error.__cause__
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call that is unlike those before."""
@@ -103,10 +109,17 @@ class CompiledFunction:
         """The same program on copies of its parameters and buffers, as a deep copy of a module has them."""
         other = object.__new__(CompiledFunction)
         other.__dict__.update(self.__dict__)
+        other._module = copy.deepcopy(self._module, memo)
         bindings = tuple(replace(b, tensor=copy.deepcopy(b.tensor, memo)) for b in self.captured.bindings)
         other.captured = replace(self.captured, bindings=bindings)
         other._forget_calls()
         return other
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the module that was compiled: its state, and `eval()`, `to()` where they change nothing."""
+        if name.startswith("__") or "captured" not in self.__dict__:
+            raise AttributeError(name)
+        return attribute(self._module, self._training, self, name)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise CaptureError(
@@ -207,25 +220,38 @@ def compile(
     result takes and gives torch tensors.
     Raises CompileError, or a subclass of it, for whatever is not understood.
     """
-    if not isinstance(example_args, tuple | list):
-        kind = type(example_args).__name__
-        raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
-    with one_at_a_time():
-        from .capture.export import capture  # with PyTorch's exporter, as slow to import as all the rest
+    how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
+    how |= {"cuda_graphs": cuda_graphs, "prepack_weights": prepack_weights}
+    how |= {"insert": (insert,) if isinstance(insert, str) else tuple(insert)}
+    how |= {"f32_matmul_precision": f32_matmul_precision}
+    program = module_or_function, example_args, example_kwargs, fallback, dynamic_shapes
+    try:
+        with one_at_a_time():
+            return _compile(program, target, executor, how)
+    except DeplodockError as error:
+        raise presented(error) from error.__cause__
 
-        captured = capture(
-            module_or_function,
-            tuple(example_args),
-            dict(example_kwargs or {}),
-            fallback=fallback,
-            dynamic_shapes=dynamic_shapes,
-            in_memory=True,
+
+def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -> CompiledFunction:
+    """`compile` with the lock held; `program` are its first arguments, `how` those of `CompiledFunction`."""
+    from .capture.export import capture  # with PyTorch's exporter, as slow to import as all the rest
+
+    function, args, kwargs, fallback, shapes = program
+    if not isinstance(args, tuple | list):
+        got, remedy = type(args).__name__, "write (x,) for a single argument"
+        raise CaptureError(
+            f"expected a tuple of arguments, but got {got}",
+            argument="example_args",
+            kind="wrong-arguments",
+            remedy=remedy,
         )
-        how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
-        how |= {"insert": (insert,) if isinstance(insert, str) else tuple(insert)}
-        how |= {"cuda_graphs": cuda_graphs, "prepack_weights": prepack_weights}
-        compiled = CompiledFunction(captured, target, executor, f32_matmul_precision=f32_matmul_precision, **how)
-        compiled.check()  # what is refused is refused here, not at the first call
+    captured = capture(
+        function, tuple(args), dict(kwargs or {}), fallback=fallback, dynamic_shapes=shapes, in_memory=True
+    )
+    compiled = CompiledFunction(captured, target, executor, **how)
+    compiled.check()  # what is refused is refused here, not at the first call
+    if isinstance(function, torch.nn.Module):
+        compiled._module, compiled._training = function, function.training
     return compiled
 
 
@@ -251,4 +277,7 @@ def torch_compile_backend(
     """
     from .dynamo import compile_graph
 
-    return compile_graph(graph, example_inputs, mode, options)
+    try:
+        return compile_graph(graph, example_inputs, mode, options)
+    except DeplodockError as error:
+        raise presented(error) from error.__cause__

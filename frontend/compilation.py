@@ -39,6 +39,7 @@ from ..passes.searched import with_options
 from ..passes.verify_level import VerifyLevelPass
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
+from .capture.refusals import UserCalls
 from .memory import beyond
 
 PIPELINE_TO = {
@@ -75,8 +76,8 @@ class Compilation:
     the user, if there is one, and `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`;
     `schedule`, `pipeline_given` and `insert` as for `make_steps`. `multiprocessors` is their number where it is not
     that of the card which the target stands for; left out, it is that of the device, if there is one and the target is
-    what runs on it. A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every
-    pass took, in the order they ran.
+    what runs on it. A `checked` program stops at an index that PyTorch would not take. `calls` knows the calls of
+    the user that operators come from, for errors. `seconds` has the time every pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -92,6 +93,7 @@ class Compilation:
     insert: Sequence[str] = ()
     multiprocessors: int | None = None
     checked: bool = False
+    calls: UserCalls = field(default_factory=UserCalls, compare=False)
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -183,8 +185,10 @@ class Compilation:
         try:
             with collect_remarks() as remarks:
                 run_passes(self.ctx, module, passes, [clock, *self.observers], verify=self.verify)
-        except (CompileError, BrokenPipeError):  # the second is of whoever reads the diffs
+        except BrokenPipeError:  # of the reader of the diffs
             raise
+        except CompileError as error:
+            raise self.calls.complete(error) from error.__cause__
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             name = clock.current
@@ -334,6 +338,7 @@ def compile_captured(
         captured.constant_module() if constant else captured.module,
         target,
         eager=captured.eager,
+        calls=captured.calls,
         record=None if record is None else str(Path(record)),
         f32_matmul_precision=f32_matmul_precision or captured.f32_matmul_precision,
         pipeline_given=pipeline,

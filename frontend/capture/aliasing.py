@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...errors import UnsupportedError
 from .eager_fallback import Operand
+from .source_locations import at_node
 from .symbolic_shapes import depends_on_data
 
 
@@ -147,6 +148,7 @@ def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 def _view_of_input(node: Node, inputs: Collection[str]) -> Lies | None:
     """The way from an input to `node`, if they share memory."""
+    result = node
     way: list[tuple[Node, torch._ops.OpOverload, Node, int | None]] = []
     part = None
     while node.name not in inputs:
@@ -161,10 +163,11 @@ def _view_of_input(node: Node, inputs: Collection[str]) -> Lies | None:
         if not _gives_itself(target):
             way.append((node, target, parents[0], part))
         node, part = parents[0], None
-    steps = [
-        Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
-        for viewed, target, parent, part in reversed(way)
-    ]
+    with at_node(result):
+        steps = [
+            Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
+            for viewed, target, parent, part in reversed(way)
+        ]
     return Lies(node.name, tuple(steps))
 
 

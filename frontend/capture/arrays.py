@@ -76,7 +76,7 @@ def tensor_type(tensor: torch.Tensor, sizes: SizeTable | None = None) -> TensorT
     if tensor.layout is not torch.strided:
         raise UnsupportedError(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')} is not supported")
     if sizes is None and not all(type(n) is int for n in tensor.shape):
-        raise UnsupportedError(f"dynamic shapes are not supported here: a tensor of shape {list(tensor.shape)}")
+        raise UnsupportedError("a tensor of a size that varies is not supported here")
     return tensor_of(element_of(tensor.dtype), [n if sizes is None else sizes.extent(n) for n in tensor.shape])
 
 

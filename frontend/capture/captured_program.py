@@ -18,10 +18,12 @@ from ...dialects.shapes.binding import bind_sizes, symbols_of
 from ...dialects.support.calls import CONSTANTS, UPDATES, set_numbers, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
+from .arguments import leaf_names, rearranged, structure_problem
 from .arrays import capturing, dtype_of
 from .autocast import State
 from .eager_fallback import EagerCall
 from .importer import is_dense
+from .refusals import UserCalls
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class CapturedProgram:
     so. `needs` has, for calls with gradients disabled and enabled, for every one of `outputs` and then of `updates` the
     arguments that it depends on as autograd sees it (`gradients.py`); nothing where that does not matter. `autocast` is
     what autocast did where it was traced, for the devices on which it could cast what one of the operators reads.
+    `calls` knows the calls of the user that operators come from, for errors. `parameters` are the names of the
+    arguments by position.
     """
 
     module: ModuleOp
@@ -83,6 +87,8 @@ class CapturedProgram:
     f32_matmul_precision: str | None = None
     needs: tuple[tuple[frozenset[int], ...], ...] = ()
     autocast: State = field(default_factory=dict[str, torch.dtype | None])
+    calls: UserCalls = field(default_factory=UserCalls, compare=False)
+    parameters: tuple[str, ...] = ()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -93,7 +99,7 @@ class CapturedProgram:
         leaves, varying = self._leaves(args, kwargs), self._varying
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if not _alike(leaf, example) and (problem := _unlike(leaf, example, i in varying)) is not None:
-                raise ShapeError(problem, argument=f"input {i}")
+                raise ShapeError(problem, argument=self._leaf_names[i], kind="wrong-arguments", remedy=_REMEDY)
         if self.draws:
             key = _new_key()
             tensors = [_tensor(b, leaves, key) for b in self.bindings]
@@ -119,8 +125,18 @@ class CapturedProgram:
             named = {name: named[name] for name in self._keywords}
         leaves, spec = pytree.tree_flatten((tuple(args), named))
         if spec != self.in_spec:
-            raise ShapeError("called with arguments of another structure than the example ones")
+            example = pytree.tree_unflatten(list(self.examples), self.in_spec)
+            moved = rearranged(self.parameters, example, args, named)
+            leaves, spec = pytree.tree_flatten((tuple(args), named) if moved is None else moved)
+            if spec != self.in_spec:
+                problem = structure_problem(self.parameters, example, args, named)
+                raise ShapeError(problem, kind="wrong-arguments")
         return leaves
+
+    @cached_property
+    def _leaf_names(self) -> list[str]:
+        """The names of the leaves of the arguments."""
+        return leaf_names(self.parameters, *pytree.tree_unflatten(list(self.examples), self.in_spec))
 
     @cached_property
     def _plain_arguments(self) -> int:
@@ -348,6 +364,8 @@ def kind_of(tensor: torch.Tensor) -> str | None:
     return None if own is usual else type(tensor).__name__
 
 
+_REMEDY = "compile again for other shapes or types, or declare sizes that vary (dynamic_shapes)"
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -368,19 +386,21 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
     """How `value` differs from what the program was compiled for; the shape is not looked at where it may vary."""
     if not isinstance(example, torch.Tensor):
         same = type(value) is type(example) and (value == example or value != value and example != example)
-        return None if same else f"{value!r} where the program was compiled for {example!r}"
+        return None if same else f"expected {example!r}, as the program was compiled for, but got {_brief(value)}"
     if not isinstance(value, torch.Tensor):
-        return f"{type(value).__name__} where a tensor is needed"
+        return f"expected a tensor, but got {type(value).__name__}"
     if (kind := kind_of(value)) is not None:
         return f"a tensor of another kind: {kind}"
     if value.is_meta:
         return "a tensor without contents, on the meta device"
     if value.dtype != example.dtype or not varying and value.shape != example.shape:
-        return (
-            f"a tensor {str(value.dtype)[6:]}{list(value.shape)} where the program was compiled for "
-            f"{str(example.dtype)[6:]}{list(example.shape)}"
-        )
+        wanted, given = (f"{str(t.dtype)[6:]}{list(t.shape)}" for t in (example, value))
+        return f"expected {wanted}, as the program was compiled for, but got {given}"
     return None
+
+
+def _brief(value: Any) -> str:
+    return "a tensor" if isinstance(value, torch.Tensor) else repr(value)[:80]
 
 
 def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:

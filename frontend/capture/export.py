@@ -19,17 +19,18 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
-from ...errors import CaptureError, CompileError, UnsupportedError, one_line
+from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from ..memory import traced_peak
 from .aliasing import Lies, memory_of
+from .arguments import leaf_names, parameter_names
 from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
@@ -39,10 +40,12 @@ from .gradients import Needs, marked_grad_mode, needs_of
 from .graph_capture import Argument, import_graph
 from .known_indices import NUMBER_OF, index_by_tensors
 from .known_sizes import known_sizes
-from .source_locations import innermost_of_error, users_frames_in_stack_traces
+from .refusals import UserCalls, refusal_of
+from .source_locations import blame, callers_place, is_users, shown, users_frames_in_stack_traces
 from .specialization_check import check_at_one
 from .symbolic_shapes import NamedDim, every_size, named_dims
 from .transforms import BothBranches, below_transforms, trace
+from .user_calls import function_name
 
 
 def capture(
@@ -64,11 +67,43 @@ def capture(
     do: with its strides, and those that are views of arguments are not computed but made of these. Raises CaptureError
     if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
     """
-    args, kwargs = tuple(args), dict(kwargs or {})
-    for i, leaf in enumerate(pytree.tree_leaves((args, kwargs))):
-        if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
-            raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
+    given = function, tuple(args), dict(kwargs or {}), names, place, fallback, dynamic_shapes, in_memory
+    calls = UserCalls(
+        function_name(function), _defined_at(function) if place is None else ":".join(map(str, place)), fallback
+    )
+    try:
+        return _capture(*given, calls)
+    except CompileError as error:
+        raise calls.complete(error) from error.__cause__
+
+
+def _defined_at(function: Any) -> str | None:
+    """`file:line` of a function of the user's, or of the forward method of a module; else of the call from outside."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    method = type(function).forward if isinstance(function, torch.nn.Module) else function
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    if code is not None and is_users(code.co_filename):
+        return f"{shown(code.co_filename)}:{code.co_firstlineno}"
+    return callers_place()
+
+
+def _capture(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: Sequence[str] | None,
+    place: tuple[str, int] | None,
+    fallback: Fallback,
+    dynamic_shapes: Any,
+    in_memory: bool,
+    calls: UserCalls,
+) -> CapturedProgram:
     module = callable_module(function)
+    parameters = parameter_names(function, len(args))
+    for name, leaf in zip(leaf_names(parameters, args, kwargs), pytree.tree_leaves((args, kwargs)), strict=True):
+        if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
+            raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=name)
     given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
     exported, lies, autocast, needs, peak = _export(module, *given)
     if dynamic_shapes is not None:
@@ -86,13 +121,13 @@ def capture(
     if hasattr(function, "__code__"):
         arguments = _with_closed_over(arguments, function)
     given = arguments, *_returned(exported), lies, leaves, specs
-    captured = import_graph(exported.graph, *given, place, fallback, sizes)
+    captured = import_graph(exported.graph, *given, place, fallback, sizes, calls)
     if peak is not None:
         set_limit(main_function(captured.module), MEMORY_LIMIT, peak)
     names = [node.name for _, node in arguments]
     changed = [names[argument] for _, argument in captured.updates]
     numbered = tuple(n.numbered(names, changed) for n in needs) if in_memory else ()
-    return replace(captured, autocast=autocast, needs=numbered)
+    return replace(captured, autocast=autocast, needs=numbered, parameters=parameters)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -135,7 +170,7 @@ def _export(
     """The program as PyTorch exports it, where its results lie in memory, what autocast does in it, what requires
     gradients, and how much memory eager PyTorch takes for it, if sizes are fixed; with `shapes` it holds where its
     assertions do. Raises CaptureError."""
-    differentiating = torch.is_grad_enabled()
+    differentiating, exported = torch.is_grad_enabled(), None
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
         with (
@@ -165,7 +200,8 @@ def _export(
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
-        raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
+        graphs = [m.graph for m in (exported, module) if isinstance(m, ExportedProgram | GraphModule)]
+        raise refusal_of(error, graphs) from error
 
 
 def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, above: bool) -> ExportedProgram:
@@ -214,17 +250,6 @@ def _print_nothing(*values: object, **options: object) -> None:
     """What `print` is to PyTorch's exporter, which shows the graph of a failed export on stderr."""
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of an error, or of what Dynamo made it of, without the graph that PyTorch prints after it."""
-    first = error
-    while isinstance(first, TorchDynamoException) and (made_of := first.__cause__ or first.__context__) is not None:
-        first = made_of
-    lines = (line.strip().removeprefix("- ") for line in str(first).splitlines())
-    violated = next((line[:300] for line in lines if line.startswith("Not all values")), None)
-    text = violated or one_line(first)  # where it holds for some of the sizes only, which ones is what matters
-    return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
-
-
 _KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
     InputKind.USER_INPUT: "input",
     InputKind.PARAMETER: "parameter",
@@ -247,14 +272,15 @@ def _bind_inputs(
     for spec in exported.graph_signature.input_specs:
         node, leaf = nodes[spec.arg.name], user
         user += spec.kind == InputKind.USER_INPUT
-        if spec.kind == InputKind.TOKEN and fallback:
-            continue
         if spec.kind == InputKind.TOKEN:
-            raise UnsupportedError("an operator with effects is not supported", operator=_effect(node))
+            continue
         if isinstance(spec.arg, SymIntArgument):
-            raise UnsupportedError("an integer argument that varies is not supported", argument=node.name)
+            raise UnsupportedError(
+                "an integer argument that varies is not supported", argument=node.name, kind="dynamic-sizes"
+            )
         if spec.kind not in _KINDS or spec.kind != InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
-            raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+            kind = "a generator, or another object that is no tensor, is not supported"
+            raise blame(UnsupportedError(kind, kind="python-code"), next(iter(node.users), node))
         if not isinstance(spec.arg, TensorArgument):
             continue
         if spec.kind == InputKind.USER_INPUT:
@@ -270,12 +296,6 @@ def _bind_inputs(
             continue  # state that nothing reads, writes or returns, such as a count of batches
         arguments.append((binding, node))
     return arguments
-
-
-def _effect(token: torch.fx.Node) -> str:
-    """The operator that PyTorch orders by `token`."""
-    targets = [a for user in token.users for a in user.args if isinstance(a, torch._ops.OpOverload)]
-    return str(targets[0]) if targets else token.name
 
 
 def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -> list[Argument]:

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
-from ...errors import UnsupportedError
+from ...errors import CompileError, UnsupportedError
 from .aliasing import A_COPY, Lies, place_of
 from .captured_program import Binding, CapturedProgram, Output, announce, float8_in
 from .complex import Rewritten, without_complex, without_rule
@@ -18,6 +18,8 @@ from .complex.pairs import fake_mode
 from .eager_fallback import Fallback, touches_complex, warn
 from .importer import GraphImporter
 from .known_indices import check_known_indices
+from .refusals import UserCalls
+from .source_locations import blame
 from .symbolic_shapes import NamedDim
 
 Argument: TypeAlias = tuple[Binding, Node]
@@ -42,7 +44,12 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     lies = [Lies(shares=i, place=place_of(n.meta["val"])) if _is_computed(n) else None for i, n in enumerate(leaves)]
     specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves[:first]))[1]
     updates, results = list(enumerate(updated, first)), range(first)
-    return import_graph(graph.graph, arguments, updates, results, lies[:first], examples, specs, fallback=fallback)
+    given = graph.graph, arguments, updates, results, lies[:first], examples, specs
+    calls = UserCalls(fallback=fallback)
+    try:
+        return import_graph(*given, fallback=fallback, calls=calls)
+    except CompileError as error:
+        raise calls.complete(error) from error.__cause__
 
 
 def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
@@ -77,6 +84,7 @@ def import_graph(
     place: tuple[str, int] | None = None,
     fallback: Fallback = None,
     sizes: Sequence[NamedDim] = (),
+    calls: UserCalls | None = None,
 ) -> CapturedProgram:
     """The program of a graph, which is rewritten on the way.
 
@@ -96,7 +104,7 @@ def import_graph(
         for i, (leaf, x) in enumerate(found)
         if x is not None and x.place and x.shares == i and _is_computed(leaf)
     }
-    importer = GraphImporter(place, fallback, sizes, graph.nodes)
+    importer = GraphImporter(place, fallback, sizes, graph.nodes, calls)
     importer.declare([(b.name, node) for b, node in arguments])
     importer.run(graph.nodes)
 
@@ -107,7 +115,8 @@ def import_graph(
         if not isinstance(leaf, Node):
             return Output("constant", value=leaf)
         if not isinstance(leaf.meta.get("val"), torch.Tensor):
-            raise UnsupportedError("a result that is a number and varies is not supported", argument=leaf.name)
+            error = UnsupportedError("a result that is a number and varies is not supported", kind="dynamic-sizes")
+            raise blame(error, leaf, place)
         owner = leaf if x is None else found[x.shares][0]
         argument = importer.argument_index(owner.name)
         if argument is not None:  # with a place PyTorch left out what made a copy of it
@@ -140,7 +149,10 @@ def _finish(
     module = importer.finish()
     announce(module, outputs, updates)
     constants = {i: b.tensor for i, b in enumerate(bindings) if b.kind == "constant"}
-    check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
+    try:
+        check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
+    except CompileError as error:
+        raise importer.calls.complete(error) from None
     signature = main_function(module).function_type
     viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
     if rewritten is not None:
@@ -159,6 +171,7 @@ def _finish(
         importer.dense,
         checks,
         "tf32" if allows_tf32() else None,
+        calls=importer.calls,
     )
 
 

@@ -20,7 +20,7 @@ from ...dialects.shapes.binding import SIZES
 from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...dialects.shapes.polynomial import Algebra
 from ...dialects.support.calls import EAGER
-from ...dialects.support.locations import file_location
+from ...dialects.support.locations import file_location, location_text
 from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
 from ...errors import CaptureError, CompileError, UnsupportedError
@@ -32,7 +32,8 @@ from ...passes.convert.torch_to_tensor.views import DENSE
 from ...passes.torch.outline_layers import LAYER, MIN_OPS
 from .arrays import element_of, tensor_type
 from .eager_fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
-from .source_locations import innermost
+from .refusals import UserCalls, together
+from .source_locations import blame, innermost
 from .symbolic_shapes import NamedDim, SizeTable, depends_on_data
 
 
@@ -50,6 +51,7 @@ class GraphImporter:
         fallback: Fallback = None,
         sizes: Sequence[NamedDim] = (),
         nodes: Iterable[Node] = (),
+        calls: UserCalls | None = None,
     ) -> None:
         if fallback not in (None, "eager"):
             raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
@@ -65,6 +67,9 @@ class GraphImporter:
         self._arguments: list[str] = []
         self._results: list[SSAValue] = []
         self.generators = 0
+        self.calls = calls or UserCalls(fallback=fallback)
+        self._errors: list[CompileError] = []
+        self._unknown: set[str] = set()
 
     def declare(self, arguments: Iterable[tuple[str, Node]]) -> None:
         """Give `@main` an argument for each (name, placeholder)."""
@@ -83,31 +88,51 @@ class GraphImporter:
             self._arguments.append(node.name)
 
     def run(self, nodes: Iterable[Node]) -> None:
-        """Import every computation."""
+        """Import every computation. Raises the error of the first one that is refused, with those of all others."""
         for node in nodes:
-            if node.op != "call_function":
-                if node.op in ("placeholder", "output"):
-                    continue
-                place = next(
-                    (p for n in (node, *node.users) if (p := innermost(n.meta.get("stack_trace")))), self._place
-                )
-                raise UnsupportedError(
-                    "control flow, or another operator that takes a graph, is not supported",
-                    operator=next((_target_name(n.target) for n in node.users), node.op),
-                    location=_text(place),
-                )
-            place = innermost(node.meta.get("stack_trace")) or self._place
+            if node.op not in ("placeholder", "output"):
+                self._import(node)
+        if self._errors:
+            self._errors += _refused_later(self._block, Algebra(list(self._sizes.derived)))
+            raise self.calls.complete(together(self._errors))
+
+    def _import(self, node: Node) -> None:
+        """Import one node. After the first error, the others are looked for among what does not follow from it."""
+        if any(n.name in self._unknown for n in node.all_input_nodes) or self._errors and _is_check_of_sizes(node):
+            self._unknown.add(node.name)
+            return
+        place = innermost(node.meta.get("stack_trace")) or self._place
+        try:
             try:
-                try:
-                    self._import_call(node, place)
-                except UnsupportedError as error:
-                    if self._fallback is None:
-                        raise
-                    self._leave_to_pytorch(node, error, place)
-            except CompileError as error:
-                error.operator = error.operator or str(node.target)
-                error.location = error.location or _text(place)
-                raise
+                if node.op != "call_function":
+                    raise UnsupportedError(
+                        "control flow, or another operator that takes a graph, is not supported",
+                        operator=next((_target_name(n.target) for n in node.users), node.op),
+                    )
+                self._import_call(node, place)
+            except UnsupportedError as error:
+                if self._fallback is None or node.op != "call_function":
+                    raise
+                self._leave_to_pytorch(node, error, place)
+        except CompileError as error:
+            error.operator = error.operator or str(node.target)
+            located = node if node.op == "call_function" else next(iter(node.users), node)
+            self._errors.append(blame(error, located, self._place))
+            self._stand_in(node)
+
+    def _stand_in(self, node: Node) -> None:
+        """Let arguments stand in for the results of a node that is refused, so that what reads them is looked at."""
+        value = node.meta.get("val")
+        try:
+            tensors = value if isinstance(value, tuple | list) else [value]
+            types = [tensor_type(t, self._sizes) for t in tensors if isinstance(t, torch.Tensor)]
+        except CompileError:
+            types = []
+        if not types or len(types) != len(tensors):
+            self._unknown.add(node.name)
+            return
+        results = [self._block.insert_arg(t, len(self._block.args)) for t in types]
+        self._values[node.name] = tuple(results) if isinstance(value, tuple | list) else results[0]
 
     def argument_index(self, name: str) -> int | None:
         """Which argument the node `name` is, if it is one."""
@@ -160,6 +185,8 @@ class GraphImporter:
 
     def _import_call(self, node: Node, place: tuple[str, int] | None) -> None:
         target = node.target
+        if has_effects(node):
+            raise UnsupportedError("an operator with effects is not supported", operator=str(node.args[1]))
         size = node.meta.get("val")
         if isinstance(size, torch.SymInt | torch.SymBool) and not depends_on_data(size):
             return  # known by its expression, wherever it is used
@@ -181,7 +208,7 @@ class GraphImporter:
             target.namespace == "aten" or overload_name(target) in OPS
         )
         if not known:
-            raise UnsupportedError("this is not an ATen operator", operator=_target_name(target))
+            raise UnsupportedError("operators of this library are not supported", operator=_target_name(target))
         name = overload_name(target)
         if name == "_assert_tensor_metadata":
             return _check_metadata(node)
@@ -216,6 +243,7 @@ class GraphImporter:
         if self._fallback:
             _try_to_decompose(op, Algebra(list(self._sizes.derived)))
         op.location = file_location(*place) if place else UnknownLoc()
+        self.calls.note(f"aten.{name}", _text(place), node)
         _mark_layer(op, node)
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
@@ -277,6 +305,24 @@ class GraphImporter:
         if value is None or isinstance(value, bool | int | float | str | Attribute):
             return value
         raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
+
+
+def _refused_later(block: Block, algebra: Algebra) -> list[CompileError]:
+    """The errors of ops that were imported and that have no decomposition."""
+    errors: list[CompileError] = []
+    for op in [op for op in block.ops if isinstance(op, AtenOp)]:
+        try:
+            _try_to_decompose(op, algebra)
+        except CompileError as error:
+            error.operator, error.location = f"aten.{op.SCHEMA.name}", error.location or location_text(op)
+            errors.append(error)
+    return errors
+
+
+def _is_check_of_sizes(node: Node) -> bool:
+    """Whether a node is part of what PyTorch adds where a size depends on data."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) or value is None and not node.users
 
 
 def _try_to_decompose(op: AtenOp, algebra: Algebra) -> None:

@@ -26,8 +26,8 @@ from ...dialects.shapes.binding import SIZES, symbols_of
 from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.shapes.polynomial import Algebra
 from ...errors import CompileError, ExecutionError
-from ...passes.convert.torch_to_tensor.conversion import DecomposeAtenOp
-from ...passes.rewriting import erase, rewrite_module
+from ...passes.convert.torch_to_tensor.conversion import decompose_all
+from ...passes.rewriting import erase
 from .arrays import to_numpy
 from .complex.pairs import Emitter
 
@@ -54,7 +54,7 @@ def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor])
                 result.replace_all_uses_with(block.insert_arg(result.type, len(block.args)))
             erase(op)
     try:
-        rewrite_module(module, [DecomposeAtenOp(Algebra(), checked=True)])
+        decompose_all(module, Algebra(), checked=True)
     except (CompileError, VerifyException):
         return  # what has no decomposition is refused elsewhere
     _keep_known_assertions(block, _known_values(block, tensors))

@@ -76,7 +76,7 @@ class SizeTable:
                 return self._extent(simpler)
             return self._derive(expr)
         if is_from_data(expr):
-            raise UnsupportedError(f"a size that depends on data is not supported: {expr}")
+            raise UnsupportedError("a size that depends on data is not supported")
         bounds = self._ranges[expr]
         found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *extent_bounds(bounds.lower, bounds.upper))
         self._known[expr] = found
@@ -122,7 +122,9 @@ class SizeTable:
             for other in rest:
                 first = first + other if expr.is_Add else first * other
             return first
-        raise UnsupportedError(f"the size {expr} is not supported: only sums, products, and quotients by numbers")
+        raise UnsupportedError(
+            "a size is neither a sum, a product nor a quotient by a number of the declared sizes", kind="dynamic-sizes"
+        )
 
     def _fresh(self, name: str) -> str:
         """`name`, or one with another number at its end, as no other symbol has."""

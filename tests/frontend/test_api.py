@@ -52,7 +52,7 @@ def test_executors(executor: str) -> None:
 
 def test_other_shapes_are_refused() -> None:
     compiled = deplodock.compile(torch.relu, (torch.randn(3, 4),))
-    with pytest.raises(deplodock.CompileError, match=r"\[4, 4\].*\[3, 4\]"):
+    with pytest.raises(deplodock.CompileError, match=r"\[3, 4\].*\[4, 4\]"):
         compiled(torch.randn(4, 4))
     with pytest.raises(deplodock.CompileError, match="float64"):
         compiled(torch.randn(3, 4, dtype=torch.float64))
@@ -113,7 +113,7 @@ REFUSED = {
     "a tensor for the arguments": (torch.relu, X, "example_args.*Tensor"),
     "no arguments": (torch.relu, None, "example_args.*NoneType"),
     "exits": (lambda x: sys.exit(3), (X,), r"test_api\.py:\d+.*SystemExit"),
-    "control flow": (loop, (torch.tensor(3), X), r"test_api\.py:\d+: while_loop: control flow"),
+    "control flow": (loop, (torch.tensor(3), X), r"test_api\.py:\d+: torch.while_loop\(...\): control flow"),
     "effects": (torch.linalg.inv, (X,), "linalg"),
     "complex": (torch.relu, (torch.randn(3, dtype=torch.complex64),), "complex"),
     "branch on data": (lambda x: x if x.sum() > 0 else -x, (X,), r"test_api\.py:\d+"),

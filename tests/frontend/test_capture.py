@@ -58,7 +58,7 @@ def test_functions_keep_the_names_of_their_parameters() -> None:
     program = capture(function, (X, 2.0), {"right": X})
     assert [b.name for b in program.bindings] == ["left", "right"]
     assert program.bind((X, 2.0), {"right": X})[0] is X
-    with pytest.raises(ShapeError, match=r"input 1: 3.0 where the program was compiled for 2.0"):
+    with pytest.raises(ShapeError, match=r"scale: expected 2.0, .* but got 3.0"):
         program.bind((X, 3.0), {"right": X})
 
 
@@ -147,7 +147,7 @@ def test_calls_unlike_the_example_are_refused() -> None:
     for bad in (torch.randn(4, 3), X.double(), 3):
         with pytest.raises(ShapeError, match="input 0"):
             program.bind((bad,))
-    with pytest.raises(ShapeError, match="another structure"):
+    with pytest.raises(ShapeError, match=r"takes 1 tensor \(input 0\), 2 given"):
         program.bind((X, X))
 
 
@@ -155,9 +155,9 @@ REFUSED: list[tuple[str, Callable[..., Any], type[CompileError], str]] = [
     ("data-dependent shape", lambda x: x.nonzero(), CompileError, "nonzero|dynamic"),
     ("data-dependent branch", lambda x: x if x.sum() > 0 else -x, CaptureError, r"test_capture\.py:\d+"),
     ("complex", lambda x: torch.fft.fft(x).cumprod(0), UnsupportedError, r"cumprod.*complex numbers"),
-    ("factorisation", lambda x: torch.linalg.svd(x), UnsupportedError, r"_linalg_svd"),
+    ("factorisation", lambda x: torch.linalg.svd(x), UnsupportedError, r"torch.linalg.svd\(x\)"),
     ("random numbers", lambda x: torch.poisson(x), UnsupportedError, "poisson"),
-    ("mismatched shapes", lambda x: x @ x, CaptureError, r"test_capture\.py:\d+:\d+: RuntimeError: a and b"),
+    ("mismatched shapes", lambda x: x @ x, CaptureError, r"test_capture\.py:\d+:\d+: x @ x: RuntimeError: a and b"),
     ("Python error", lambda x: x.no_such_method(), CaptureError, "no_such_method"),
 ]
 

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 from ....errors import CompileError, UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import COMPLEX
 from ..eager_fallback import is_complex, touches_complex
-from ..source_locations import innermost
+from ..source_locations import blame
 from .fft import c2c, c2r, r2c
 from .pairs import Emitter, Pair, real_dtype, times
 
@@ -76,9 +76,7 @@ def without_complex(graph: Graph) -> Rewritten:
             found[node] = _rewritten(emitter, node, found)
         except CompileError as error:
             error.operator = error.operator or str(node.target)
-            place = innermost(node.meta.get("stack_trace"))
-            error.location = error.location or (f"{place[0]}:{place[1]}" if place else None)
-            raise
+            raise blame(error, node) from None
         if isinstance(found[node], Node) and not is_complex(node):
             done.nodes.add(found[node])
             node.replace_all_uses_with(found[node])

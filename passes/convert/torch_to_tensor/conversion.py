@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 
 from xdsl.context import Context
@@ -19,6 +19,7 @@ from ....dialects.shapes.binding import SIZES, derived_sizes
 from ....dialects.shapes.extents import ExtentError, extents_of, extents_text
 from ....dialects.shapes.polynomial import Algebra
 from ....dialects.support.equivalence import structure
+from ....dialects.support.locations import location_text
 from ....dialects.tensor.builder import Builder
 from ....dialects.torch import AtenOp
 from ....errors import CompileError, ShapeError, UnsupportedError
@@ -107,10 +108,11 @@ def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:
 
 @dataclass(frozen=True)
 class DecomposeAtenOp(RewritePattern):
-    """Replaces an op of the torch dialect by what it computes."""
+    """Replaces an op of the torch dialect by what it computes; `errors` collects those of ops that are refused."""
 
     algebra: Algebra
     checked: bool
+    errors: list[CompileError] = field(default_factory=list[CompileError])
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if not isinstance(op, AtenOp):
@@ -118,14 +120,26 @@ class DecomposeAtenOp(RewritePattern):
         try:
             ops, results, functions = decompose(op, self.algebra, self.checked)
         except CompileError as error:
-            error.operator = f"aten.{op.SCHEMA.name}"
-            raise
+            error.operator, error.location = f"aten.{op.SCHEMA.name}", error.location or location_text(op)
+            self.errors.append(error)
+            return
         for old, new in zip(op.results, results, strict=True):
             if old.name_hint and not new.name_hint:
                 new.name_hint = old.name_hint
         for fold, function in functions:
             _add_function(op, fold, function)
         rewriter.replace(op, ops, results)
+
+
+def decompose_all(module: ModuleOp, algebra: Algebra, checked: bool = False) -> None:
+    """Replaces every op of the torch dialect in a module. Raises the CompileError of the first op that is refused, with
+    those of all further ones as its `others`."""
+    pattern = DecomposeAtenOp(algebra, checked)
+    rewrite_module(module, [pattern])
+    if pattern.errors:
+        first, *others = pattern.errors
+        first.others = tuple(others)
+        raise first
 
 
 @dataclass(frozen=True)
@@ -153,7 +167,7 @@ class ConvertTorchToTensorPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         derived = [d for f in op.ops if isinstance(f, FuncOp) for d in derived_sizes(f)]
         algebra = Algebra(derived)
-        rewrite_module(op, [DecomposeAtenOp(algebra, self.checked)])
+        decompose_all(op, algebra, self.checked)
         if algebra.promises:
             main = next(f for f in op.ops if isinstance(f, FuncOp) and f.sym_name.data == "main")
             main.attributes[SIZES] = ArrayAttr([*derived_sizes(main), *algebra.promises])

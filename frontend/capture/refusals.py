@@ -1,0 +1,323 @@
+"""Refusals in the user's terms: the exceptions that PyTorch raises while it traces, and the errors of the importer,
+with the call as it was written, the reason, the kind and a remedy.
+
+`refusal_of` translates one exception, `UserCalls` and `completed` add to an error of ours what a message for the user
+has, `together` makes one error of all that a program is refused for.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._dynamo.exc import TorchDynamoException
+from torch._ops import HigherOrderOperator
+from torch.fx import Graph, Node
+
+from ...errors import (
+    BorderError,
+    CaptureError,
+    CompileError,
+    ExecutionError,
+    PluginError,
+    ScheduleError,
+    ShapeError,
+    TargetError,
+    UnsupportedError,
+    one_line,
+)
+from ...passes.convert.torch_to_tensor.registry import DATA_DEPENDENT, SPARSE
+from .source_locations import blame, expression_of_error, innermost_of_error, is_users, shown
+from .user_calls import Origin, call_in, public_name
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Translation of exceptions whose `Type: text` matches `pattern`. An empty `reason` keeps PyTorch's own text."""
+
+    pattern: str
+    kind: str
+    reason: str = ""
+    remedy: str | None = None
+
+    def __post_init__(self) -> None:
+        re.compile(self.pattern)
+
+
+_UNKNOWN = "which are not known while the program is compiled"
+_NUMBER = f"the result is a Python number that depends on the values of a tensor, {_UNKNOWN}"
+_TRUTH = f"the result is a truth value of Python that depends on the values of a tensor, {_UNKNOWN}"
+_BRANCH = f"the branch depends on the values of a tensor, {_UNKNOWN}"
+_OBJECT = "an object of type {type}, which is neither a tensor nor a number nor a container of these"
+_TRACED = "PyTorch cannot trace this call"
+_GUARD = r"GuardOnDataDependent\w+: Could not guard on data-dependent expression"
+
+RULES = (
+    Rule(
+        rf"{_GUARD} [a-z]*\d+ \(unhinted",
+        "data-dependent-size",
+        _NUMBER,
+        "keep it a tensor, or pass the number as an argument",
+    ),
+    Rule(_GUARD, "data-dependent-branch", _BRANCH),
+    Rule(
+        "GuardOnDataDependent|PendingUnbacked|UnbackedSymbol",
+        "data-dependent-size",
+        _NUMBER,
+        "pass the number as an argument, or keep the shape fixed with a mask (torch.where)",
+    ),
+    Rule("data-dependent control flow", "data-dependent-branch", _BRANCH),
+    Rule("DataDependentOutput", "data-dependent-branch", _TRUTH),
+    Rule("DynamicOutputShape", "data-dependent-size", "the shape of the result is not known before it is computed"),
+    Rule("FakeTensorDeviceMismatch|same device", "devices-and-types", "", "move all to one device (x.to(y.device))"),
+    Rule(
+        "support for cuda|NVIDIA|CUDA enabled|cannot access accelerator",
+        "devices-and-types",
+        "the program asks for a CUDA device, and there is none",
+        "use the device of an argument (device=x.device)",
+    ),
+    Rule(
+        r"\.numpy\(\) is not supported|numpy\.ndarray|__array__",
+        "python-code",
+        f"NumPy reads the values of a tensor, {_UNKNOWN}",
+        "use the function of torch of the same name, or call NumPy outside of the compiled program",
+    ),
+    Rule(
+        r"unsupported format string|__format__",
+        "python-code",
+        f"the values of a tensor are formatted as text, {_UNKNOWN}",
+        "return the tensor, and print it outside of the compiled program",
+    ),
+    Rule(
+        "data is not allocated yet",
+        "data-dependent-size",
+        f"a tensor is made of Python numbers that are values of another tensor, {_UNKNOWN}",
+        "use torch.stack or torch.cat",
+    ),
+    Rule(
+        r"Constant \w+ is mutated",
+        "mutation-and-aliasing",
+        "a tensor that is neither an argument nor a buffer is changed in place",
+        "pass it as an argument, or register it (self.register_buffer)",
+    ),
+    Rule(
+        "fake tensor in the exported program constant",
+        "mutation-and-aliasing",
+        "a tensor is changed behind autograd (x.data, x.set_), which cannot be captured",
+        "change the tensor itself under torch.no_grad()",
+    ),
+    Rule(
+        r"Found <class '(?P<type>[\w.]+)'> in output",
+        "python-code",
+        f"the result holds {_OBJECT}",
+        "return tensors, in tuples, lists and dictionaries, or register the class (torch.utils._pytree)",
+    ),
+    Rule(
+        r"Unsupported input type <class '(?P<type>[\w.]+)'>",
+        "wrong-arguments",
+        f"an argument holds {_OBJECT}",
+        "pass its tensors as arguments, or register the class (torch.utils._pytree)",
+    ),
+    Rule(
+        "not tracked with proxy|cast NotImplemented to Tensor|[Nn]ested|jagged",
+        "tensor-kinds",
+        "nested tensors are not supported",
+        "pad to one size (torch.nn.utils.rnn.pad_sequence) and pass a mask",
+    ),
+    Rule("[Ss]parse", "tensor-kinds", "sparse tensors are not supported", "use a dense tensor (x.to_dense())"),
+    Rule("[Qq]uantize", "tensor-kinds", "quantized tensors are not supported", "use x.dequantize()"),
+    Rule(
+        "is not iterable|HigherOrder|expected compiled_fn to be GraphModule",
+        "higher-order-operators",
+        "an operator that takes a graph is not supported here",
+    ),
+    Rule(
+        r"fake impl|UnsupportedOperator|no meta kernel|meta-dispatch",
+        "unsupported-operator",
+        "the operator does not tell the shape of its result before it runs",
+        "describe it with torch.library.register_fake",
+    ),
+    Rule("[Pp]ickle", "python-code", f"the values of a tensor are written or sent, {_UNKNOWN}"),
+    Rule("RecursionError", "python-code", "", "write a loop, or call fewer levels"),
+)
+"""Translations, of which the first that matches is taken."""
+
+INTERNAL = re.compile(
+    r"\b[sz]?u[uf]?\d+\b|\bzuf\d+\b|GuardOn\w+|unhinted|'?Node'? object|aten(?:::|\.)\w+|FakeTensor|"
+    r"GraphModule|\bs\d+\b|\bproxy\b|make_fx|TORCH_LOGS|functorch|pytree"
+)
+"""Words of PyTorch's insides, none of which the user wrote."""
+
+_KINDS: tuple[tuple[type[CompileError], str], ...] = (
+    (TargetError, "targets"),
+    (UnsupportedError, "unsupported-operator"),
+    (ShapeError, "wrong-program"),
+)
+
+_REASONS = (
+    (DATA_DEPENDENT, "data-dependent-size"),
+    ("depends on data", "data-dependent-size"),
+    ("at a place that is computed", "data-dependent-size"),
+    ("computed from a tensor's shape or contents", "data-dependent-size"),
+    ("known only at run time", "dynamic-sizes"),
+    ("size that varies", "dynamic-sizes"),
+    (SPARSE, "tensor-kinds"),
+    ("of another kind", "tensor-kinds"),
+    ("of layout", "tensor-kinds"),
+    ("the data type", "devices-and-types"),
+    ("takes a graph", "higher-order-operators"),
+    ("in place", "mutation-and-aliasing"),
+    ("strides of a tensor", "mutation-and-aliasing"),
+    ("is a view", "mutation-and-aliasing"),
+    ("the program changes", "mutation-and-aliasing"),
+    ("the program is another one", "dynamic-sizes"),
+    ("the program holds only", "dynamic-sizes"),
+    ("depends on which of too many sizes", "dynamic-sizes"),
+)
+"""Words of a reason -> kind of the refusal."""
+
+
+def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureError:
+    """Returns the refusal for an exception that was raised while PyTorch traced the user's program. In its `graphs` the
+    call is looked for where no frame of the user's is in the traceback."""
+    first = error
+    while isinstance(first, TorchDynamoException) and (cause := first.__cause__ or first.__context__) is not None:
+        first = cause
+    text = one_line(first)
+    lines = (line.strip().removeprefix("- ") for line in str(first).splitlines())
+    violated = next((line[:300] for line in lines if line.startswith(("Not all values", "You marked"))), None)
+    written = expression_of_error(error)
+    if violated is not None or type(first).__name__ == "ConstraintViolationError":
+        refusal = CaptureError(_sizes(violated or text), kind="dynamic-sizes")
+    elif (rule := next((r for r in RULES if re.search(r.pattern, text)), None)) is not None:
+        match = re.search(rule.pattern, text)
+        assert match is not None
+        reason = rule.reason.format(**match.groupdict()) or _plain(text)
+        refusal = CaptureError(reason, kind=rule.kind, remedy=rule.remedy)
+    elif INTERNAL.search(text.replace("'FakeTensor' object", "")):
+        refusal = CaptureError(_TRACED, kind="python-code")
+    else:
+        own = written is not None and _raised_by_user(first)
+        kind = "wrong-program" if own or isinstance(first, _WRONG) else "python-code"
+        refusal = CaptureError(_plain(text), kind=kind)
+    refusal.location = innermost_of_error(error)
+    call = None if written is None else call_in(written, None)
+    refusal.call = None if call is None or call.startswith(type(first).__name__) else call
+    refusal.origin = error
+    for node in (n for graph in graphs if refusal.location is None and (n := _suspect(graph, refusal.kind))):
+        blame(refusal, node)
+    return refusal
+
+
+def _suspect(graph: Graph, kind: str | None) -> Node | None:
+    """The first node that a refusal of a kind may be about."""
+    if kind == "tensor-kinds":
+        return next((n for n in graph.nodes if "nested" in str(n.target)), None)
+    takers = (n for n in graph.nodes if isinstance(n.target, HigherOrderOperator))
+    return next(takers, None) if kind == "higher-order-operators" else None
+
+
+_WRONG = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, AssertionError, OSError)
+"""Exceptions that PyTorch and Python raise for programs that are wrong without a compiler, too."""
+
+
+def _raised_by_user(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and innermost_of_error(error) == f"{shown(frames[-1].filename)}:{frames[-1].lineno}"
+
+
+def _plain(text: str) -> str:
+    """The text of an exception without PyTorch's names for what it traces with."""
+    return text.replace("FakeTensorDeviceMismatchError", "RuntimeError").replace("FakeTensor", "Tensor")
+
+
+def _sizes(text: str) -> str:
+    """The reason in the text of a violated constraint of sizes."""
+    fixed = re.search(
+        r"You marked (?P<what>.*?) as dynamic but your code specialized it to be a constant \((\d+)\)", text
+    )
+    if fixed is not None:
+        name = re.search(r"name='?(\w+)", fixed["what"])
+        return f"the program holds only where {name[1] if name else 'the size'} is {fixed[2]}"
+    held = re.search(r"Not all values of (.*?) in the specified range", text)
+    if held is not None:
+        return (
+            text
+            if INTERNAL.search(text) is None
+            else f"the program does not hold for all sizes of {held[1].split()[0]}"
+        )
+    return text if INTERNAL.search(text) is None else "the program holds for some of the declared sizes only"
+
+
+class UserCalls:
+    """The calls of the user that the operators of a program come from, and all else that a message for the user needs.
+
+    Args:
+        name: the name of the module or function that is compiled, which stands in for an unknown call.
+        place: the place of an error without one, as `file:line`.
+        fallback: the option of `deplodock.compile`.
+    """
+
+    def __init__(self, name: str | None = None, place: str | None = None, fallback: str | None = None) -> None:
+        self._name, self._place, self._fallback = name, place, fallback
+        self._origins: dict[tuple[str | None, str | None], Origin] = {}
+
+    def note(self, operator: str, location: str | None, node: Node) -> None:
+        """Note where the operator that `node` became comes from."""
+        if (operator, location) not in self._origins:
+            origin = Origin.of(node)
+            self._origins[operator, location] = origin
+            self._origins.setdefault((None, location), origin)
+
+    def complete(self, error: CompileError) -> CompileError:
+        """Returns the error with the user's calls and places, those of its `others` too, its kind and a remedy."""
+        for one in (error, *error.others):
+            if one.call is None and not isinstance(one, BorderError):  # which is for authors of passes
+                one.call = self._call(one)
+            one.location = one.location or self._place
+        error = together([error, *error.others])
+        error.kind = error.kind or kind_of_refusal(error)
+        if error.remedy is None and error.kind == "unsupported-operator":
+            error.remedy = self._remedy(several=bool(error.others))
+        return error
+
+    def _call(self, error: CompileError) -> str | None:
+        origin = self._origins.get((error.operator, error.location))
+        if origin is None and error.location is not None:
+            origin = self._origins.get((None, error.location))
+        if origin is not None and (call := origin.call(is_users)) is not None:
+            return call
+        operator, name = error.operator, self._name or "the compiled function"
+        if operator is not None and "_backward" in operator:
+            return f"a gradient of {name}"
+        if operator is not None:
+            return operator if operator.startswith("torch.") else public_name(operator.removeprefix("aten.")) or name
+        return None if error.argument is not None or isinstance(error, _OF_OPTIONS) else name
+
+    def _remedy(self, several: bool) -> str:
+        what = "them" if several else "it"
+        if self._fallback is not None:
+            return f"call {what} outside of the compiled program"
+        return f'pass fallback="eager", which leaves {what} to PyTorch'
+
+
+def together(errors: Iterable[CompileError]) -> CompileError:
+    """Returns one error for all errors of a program: the first, with the others, each call and reason once."""
+    distinct: dict[Any, CompileError] = {}
+    for error in errors:
+        distinct.setdefault((error.location, error.call or error.operator, error.argument), error)
+    first, *others = distinct.values()
+    first.others = tuple(others)
+    return first
+
+
+_OF_OPTIONS = (ScheduleError, TargetError, PluginError, ExecutionError)
+
+
+def kind_of_refusal(error: CompileError) -> str | None:
+    """Returns the section of `docs/refusals.md` about an error, or None if there is none."""
+    by_reason = next((kind for words, kind in _REASONS if words in error.reason), None)
+    return by_reason or next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
