@@ -202,9 +202,8 @@ class Builder:
         """An op of the math dialect, or another elementwise one built from its operands alone."""
         return self.insert(op(*operands))
 
-    def exp(self, x: SSAValue, *, permit: FastMathFlag | None = None) -> SSAValue:
-        """The exponential; `permit` what that flag names."""
-        return self.insert(math.ExpOp(x, None if permit is None else FastMathFlagsAttr((permit,))))
+    def exp(self, x: SSAValue) -> SSAValue:
+        return self.insert(math.ExpOp(x))
 
     def log(self, x: SSAValue) -> SSAValue:
         return self.insert(math.LogOp(x))

@@ -382,8 +382,9 @@ TO_TENSORS = [
         "_.sub(A, _.keep(_, _, _))",
         "A",
         "torch",
+        number=1,
     ),
-    in_pass("softmax shifted by its minimum", "softmax", attention.shifted_exp, "'max'", "'min'", "torch"),
+    in_pass("softmax shifted by its minimum", "softmax", attention.shifted_exp, "'max'", "'min'", "torch", number=1),
     in_pass(
         "not normalised",
         "softmax",

@@ -252,7 +252,7 @@ PRINTER_CODE = [
         "arith.mulf",
     ),
     in_table("sqrt for rsqrt", "rms_norm", expressions.FLOAT_FUNCTIONS, "math.rsqrt", "sqrt"),
-    in_table("exp2 for exp", "softmax", expressions.FLOAT_FUNCTIONS, "math.exp", "exp2"),
+    in_table("exp for exp2", "chunked softmax", expressions.FLOAT_FUNCTIONS, "math.exp2", "exp"),
     in_table(
         "remainder for quotient",
         "two kernels",

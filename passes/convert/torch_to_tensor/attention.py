@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import exp, log2, sqrt
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects import arith, math
+from xdsl.dialects.arith import FastMathFlagsAttr
+from xdsl.dialects.builtin import f32, i1
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, SSAValue
 
@@ -20,11 +22,49 @@ from .registry import decomposes
 
 
 def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue, SSAValue, SSAValue]:
-    """exp(x - max), its sum, and the maximum. The exponentials may be approximate: one of them is 1, and an error of
-    the size of x's own rounding does not count."""
-    highest = b.reduce("max", x, over)
-    e = b.exp(b.sub(x, b.keep(highest, over, extents_of(x.type))), permit=FastMathFlag.APPROX_FUNC)
-    return e, b.reduce("add", e, over), highest
+    """Computes exp(x - max(x)).
+
+    The exponential of f32 is the power of two of (x - max(x)) * log2(e). It may be approximate (`afn`): the largest one
+    is 1, and an error of the size of x's own rounding does not count. The maximum is subtracted before the product,
+    because x * log2(e) has no value near the end of the range, where masks are, and a rounding of the size of x. The
+    difference is exact near the maximum, and it is an infinity only where the exponential is 0.
+
+    Args:
+        b: the builder of the operator.
+        x: the exponents.
+        over: the dimensions of the maximum and of the sum.
+
+    Returns:
+        The exponentials, their sum, and the maximum.
+    """
+    if element_type(x.type) != f32:
+        highest = b.reduce("max", x, over)
+        e = b.exp(b.sub(x, b.keep(highest, over, extents_of(x.type))))
+        return e, b.reduce("add", e, over), highest
+    y, factor = _without_factor(b, x)
+    highest = b.reduce("max", y, over)
+    power = b.scaled(b.sub(y, b.keep(highest, over, extents_of(x.type))), factor * log2(exp(1)))
+    e = b.insert(math.Exp2Op(power, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))))
+    return e, b.reduce("add", e, over), b.scaled(highest, factor)
+
+
+def _without_factor(b: Builder, x: SSAValue) -> tuple[SSAValue, float]:
+    """Returns y and a constant factor with x = y * factor, so that exp(x - max(x)) is exp((y - max(y)) * factor).
+
+    Both are the same for infinities and NaN if y * factor is finite where y is (factor <= 1), and if y - max(y) is an
+    infinity only where the exponential is 0 (factor >= 2^-100). The factor is positive, so max(y) * factor is max(x):
+    rounding is monotonic.
+    """
+    op = x.owner
+    if isinstance(op, arith.MulfOp) and isinstance(op.rhs.owner, payload.ConstantOp):
+        factor = op.rhs.owner.scalar
+        return (op.lhs, factor) if 2.0**-100 <= factor <= 1 else (x, 1.0)
+    if isinstance(op, payload.SelectOp):
+        masks = [isinstance(s.owner, payload.ConstantOp) and s.owner.scalar == float("-inf") for s in (op.lhs, op.rhs)]
+        if any(masks):
+            (lhs, f), (rhs, g) = [(s, 1.0) if m else _without_factor(b, s) for s, m in zip((op.lhs, op.rhs), masks)]
+            return (x if f == g == 1 else b.select(op.cond, lhs, rhs)), f * g
+    return x, 1.0
 
 
 def _softmax_input(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> tuple[SSAValue, list[int]]:

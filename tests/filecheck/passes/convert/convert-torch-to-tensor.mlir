@@ -26,13 +26,47 @@ func.func @softmax_bf16(%x: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
   // CHECK-NEXT: payload.cast %x : tensor<4x8xbf16> -> tensor<4x8xf32>
   // CHECK-NEXT: tensor.reduce max {{.*}} over [1]
   // CHECK-NOT: bf16
-  // CHECK: math.exp
+  // CHECK: arith.subf
+  // CHECK-NEXT: payload.constant 1.44269502 : tensor<4x8xf32>
+  // CHECK-NEXT: arith.mulf
+  // CHECK-NEXT: math.exp2 {{.*}} fastmath<afn>
   // CHECK-NEXT: tensor.reduce add
   // CHECK-NEXT: tensor.index_map
   // CHECK-NEXT: arith.divf
   // CHECK-NEXT: payload.cast {{.*}} : tensor<4x8xf32> -> tensor<4x8xbf16>
   %0 = torch.softmax.int(self = %x, dim = -1) : (tensor<4x8xbf16>) -> tensor<4x8xbf16>
   func.return %0 : tensor<4x8xbf16>
+}
+
+// -----
+
+// The maximum is that of what is scaled, and the difference is multiplied by the scale and log2(e).
+// CHECK-LABEL: @scaled
+func.func @scaled(%x: tensor<4x8xf32>, %c: tensor<4x8xi1>) -> tensor<4x8xf32> {
+  // CHECK: %[[LOW:[0-9]+]] = payload.constant 0xff800000
+  // CHECK: %[[Y:[0-9]+]] = payload.select %c, %[[LOW]], %x
+  // CHECK-NEXT: %[[M:[0-9]+]] = tensor.reduce max %[[Y]] over [1]
+  // CHECK-NEXT: tensor.index_map %[[M]]
+  // CHECK-NEXT: arith.subf %[[Y]]
+  // CHECK-NEXT: payload.constant 0.360673755
+  // CHECK-NEXT: arith.mulf
+  // CHECK-NEXT: math.exp2
+  %0 = torch.mul.Scalar(self = %x, other = 0.25) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %1 = torch.masked_fill.Scalar(self = %0, mask = %c, value = -inf) : (tensor<4x8xf32>, tensor<4x8xi1>) -> tensor<4x8xf32>
+  %2 = torch.softmax.int(self = %1, dim = -1) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %2 : tensor<4x8xf32>
+}
+
+// -----
+
+// A factor above 1 stays where it is: what it makes an infinity would be a number.
+// CHECK-LABEL: @scaled_up
+func.func @scaled_up(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  // CHECK: %[[Y:[0-9]+]] = arith.mulf %x
+  // CHECK-NEXT: tensor.reduce max %[[Y]] over [1]
+  %0 = torch.mul.Scalar(self = %x, other = 2.0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %1 = torch.softmax.int(self = %0, dim = -1) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %1 : tensor<4x8xf32>
 }
 
 // -----
