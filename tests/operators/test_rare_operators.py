@@ -272,3 +272,23 @@ def test_nearest_elements(mode: str, shape: tuple[int, ...], resize: dict[str, A
     compiled = deplodock.compile(lambda x: F.interpolate(x, mode=mode, **resize), (x,), target="cpu")
     assert torch.equal(compiled(x), F.interpolate(x, mode=mode, **resize))
     assert ("tensor.gather" in compiled.ir("tensor")) == looked_up
+
+
+FACTORS: dict[int, list[Any]] = {1: [1.2], 2: [(1.3, 2.0), (2.4, 1.1)], 3: [(2.4, 1.1, 1.3)]}
+MODES = {1: ("nearest", "linear"), 2: ("nearest", "nearest-exact", "bilinear"), 3: ("nearest", "trilinear")}
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (1, 1, 3, 4), (1, 1, 2, 2, 3)])
+def test_sizes_that_a_factor_does_not_change(shape: tuple[int, ...]) -> None:
+    """Elements along a dimension whose size stays are those of the image, although the factor is not 1."""
+    rank = len(shape) - 2
+    calls = [{"scale_factor": f, "mode": mode} for f in FACTORS[rank] for mode in MODES[rank]]
+    calls += [dict(c, antialias=True) for c in calls if c["mode"] == "bilinear"]
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [F.interpolate(x, **call) for call in calls]
+
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    found = deplodock.compile(program, (x,), target="sm_90a", executor="reference")(x)
+    for call, a, b in zip(calls, found, program(x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=str(call))

@@ -17,7 +17,7 @@ from .backward import BACKWARD, along, wide
 from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
-from .sampling import ANTIALIASED, NEAREST_ELEMENTS, SAMPLING
+from .sampling import ANTIALIASED, INTERPOLATED, NEAREST_ELEMENTS, SAMPLING
 from .special import SPECIAL
 
 Tensor = torch.Tensor
@@ -331,6 +331,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "fake_quantize_per_channel_affine_cachemask.default": _per_channel,
     "_int_mm.default": _int_mm,
     **NEAREST_ELEMENTS,
+    **INTERPOLATED,
     **ANTIALIASED,
     **BACKWARD,
     **BAGS,

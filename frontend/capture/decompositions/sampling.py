@@ -143,8 +143,11 @@ def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
         if not all(isinstance(n, int) for n in (*self.shape[2:], *output_size)):
             raise UnsupportedError("a filter for a size that varies is not supported", argument="output_size")
         wide = torch.promote_types(self.dtype, torch.float32)
-        rows = _weights(self.shape[2], output_size[0], align_corners, scales_h, kernel, wide)
-        columns = _weights(self.shape[3], output_size[1], align_corners, scales_w, kernel, wide)
+        scales = _scales(self, output_size, (scales_h, scales_w))
+        rows, columns = (
+            _weights(size, out, align_corners, scale, kernel, wide)
+            for size, out, scale in zip(self.shape[2:], output_size, scales, strict=True)
+        )
         return (rows @ (self.to(wide) @ columns.T)).to(self.dtype)
 
     return made
@@ -156,19 +159,63 @@ ANTIALIASED: dict[str, Callable[..., Tensor]] = {
 }
 
 
+def _scales(
+    self: Tensor, wanted: Sequence[int], scales: Sequence[float | None], *, doubled: bool = False
+) -> list[float | None]:
+    """Returns the scales along each dimension, without those of dimensions whose size stays as it is.
+
+    PyTorch's kernels for the CPU take each such dimension as it is, and the nearest elements of two dimensions of twice
+    the size (`doubled`), too (ATen/native/UpSample.h, `compute_source_index_and_lambda` and `nearest_idx`). Those for
+    CUDA do so only if all sizes stay.
+    """
+    sizes = self.shape[2:]
+    known = [isinstance(n, int) and isinstance(m, int) for n, m in zip(sizes, wanted, strict=True)]
+    same = [k and m in ((n, 2 * n) if doubled else (n,)) for k, n, m in zip(known, sizes, wanted, strict=True)]
+    if self.device.type == "cuda" and not (all(known) and list(sizes) == list(wanted)):
+        return list(scales)
+    return [None if s else scale for s, scale in zip(same, scales, strict=True)]
+
+
+def _interpolated(name: str) -> dict[str, Callable[..., Tensor]]:
+    """Returns both overloads of an interpolation, by PyTorch's decomposition."""
+    default = f"{name}.default"
+
+    def made(self: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Tensor:
+        known = _scales(self, output_size, [*scales, *[None for _ in output_size]][: len(output_size)])
+        return decomposition_table[operator_named(default)](self, output_size, align_corners, *known)
+
+    def made_of_factors(
+        input: Tensor, output_size: Sequence[int] | None, align_corners: bool, scale_factors: Sequence[float] | None
+    ) -> Tensor:
+        wanted = upsample_compute_output_size(input.shape, output_size, scale_factors)
+        return made(input, wanted, align_corners, *(scale_factors or ()))
+
+    return {default: made, f"{name}.vec": made_of_factors}
+
+
+INTERPOLATED: dict[str, Callable[..., Tensor]] = {
+    overload: made
+    for name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+    for overload, made in _interpolated(name).items()
+}
+
+
 def _nearest(name: str, offset: float) -> Callable[..., Tensor]:
     """The nearest element for each of another size, of which place `offset` is meant: each element several times, or
     each of several, where it is one of these along all dimensions; else as PyTorch looks it up."""
+    packet = name.removesuffix(".vec")
 
     def made(self: Tensor, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> Tensor:
         found, sizes = self, self.shape[2:]
-        scales = scale_factors or [None for _ in sizes]
+        scales: list[float | None] = [*scale_factors] if scale_factors else [None for _ in sizes]
         wanted = upsample_compute_output_size(self.shape, output_size, scale_factors)
+        if packet == "upsample_nearest2d":
+            scales = _scales(self, wanted, scales, doubled=True)
         for dim, (size, new, scale) in enumerate(zip(sizes, wanted, scales, strict=True), 2):
             known = isinstance(size, int) and isinstance(new, int)
             moved = _at(found, dim, _places(size, new, scale, offset)) if known else None
             if moved is None:
-                return decomposition_table[operator_named(name)](self, output_size, scale_factors)
+                return decomposition_table[operator_named(f"{packet}.default")](self, wanted, *scales)
             found = moved
         return found.clone() if found is self else found
 

@@ -41,7 +41,7 @@ _RARE = (
 
 _OF_FLOATS = (
     *(f"{name}.default" for name in _FILTERS),
-    *(f"{name}.vec" for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
+    *(f"{name}.vec" for name in _FILTERS),
     *"""
     _embedding_bag.default _embedding_bag_forward_only.default _prelu_kernel.default gelu.default hardsigmoid.default
     hardswish.default lerp.Scalar lerp.Tensor max_pool2d_with_indices_backward.default native_group_norm.default
