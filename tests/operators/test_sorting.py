@@ -116,3 +116,45 @@ def test_what_is_too_large_is_refused_by_name(name: str) -> None:
     function, args = TOO_LARGE[name]
     with pytest.raises(deplodock.CompileError, match=rf"aten.*{name}.*too large: looks at \d+ pairs"):
         deplodock.compile(function, args)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_searches_among_numbers_that_end_with_nan() -> None:
+    """PyTorch bisects, so how far it goes depends on which NaN it meets first."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 3, -4, 1.5])
+    calls: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for n in (1, 2, 3, 5, 8, 12):
+        for nans in sorted({0, 1, n // 2, n - 1, n}):
+            edges = torch.randint(-4, 5, (2, n), generator=generator).float()
+            edges[0, 0], edges[1, -1] = -INF, INF
+            edges[:, n - nans :] = NAN
+            calls.append((edges.sort(-1).values, torch.randperm(n, generator=generator)))
+
+    def program(x: torch.Tensor, *args: torch.Tensor) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        for edges, order in zip(args[::2], args[1::2], strict=True):
+            shuffled = torch.empty_like(edges).index_copy(1, order, edges)
+            for right in (False, True):
+                found.append(torch.searchsorted(edges, x.expand(2, -1).contiguous(), right=right))
+                found.append(torch.searchsorted(shuffled, x.expand(2, -1).contiguous(), sorter=order.repeat(2, 1)))
+                found.append(torch.bucketize(x, edges[0].contiguous(), right=right, out_int32=True))
+        return found
+
+    args = (values, *(t for call in calls for t in call))
+    found = deplodock.compile(program, args, target="sm_90a", executor="reference")(*args)
+    for a, b in zip(found, program(*args), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_search_among_a_varying_number() -> None:
+    def search(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(edges, x)
+
+    edges, x = torch.tensor([1.0, 2, 4, NAN, NAN]), torch.tensor([0.0, 3, 5, NAN, INF])
+    sizes = ({0: torch.export.Dim("n", min=2, max=100)}, None)
+    compiled = deplodock.compile(search, (edges, x), dynamic_shapes=sizes, target="sm_90a", executor="reference")
+    for e in (edges, edges[:4].contiguous(), torch.cat([torch.arange(20.0), edges[3:]])):
+        assert torch.equal(compiled(e, x), search(e, x))

@@ -116,14 +116,32 @@ def _searchsorted(
     """How many elements of the last dimension come before each value, or are equal to it if `right`."""
     edges = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
     x = self if isinstance(self, Tensor) else edges.new_full((), self)
-    pairs = x.numel() * edges.shape[-1]
+    size = edges.shape[-1]
+    pairs = x.numel() * size
     if isinstance(pairs, int) and pairs > MOST_PAIRS:
         reason = f"too large: looks at {pairs} pairs of elements, more than {MOST_PAIRS}"
         raise UnsupportedError(reason, operator="aten.searchsorted", argument="self")
-    edges, x = edges.unsqueeze(-2) if edges.dim() > 1 else edges, x.unsqueeze(-1)
-    # Written with `not`, so that a NaN comes after everything.
-    beyond = edges > x if right or side == "right" else edges >= x
-    return (~beyond).sum(-1, dtype=torch.int64).to(torch.int32 if out_int32 else torch.int64)
+    each = edges.unsqueeze(-2) if edges.dim() > 1 else edges
+    before = each <= x.unsqueeze(-1) if right or side == "right" else each < x.unsqueeze(-1)
+    count = before.sum(-1, dtype=torch.int64)
+    if edges.is_floating_point() and not (isinstance(size, int) and size == 0):
+        last = _last_number(edges)
+        count = torch.where((count > (last.unsqueeze(-1) if edges.dim() > 1 else last)) | x.isnan(), size, count)
+    return count.to(torch.int32) if out_int32 else count
+
+
+def _last_number(edges: Tensor) -> Tensor:
+    """Returns the last place, of those that a search to the end looks at, whose element is a number; -1 if none is.
+
+    PyTorch bisects (ATen/native/cpu/Bucketization.cpp) and goes to the right of a NaN. NaNs are at the end, so a search
+    that meets one goes on to the end. Before that it went to the right only: it looked at the first of the places
+    size - (size + 1) // 2^k. So a value ends there if more elements come before it than this function returns.
+    """
+    size = edges.shape[-1]
+    steps = (size + 1).bit_length() - 1 if isinstance(size, int) else 62
+    behind = (torch.zeros(steps, dtype=torch.int64) + (size + 1)) >> torch.arange(1, steps + 1)
+    place = torch.where(behind > 0, size - behind, 0)
+    return torch.where((behind > 0) & ~edges[..., place].isnan(), place, -1).amax(-1)
 
 
 def _bucketize(self: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
