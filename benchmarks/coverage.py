@@ -203,6 +203,11 @@ operator with every type):
 - `softshrink`: `lambd` is rounded to the tensor's type first. The CPU does so in `hardshrink` only.
 - `clamp`, `hardtanh` and `alpha` of f16 with a scalar beyond its range: computed in f32. The CPU refuses it.
 - `elu` with an infinite `alpha` at 0: NaN; 0 on the CPU. `gelu` of infinity: infinity; NaN on the CPU.
+- `linear`, `bilinear`, `trilinear` and antialiased interpolation by a factor, along a dimension whose size stays, and
+  `nearest` of two dimensions along one whose size stays or doubles: the CPU takes the elements as they are or twice,
+  CUDA samples them by the factor, unless all sizes stay. The device of the tensors decides.
+- `addmm`, `addmv` and `addbmm` with `alpha=0`: the product is not computed, so its NaN does not show, as on CUDA and in
+  f32 and f64 on the CPU. `addr` and `baddbmm` compute it (the CPU: `baddbmm` of few elements only).
 
 And where PyTorch is not taken as the judge:
 - `multilabel_margin_loss`: as eager PyTorch; PyTorch's own decomposition of it gives another number.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from aten import check, evaluate
 
+import deplodock
 from deplodock.dialects.shapes.polynomial import Algebra
 from deplodock.errors import CompileError
 from deplodock.passes.convert.torch_to_tensor.reshape import regroup
@@ -213,6 +214,11 @@ CONTRACTIONS = [
     call("addmm", torch.randn(3), M, N),
     call("addmm", torch.randn(5, 1), M, N, beta=0.5, alpha=-2),
     call("addmm", torch.full((3,), math.nan), M, N, beta=0),
+    *(call("addmm", torch.randn(3), M * math.nan, N, beta=beta, alpha=0) for beta in (0, 1, 2)),
+    call("addmv", torch.randn(5), M, N[:, 0] * math.inf, alpha=0),
+    call("addbmm", torch.randn(5, 3), M[None] * math.nan, N[None], alpha=0),
+    *(call("baddbmm", torch.randn(1, 5, 3), M[None] * math.nan, N[None], beta=beta, alpha=0) for beta in (0, 1)),
+    *(call("addr", torch.full((5, 7), math.nan), M[:, 0], M[0] * math.nan, beta=0, alpha=alpha) for alpha in (0, 1)),
     call("addmm", torch.arange(2), torch.arange(6).reshape(2, 3), torch.arange(6).reshape(3, 2), beta=2, alpha=3),
     call("addmv", torch.randn(5), M, torch.randn(7), beta=2, alpha=0.5),
     call("baddbmm", torch.randn(3, 1, 2), torch.randn(3, 4, 5), torch.randn(3, 5, 2), beta=0.1, alpha=2),
@@ -360,6 +366,15 @@ REFUSED = [
 def test_refused(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(CompileError, match=message):
         evaluate(name, *args, **kwargs)
+
+
+@pytest.mark.parametrize(("name", "factors"), [("addmm", (M, N)), ("addmv", (M, N[:, 0]))])
+def test_what_is_not_added_has_to_fit(name: str, factors: tuple[torch.Tensor, ...]) -> None:
+    def program(bias: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(bias, *factors, beta=0)
+
+    with pytest.raises(CompileError, match=r"cannot broadcast \[4\] to \[5"):
+        deplodock.compile(program, (torch.randn(4),))
 
 
 def test_unrelated_dimensions_stay_apart_in_a_reshape() -> None:

@@ -75,12 +75,11 @@ def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None)
 
 
 def _added(b: Builder, self: SSAValue, y: SSAValue, beta: Number, alpha: Number) -> SSAValue:
-    """`beta * self + alpha * y`; with beta 0 `self` is not looked at, so its NaN does not show."""
-    y = b.scaled(y, alpha)
+    """Computes `beta * self + alpha * y`. An operand whose factor is 0 is not read, so its NaN does not show."""
+    x, y = b.unify(b.broadcast(self, extents_of(y.type)), y, element=work_type(b.result_element))
     if beta == 0:
-        return y
-    x, y = b.unify(self, y, element=work_type(b.result_element))
-    return b.add(b.scaled(x, beta), y)
+        return b.like(y, 0) if alpha == 0 else b.scaled(y, alpha)
+    return b.scaled(x, beta) if alpha == 0 else b.add(b.scaled(x, beta), b.scaled(y, alpha))
 
 
 @decomposes("addmm")
