@@ -389,3 +389,60 @@ def dropouts(n: int) -> Program:
         return x
 
     return run, (_rows(4, 8),)
+
+
+@kind
+def clenshaw_recurrence(n: int) -> Program:
+    def run(x: Tensor) -> Tensor:
+        b0 = b1 = torch.zeros_like(x)
+        for i in range(n):
+            b0, b1 = 2 * x * b0 - b1 + 1 / (i + 1), b0
+        return b0 - b1
+
+    return run, (_rows(64),)
+
+
+@kind
+def powers_by_squaring(n: int) -> Program:
+    def run(x: Tensor, bits: Tensor) -> Tensor:
+        result = torch.ones_like(x)
+        for i in range(n):
+            result = torch.where((bits >> i & 1) != 0, result * x, result)
+            x = x * x
+        return result
+
+    return run, (torch.arange(64), torch.arange(64))
+
+
+@kind
+def crossed_values(n: int) -> Program:
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        for i in range(n):
+            a, b = torch.sin(a) * b + i, torch.cos(b) - a
+        return a * b
+
+    return run, (_rows(64), _rows(64) + 1)
+
+
+@kind
+def one_value_used_often(n: int) -> Program:
+    def run(x: Tensor) -> Tensor:
+        y = torch.tanh(x)
+        total = x
+        for i in range(n):
+            total = total * (y + i * 0.5)
+        return total
+
+    return run, (_rows(64),)
+
+
+@kind
+def casts_between(n: int) -> Program:
+    types = (torch.int32, torch.float64, torch.int16, torch.float32)
+
+    def run(x: Tensor) -> Tensor:
+        for i in range(n):
+            x = (x + i).to(types[i % 4])
+        return x
+
+    return run, (_rows(64),)

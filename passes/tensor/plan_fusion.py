@@ -3,7 +3,7 @@ program, and the search for a good one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf, prod
@@ -30,6 +30,7 @@ from ..pipelines import parse_passes
 from ..records import Record, RecordError, operations_at, read_record
 from ..remarks import collect_remarks, emit_remark
 from .fusion.cost import Kernel, fused_for, reached
+from .fusion.elementwise import ElementwiseCosts
 from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children, either
 from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
 from .fusion.nest import make_nest
@@ -106,7 +107,7 @@ class PlanFusionPass(ModulePass):
         if self.strategy == "best":
             search = Search(ctx, function, fused_for(self.target))
             limit = limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
-            mark(function, (search.run() if limit is None else search.within(limit)) or set())
+            mark(function, search.run() if limit is None else search.within(limit))
         else:
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
 
@@ -210,11 +211,17 @@ class Search:
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
         self.number = {value: i for i, value in enumerate(self.values)}
+        self.elementwise = ElementwiseCosts(function, self.number, target)
         self.computed_from: dict[SSAValue, int] = {}
         """Value -> the candidates that it is computed from, itself included."""
         self.inputs: dict[int, set[int]] = {}
         """Candidate -> those that it is computed from directly or through values that are none."""
+        self.users: dict[int, set[int]] = {i: set() for i in range(len(self.values))}
+        """Candidate -> those that are computed from it directly or through values that are none."""
         self._read(function)
+        for user, read in self.inputs.items():
+            for v in read:
+                self.users[v].add(user)
         end = function.body.block.last_op
         self.returned = set[SSAValue]() if end is None else {*end.operands}
         self.fixed = {self.number[value] for value in kept_values(function) if value in self.number}
@@ -242,16 +249,15 @@ class Search:
                 nearest[result] = read if number is None else {number}
                 self.computed_from[result] = through if number is None else through | 1 << number
 
-    def run(self, without: Sequence[int] = ()) -> set[SSAValue] | None:
-        """The values to keep, of a search that begins with `without` computed where they are read; None if they cannot
-        be."""
+    def run(self, without: Iterable[int] = ()) -> set[SSAValue]:
+        """Returns the values to keep, of a search that begins with `without` computed where they are read, except for
+        those that no kernel can compute."""
         self.inlined = dict.fromkeys(range(len(self.values)), 0)
         self.sources = {v: set(read) for v, read in self.inputs.items()}
-        self.readers = {i: {r for r, read in self.sources.items() if i in read} for i in self.inlined}
+        self.readers = {v: set(users) for v, users in self.users.items()}
         for value in without:
-            if self._gain(value) == inf or not self._legal(value):
-                return None
-            self._stop_keeping(value)
+            if self._gain(value) < inf and self._legal(value):
+                self._stop_keeping(value)
         steps = {v: self._step(v) for v in self.inlined if v not in self.fixed}
         while steps and (best := min(steps.values()))[0] < 0:
             value = best[-1]
@@ -264,34 +270,61 @@ class Search:
                 steps[v] = self._step(v)
         return {self.values[v] for v in self.inlined}
 
-    def within(self, limit: int) -> set[SSAValue] | None:
-        """The values to keep if a call may take `limit` bytes beside its arguments, and what PyTorch takes besides its
-        tensors if there are sums. While what is kept at once takes more, a search begins without the largest of
-        that, whatever time that costs; what it is computed from, or for, may be kept instead."""
-        kept, without, tried = self.run(), list[int](), set[int]()
-        while found := [v for v in self._most_at_once(limit) if v not in tried]:
-            tried.add(largest := max(found, key=self._bytes))
-            other = self.run([*without, largest])
-            if other is not None:
-                without.append(largest)
-            kept = self.run(without) if other is None else other
+    def within(self, limit: int) -> set[SSAValue]:
+        """Returns the values to keep if a call may take `limit` bytes in addition to its arguments, and what PyTorch
+        takes in addition to its tensors if there are sums.
+
+        While the kept values take more, another search begins without the largest of them at every place where they
+        do, whatever time that costs. Where that helps little, because a neighbour is kept instead, the next search
+        begins without four times as many neighbours, so there are few searches."""
+        kept, without, stuck, width = self.run(), set[int](), set[int](), 1
+        excess, largest = self._excess(limit, stuck)
+        while largest and width <= 2 * len(self.values):
+            trial = sorted(without | self._neighbours(largest, width), key=lambda v: (-self._bytes(v), v))
+            other = self.run(trial)
+            stuck |= largest & self.inlined.keys()
+            new_excess, new_largest = self._excess(limit, stuck)
+            width *= 1 if 2 * new_excess <= excess else 4
+            if new_excess < excess:
+                kept, excess, largest, without = other, new_excess, new_largest, {*trial} - self.inlined.keys()
+            else:
+                largest -= stuck
         return kept
+
+    def _neighbours(self, values: set[int], count: int) -> set[int]:
+        """Returns `values`, and for each of them as many of the candidates near it as make `count` together."""
+        result = set(values)
+        for value in values:
+            near, edge = {value}, [value]
+            for v in edge:
+                if len(near) >= count:
+                    break
+                found = sorted((self.inputs[v] | self.users[v]) - near - self.fixed)[: count - len(near)]
+                near.update(found)
+                edge += found
+            result |= near
+        return result
 
     def _bytes(self, value: int) -> int:
         return aligned(tensor_bytes(self.values[value].type))
 
-    def _most_at_once(self, limit: int) -> list[int]:
-        """What is kept at once where that takes most, of what need not be kept; nothing if it is within `limit`."""
+    def _excess(self, limit: int, stuck: set[int]) -> tuple[int, set[int]]:
+        """Returns how many bytes more than `limit` the kept values take, summed over the kernels, and for every kernel
+        where they do the largest of those that need not be kept and are not `stuck`."""
         if any(self.kernel(root, inlined).reductions for root, inlined in self.inlined.items()):
             limit += self.target.workspace
         last = {v: max(self.readers[v], default=v) for v in self.inlined}
-        between = [v for v in self.inlined if self.values[v] not in self.returned]
-        most, found = limit - result_bytes(self.function), list[int]()
-        for kernel in self.inlined:
-            live = [v for v in between if v <= kernel <= last[v]]
+        excess, largest, live = 0, set[int](), list[int]()
+        most = limit - result_bytes(self.function)
+        for kernel in sorted(self.inlined):
+            live = [v for v in live if last[v] >= kernel]
+            if self.values[kernel] not in self.returned:
+                live.append(kernel)
             if (taken := sum(map(self._bytes, live))) > most:
-                most, found = taken, [v for v in live if v not in self.fixed]
-        return found
+                excess += taken - most
+                movable = [v for v in live if v not in self.fixed and v not in stuck]
+                largest |= {max(movable, key=lambda v: (self._bytes(v), -v))} if movable else set()
+        return excess, largest
 
     def _legal(self, value: int) -> bool:
         """Whether each kernel that reads `value` may compute it."""
@@ -342,9 +375,11 @@ class Search:
         if any(m & inlined == m for m in self.too_large[root]):
             return inf, 0
         try:
-            kernel = self.kernel(root, inlined)
-            if kernel.written <= LARGEST:
-                return kernel.time(), kernel.written
+            if (known := self.elementwise.cost(root, inlined)) is None:
+                kernel = self.kernel(root, inlined)
+                known = (kernel.time() if kernel.written <= LARGEST else inf), kernel.written
+            if known[1] <= LARGEST:
+                return known
         except TooLarge:
             pass
         self.too_large[root].append(inlined)
@@ -369,6 +404,8 @@ class Search:
     def _may_be_one(self, root: int, inlined: int) -> bool:
         """Whether no contraction of that kernel is computed several times: the reductions around each run in a chain,
         which the passes that come later make one staged reduction of."""
+        if self.elementwise.covers(root, inlined):
+            return True
         kernel, merging = self.kernel(root, inlined), False
         for c in (c for c in kernel.contractions if c.open):
             around = {r for r, opened in kernel.reductions if r.bound & c.open and c.open == opened | r.bound}

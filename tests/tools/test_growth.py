@@ -17,8 +17,10 @@ from growing_programs import KINDS
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from deplodock.backend.interpreter.running import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
+from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from deplodock.passes.pass_manager import Observer
 
 EXPONENT = 1.3
@@ -29,10 +31,13 @@ FEW = 1 / 50
 
 SMALLEST = {
     **dict.fromkeys(KINDS, 8),
+    "casts_between": 32,
     "chain_of_gathers": 32,
     "chain_of_softmaxes": 4,
     "chain_without_repeats": 16,
+    "clenshaw_recurrence": 32,
     "conversions": 16,
+    "crossed_values": 32,
     "dropouts": 1,
     "embeddings": 16,
     "growing_concatenations": 16,
@@ -40,7 +45,9 @@ SMALLEST = {
     "masked_updates": 16,
     "matmuls_of_all_shapes": 4,
     "one_concatenation_of_many": 32,
+    "one_value_used_often": 32,
     "pooling_chain": 4,
+    "powers_by_squaring": 64,
     "resampling_chain": 4,
     "slice_assignments": 16,
     "slices_of_one_tensor": 16,
@@ -57,6 +64,7 @@ LONG = {
     "chain_of_row_reductions",
     "chain_of_sums_over_all",
     "conversions",
+    "crossed_values",
     "embeddings",
     "experts_as_a_loop",
     "growing_concatenations",
@@ -65,6 +73,7 @@ LONG = {
     "masked_updates",
     "one_concatenation_of_many",
     "pooling_chain",
+    "powers_by_squaring",
     "resampling_chain",
     "slice_assignments",
     "slices_of_one_tensor",
@@ -108,12 +117,14 @@ class CountCalls(Observer):
         self.calls[name] = self.calls.get(name, 0) + calls
 
 
-def measured(kind: str, size: int) -> CountCalls:
-    """The calls in every pass, and in printing, for a program of the kind."""
+def measured(kind: str, size: int, limit: int | None = None) -> CountCalls:
+    """The calls in every pass, and in printing, for a program of the kind; `limit`: bytes that a call may take."""
     torch.manual_seed(0)
     function, args = KINDS[kind](size)
     with torch.no_grad():
         module = capture(function, args).module
+    if limit is not None:
+        set_limit(main_function(module), MEMORY_LIMIT, limit)
     counter = CountCalls()
     compilation = Compilation(module, observers=[counter])
     counter.size("print-cuda", compilation.at("kernel"))
@@ -139,6 +150,13 @@ def test_work_grows_with_the_program(kind: str, request: pytest.FixtureRequest) 
     if kind in LONG and request.config.getoption("--growth") != "all":
         pytest.skip("only with --growth all")
     small, large = (measured(kind, SMALLEST[kind] << doublings) for doublings in (1, 2))
+    steep = {name: round(e, 2) for name, e in exponents(small, large).items() if e > EXPONENT}
+    assert not steep
+
+
+def test_work_within_a_limit_of_memory() -> None:
+    """The limit of one operator that has many steps: nothing may be kept in between, and one kernel is too small."""
+    small, large = (measured("crossed_values", size, 0) for size in (128, 256))
     steep = {name: round(e, 2) for name, e in exponents(small, large).items() if e > EXPONENT}
     assert not steep
 
