@@ -137,6 +137,7 @@ def cli() -> None:
 @click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="MODEL: tokens of a prefill.")
 @click.option("--context", type=click.IntRange(min=1), help="MODEL: tokens that the cache holds.")
+@model_commands.QUANTIZE
 def compile(**options: Any) -> None:
     """Compile a program and print one of its levels.
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+QUANTIZE = click.option(
+    "--quantize", type=click.Choice(["int8"]), help="MODEL: weights of linear layers as bytes, with scales."
+)
+
 PREPACK_WEIGHTS = click.option(
     "--prepack-weights/--no-prepack-weights",
     default=None,
@@ -47,19 +51,23 @@ def is_model(name: str | None) -> bool:
 
 
 def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, str]) -> None:
-    """Compile a model without its weights; write an artifact to `output`, or print a level of its steps."""
+    """Compiles a model without its weights; writes an artifact to `output`, or prints a level of its steps. An artifact
+    with quantized weights holds them: they are made from those of the model."""
     start = time.perf_counter()
     name = str(given.file)
     with terminal.progress():
         with steps("loading PyTorch and transformers"):
             from ..backend.cuda.runtime.nvrtc import nvrtc_version
             from ..dialects.target import TARGETS
-            from ..frontend.llm import build_model, load_config
+            from ..frontend.llm import build_model, load_config, load_model
             from ..frontend.llm.compile import PHASES, compile_model, describe
+            from ..frontend.llm.quantization import to_int8
         if given.output is not None and given.target in TARGETS:
             nvrtc_version()  # without which there will be no machine code to write
         with steps("building the model"):
-            model = build_model(load_config(name))
+            weighed = given.quantize and given.output is not None
+            model = load_model(name) if weighed else build_model(load_config(name))
+            model = to_int8(model) if given.quantize else model
         compiled = compile_model(
             model,
             context=given.context,
@@ -132,7 +140,7 @@ def run_artifact(given: Given) -> None:
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of prompt and continuation that fit.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens read in one step.")
 @click.option("--random-weights", is_flag=True, help="Don't load weights: make some up.")
-@click.option("--quantize", type=click.Choice(["int8"]), help="Weights of linear layers as bytes, with scales.")
+@QUANTIZE
 @PREPACK_WEIGHTS
 @click.option("--weights", help="Checkpoint for an artifact that was saved without weights.")
 @click.option("--target", default="auto", show_default=True, help="A GPU, cpu, or auto: what is here.")

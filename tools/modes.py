@@ -26,7 +26,7 @@ class Given(SimpleNamespace):
         return {name: getattr(self, name, None) for name in _COMPILER}
 
 
-_NOTED = _COMPILER - {"target"} | {"dynamic", "fallback", "phase", "length", "context"}
+_NOTED = _COMPILER - {"target"} | {"dynamic", "fallback", "phase", "length", "context", "quantize"}
 """The options that are noted in what is printed, where they were given."""
 
 _SOURCE = {"file", "as_json", "debug"}
@@ -37,8 +37,8 @@ _WRITING = {"output", "write_record"}
 
 MODES = {
     "compile": {
-        "a MODEL": _SOURCE | _COMPILER | _WRITING | {"ir", "phase", "length", "context"},
-        "a MODEL and -o": _SOURCE | _COMPILER | _WRITING | {"phase", "length", "context"},
+        "a MODEL": _SOURCE | _COMPILER | _WRITING | {"ir", "phase", "length", "context", "quantize"},
+        "a MODEL and -o": _SOURCE | _COMPILER | _WRITING | {"phase", "length", "context", "quantize"},
         "--print-pipeline": (_PROGRAM | _WRITING | {"ir", "print_pipeline"}) - {"verbose"},
         "--explain": (_PROGRAM | _WRITING | {"explain"}) - {"schedule"},
         "--emit": _PROGRAM | _WRITING | {"emit"},

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PATIENCE = 1.0
 """Seconds before progress is shown: what is done sooner needs none."""
 
+SILENCE = 10.0
+"""Seconds after which a task is named in a line where stderr is no terminal."""
+
 _STYLES = {
     "mlir": (
         (re.compile(r"//.*"), "bright_black"),
@@ -200,11 +203,16 @@ def table(rows: list[tuple[str, str]], width: int | None) -> str:
 
 @contextmanager
 def progress(quiet: bool = False) -> Generator[None]:
-    """Show on stderr, if that is a terminal, what is being worked on and how much of it is done, once it has taken
-    `PATIENCE`; then remove it. Nothing is shown where what is done is printed anyway (`quiet`)."""
+    """Show on stderr what is being worked on: on a terminal with how much of it is done, once it has taken `PATIENCE`,
+    until it is done; elsewhere in a line for each task that takes longer than `SILENCE`. Nothing is shown where what is
+    done is printed anyway (`quiet`)."""
     stream = sys.stderr
-    if quiet or not is_terminal(stream) or os.environ.get("TERM") == "dumb":
+    if quiet:
         yield
+        return
+    if not is_terminal(stream) or os.environ.get("TERM") == "dumb":
+        with listen(_line):
+            yield
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -228,6 +236,24 @@ def progress(quiet: bool = False) -> Generator[None]:
         delay.cancel()
         delay.join()
         shown.stop()
+
+
+@contextmanager
+def _line(what: str, total: int | None, unit: str) -> Generator[Step]:
+    """Writes a line for one task if it takes longer than `SILENCE`."""
+    current = ""
+
+    def step(count: int = 1, detail: str = "") -> None:
+        nonlocal current
+        current = detail
+
+    delay = Timer(SILENCE, lambda: tell(f"deplodock: {what} {current}".rstrip() + f": {SILENCE:g} s so far"))
+    delay.daemon = True
+    delay.start()
+    try:
+        yield step
+    finally:
+        delay.cancel()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...dialects.cores import cores
+from ...progress import steps
 from ..build_cache import cached_file, digest
 from ..cuda.printer import HOST_MARK, KERNELS_MARK
 from ..host_compiler import known, run_compiler
@@ -38,8 +39,12 @@ def build_at(target: Path, text: str, march: str = "native") -> None:
         run_compiler(*flags, "-c", "-o", f"{source}.o", str(source))
         return f"{source}.o"
 
-    with ThreadPoolExecutor() as threads:
-        objects = list(threads.map(compiled, enumerate(parts(text, cores()))))
+    texts = parts(text, cores())
+    with steps("compiling C++", len(texts), "parts") as step, ThreadPoolExecutor() as threads:
+        objects: list[str] = []
+        for name in threads.map(compiled, enumerate(texts)):
+            objects.append(name)
+            step()
     run_compiler(*flags, "-Wl,-Bsymbolic", "-o", str(target), *objects, "-lm")
 
 

@@ -63,3 +63,20 @@ def test_the_command_generates(weights: list[str], tmp_path: Path, capsys: pytes
         told.append(capsys.readouterr().out.splitlines()[-1])
     assert told[0] == told[1]
     assert len(told[0].split(",")) == 4
+
+
+def test_a_quantized_model_is_saved_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`compile MODEL --quantize int8 -o` writes an artifact with its weights, which generates as the model does."""
+    tiny_model("llama").save_pretrained(folder := tmp_path / "model")
+    steps = ["--context", "16", "--length", "4", "--target", "cpu"]
+    artifact = str(tmp_path / "artifact")
+    assert main(["compile", str(folder), "--quantize", "int8", "-o", artifact, *steps]) == 0
+    prompt, told = ["--prompt-ids", "1,2,3", "--max-new-tokens", "4"], []
+    capsys.readouterr()
+    for source in ([artifact], [str(folder), "--quantize", "int8", *steps]):
+        assert main(["generate", *source, *prompt]) == 0
+        told.append(capsys.readouterr().out.splitlines()[-1])
+    assert told[0] == told[1]
+    assert main(["compile", str(folder), "--quantize", "int8", "--ir", "torch", "--phase", "decode", *steps]) == 0
+    assert "xi8>" in capsys.readouterr().out
+    assert main(["generate", artifact, "--quantize", "int8", *prompt]) == 2

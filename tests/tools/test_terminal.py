@@ -11,6 +11,7 @@ import struct
 import sys
 import termios
 import threading
+import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -197,6 +198,18 @@ def test_progress_of_an_artifact(impatient: None, tmp_path: Path) -> None:
     assert code == 0
     assert re.search(r"\d/3 weights", seen)
     assert "not compared" in seen
+
+
+def test_a_pipe_gets_a_line_for_each_long_task(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "SILENCE", 0.2)
+    with terminal.progress(), steps("long work", 3, "pieces") as step:
+        step(detail="second piece")
+        with steps("short work"):
+            pass
+        time.sleep(0.5)
+    assert capsys.readouterr().err == "deplodock: long work second piece: 0.2 s so far\n"
 
 
 def test_short_work_shows_no_progress() -> None:
