@@ -48,9 +48,21 @@ def _found(search: Search) -> list[str]:
         why = next((t.failure for _, t in search.trials if t.failure), "nothing was tried")
         return [head, f"  no candidate has a time: {why}"]
     first = search.untuned.seconds if search.untuned is not None else None
-    took = f"  {search.label}: {seconds(best.seconds)} +-{best.noise:.1%}, {search.share:.0%} of the roofline"
+    took = f"  {search.label}: {seconds(best.seconds)} {noise_text(best.noise)}, {search.share:.0%} of the roofline"
     took += f"; the planner's pick {seconds(first)}: {search.speedup:.2f} times as fast" if first else ""
-    return [head, took, f"  {best.candidate.schedule}"]
+    advice = ["  the times vary much: repeat it on a quiet machine, or with a longer --budget"] * (
+        best.noise > UNSTEADY
+    )
+    return [head, took, f"  {best.candidate.schedule}", *advice]
+
+
+UNSTEADY = 0.2
+"""Relative noise of the best time from which the search is better repeated: larger than most gains."""
+
+
+def noise_text(noise: float) -> str:
+    """Returns the relative noise of a time; one of 100 % stands for a time with too few samples to tell."""
+    return "(too few samples to tell the noise)" if noise >= 1 else f"+-{noise:.1%}"
 
 
 def explained(search: Search, width: int | None) -> str:
@@ -61,7 +73,7 @@ def explained(search: Search, width: int | None) -> str:
     rows = [
         [
             seconds(t.seconds or 0.0),
-            f"+-{t.noise:.1%}",
+            noise_text(t.noise),
             seconds(p := float(search.task.predict(t.candidate.schedule).seconds)),
             f"{p / (t.seconds or 1.0):.2f}",
             limit_of(search.task, t),
@@ -107,7 +119,7 @@ def _trials(search: Search) -> str:
     rows = []
     for number, (at, t) in enumerate(search.trials, 1):
         kind = "best" if t is search.best else "failed" if t.failure else ""
-        took = t.failure or f"{seconds(t.seconds or 0.0)} ±{t.noise:.1%}"
+        took = t.failure or f"{seconds(t.seconds or 0.0)} {noise_text(t.noise)}"
         predicted = seconds(t.candidate.predicted) if t.candidate.predicted else ""
         cells = [str(number), f"{at:.1f} s", took, predicted, t.candidate.schedule.removeprefix("#tile.schedule")]
         cells.append(" ".join(f"{p}.{o}={v}" for p, o, v in t.candidate.options))
@@ -173,7 +185,7 @@ def panel(search: Search, number: int, kernels: int, budget: float) -> Any:
 
 def outcome(trial: Trial) -> str:
     """A trial's time, or that it has none."""
-    return "failed" if trial.seconds is None else f"{seconds(trial.seconds)} +-{trial.noise:.1%}"
+    return "failed" if trial.seconds is None else f"{seconds(trial.seconds)} {noise_text(trial.noise)}"
 
 
 def _schedule(trial: Trial) -> str:

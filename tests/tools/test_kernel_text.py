@@ -6,7 +6,12 @@ import re
 
 import pytest
 
+from deplodock.frontend.tuning.search import Limits, Search
+from deplodock.frontend.tuning.task import tasks_of
+from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.tools import cli
+from deplodock.tools.reports import load
+from deplodock.tools.tune_report import found_text
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -54,3 +59,25 @@ def test_helpers_are_folded(target: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "// --- kernels\n// k0: " in short
     lines = sum(int(n) for n in re.findall(r": (\d+) lines, shown by --helpers", short))
     assert abs(whole.count("\n") - short.count("\n") - lines) <= 3
+
+
+@pytest.mark.parametrize(("noise", "shown", "advised"), [(0.03, "+-3.0%", False), (0.4, "+-40.0%", True)])
+def test_an_unsteady_search_is_better_repeated(noise: float, shown: str, advised: bool) -> None:
+    text = found_text([searched(noise)], {})
+    assert shown in text
+    assert ("repeat it on a quiet machine" in text) == advised
+
+
+def test_too_few_samples_have_no_noise() -> None:
+    text = found_text([searched(1.0)], {})
+    assert "(too few samples to tell the noise)" in text
+    assert "100.0%" not in text
+
+
+def searched(noise: float) -> Search:
+    """A search that found one time."""
+    program = "torch.relu(torch.randn(64))"
+    (task,) = tasks_of(load(None, program, "cpu").compilation)
+    search = Search(task, "cpu", Limits())
+    search.take(Trial(Candidate(task.untuned), 1e-5, noise))
+    return search
