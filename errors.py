@@ -31,7 +31,6 @@ REMEDIES = {
     "tensor-kinds": "pass a dense tensor (x.to_dense(), x.dequantize(), torch.nn.utils.rnn.pad_sequence)",
     "higher-order-operators": "write the graph argument as plain operators, or call it outside of the compiled program",
     "gradients": 'call it under torch.no_grad(), or use torch.compile(..., backend="deplodock")',
-    "stale-weights": "compile again after parameters or buffers were replaced",
     "targets": "choose another target (`deplodock doctor` lists them)",
 }
 """Kind of refusal, which is the anchor of its section in `PAGE` -> the remedy where an error has no better one."""

@@ -21,7 +21,7 @@ from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..dialects.target import on_cores
-from ..errors import CaptureError, DeplodockError, ExecutionError, presented
+from ..errors import CaptureError, DeplodockError, ExecutionError, TargetError, presented
 from .capture.arrays import dtype_of
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
@@ -166,7 +166,8 @@ def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
         kind = "forward-mode AD"
     else:
         return
-    raise ExecutionError(f"{kind} around a compiled program are not supported; compile what is transformed as a whole")
+    remedy = "compile what is transformed as a whole"
+    raise ExecutionError(f"{kind} around a compiled program are not supported", kind="gradients", remedy=remedy)
 
 
 def _shown(t: Attribute) -> str:
@@ -248,7 +249,10 @@ def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -
     captured = capture(
         function, tuple(args), dict(kwargs or {}), fallback=fallback, dynamic_shapes=shapes, in_memory=True
     )
-    compiled = CompiledFunction(captured, target, executor, **how)
+    try:
+        compiled = CompiledFunction(captured, target, executor, **how)
+    except TargetError as error:
+        raise captured.calls.complete(error) from None
     compiled.check()  # what is refused is refused here, not at the first call
     if isinstance(function, torch.nn.Module):
         compiled._module, compiled._training = function, function.training

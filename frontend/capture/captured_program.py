@@ -108,7 +108,11 @@ class CapturedProgram:
         if self.viewed[0]:
             tensors = [_stored(t) if i in self.viewed[0] else t for i, t in enumerate(tensors)]
         if varying:
-            bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
+            try:
+                bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
+            except CompileError as error:
+                error.kind, error.remedy = "dynamic-sizes", "compile again for other sizes, or with a wider range (Dim)"
+                raise
         if self.dense:
             self._check_dense(tensors)
         if self.updates:
@@ -170,7 +174,8 @@ class CapturedProgram:
         for i, (_, argument) in enumerate(self.updates):
             tensor, name = tensors[argument], self.bindings[argument].name
             if recorded and argument in recorded[i] and tensor.requires_grad and tensor.is_leaf:
-                raise ExecutionError("a leaf that requires a gradient would be changed in place", argument=name)
+                reason = "a leaf that requires a gradient would be changed in place"
+                raise ExecutionError(reason, argument=name, kind=_ALIASING, remedy="call it under torch.no_grad()")
             if tensor.is_inference() and not inference:
                 reason = "a tensor of inference mode would be changed in place outside of it"
                 raise ExecutionError(reason, argument=name)
@@ -187,7 +192,8 @@ class CapturedProgram:
             if last > end:
                 end, owner = last, i
         if shared:
-            raise ShapeError("changed in place, and shares memory", argument=self.bindings[min(shared)].name)
+            name, remedy = self.bindings[min(shared)].name, "pass a copy (x.clone())"
+            raise ShapeError("changed in place, and shares memory", argument=name, kind=_ALIASING, remedy=remedy)
 
     def updating(self, updates: Sequence[tuple[int, int]]) -> CapturedProgram:
         """The same program, but results are written to the arguments that they replace, by pairs (result, argument);
@@ -364,6 +370,7 @@ def kind_of(tensor: torch.Tensor) -> str | None:
     return None if own is usual else type(tensor).__name__
 
 
+_ALIASING = "mutation-and-aliasing"
 _REMEDY = "compile again for other shapes or types, or declare sizes that vary (dynamic_shapes)"
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -426,8 +433,9 @@ class _Missing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise ExecutionError(
-            "a program of deplodock.compile has no gradients; call it under torch.no_grad(), or train with "
-            'torch.compile(module, backend="deplodock")'
+            "a program of deplodock.compile has no gradients",
+            kind="gradients",
+            remedy='call it under torch.no_grad(), or train with torch.compile(module, backend="deplodock")',
         )
 
 

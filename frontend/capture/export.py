@@ -148,13 +148,17 @@ def callable_module(function: Callable[..., Any]) -> torch.nn.Module:
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 
 
+_CALLABLE = "pass an nn.Module or a function of tensors"
+
+
 class _Function(torch.nn.Module):
     """A function, or another object that can be called, as a module with the function's own signature."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         if not callable(function):
-            raise CaptureError(f"neither a module nor a function: {type(function).__name__}")
+            reason = f"expected a module or a function, but got {type(function).__name__}"
+            raise CaptureError(reason, kind="wrong-arguments", remedy=_CALLABLE)
         if not isinstance(function, _FUNCTIONS):
             function = function.__call__  # whose code PyTorch can find
         try:

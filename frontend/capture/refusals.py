@@ -57,6 +57,19 @@ _GUARD = r"GuardOnDataDependent\w+: Could not guard on data-dependent expression
 
 RULES = (
     Rule(
+        "input integers as dynamic",
+        "dynamic-sizes",
+        "a number among the arguments cannot vary",
+        "pass it as a tensor, or compile for each number",
+    ),
+    Rule("Error: (?P<text>.*dynamic_shapes.*)", "dynamic-sizes", "{text}", "correct dynamic_shapes"),
+    Rule(
+        r"^TypeError: (?P<text>missing a required argument.*|too many positional.*|got an unexpected keyword.*)",
+        "wrong-arguments",
+        "the example arguments do not fit the signature: {text}",
+        "give one for each parameter without a default",
+    ),
+    Rule(
         rf"{_GUARD} [a-z]*\d+ \(unhinted",
         "data-dependent-size",
         _NUMBER,
@@ -188,7 +201,7 @@ def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureErr
         first = cause
     text = one_line(first)
     lines = (line.strip().removeprefix("- ") for line in str(first).splitlines())
-    violated = next((line[:300] for line in lines if line.startswith(("Not all values", "You marked"))), None)
+    violated = next((line[:300] for line in lines if line.startswith("Not all values")), None)
     written = expression_of_error(error)
     if violated is not None or type(first).__name__ == "ConstraintViolationError":
         refusal = CaptureError(_sizes(violated or text), kind="dynamic-sizes")
@@ -236,20 +249,15 @@ def _plain(text: str) -> str:
 
 def _sizes(text: str) -> str:
     """The reason in the text of a violated constraint of sizes."""
-    fixed = re.search(
-        r"You marked (?P<what>.*?) as dynamic but your code specialized it to be a constant \((\d+)\)", text
-    )
-    if fixed is not None:
-        name = re.search(r"name='?(\w+)", fixed["what"])
-        return f"the program holds only where {name[1] if name else 'the size'} is {fixed[2]}"
-    held = re.search(r"Not all values of (.*?) in the specified range", text)
+    held = re.search(r"Not all values of (\w+) = .* guard (\d+) <= .* <= (\d+)", text)
     if held is not None:
-        return (
-            text
-            if INTERNAL.search(text) is None
-            else f"the program does not hold for all sizes of {held[1].split()[0]}"
-        )
-    return text if INTERNAL.search(text) is None else "the program holds for some of the declared sizes only"
+        values = held[2] if held[2] == held[3] else f"{held[2]} to {held[3]}"
+        return f"the program holds only where {held[1]} is {values}"
+    held = re.search(r"Not all values of (\w+) = L\['\w+'\]\.size\(\).* satisfy the generated guard (.*)", text)
+    if held is None:
+        return "the program holds for some of the declared sizes only"
+    guard = re.sub(r"L\['\w+'\]\.size\(\)\[\d+\]", held[1], held[2].removesuffix("."))
+    return f"the program holds only where {guard}"
 
 
 class UserCalls:
@@ -275,6 +283,8 @@ class UserCalls:
     def complete(self, error: CompileError) -> CompileError:
         """Returns the error with the user's calls and places, those of its `others` too, its kind and a remedy."""
         for one in (error, *error.others):
+            if isinstance(one, TargetError):
+                continue
             if one.call is None and not isinstance(one, BorderError):  # which is for authors of passes
                 one.call = self._call(one)
             one.location = one.location or self._place

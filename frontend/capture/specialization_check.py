@@ -9,6 +9,7 @@ in the whole range, or it is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
@@ -116,12 +117,18 @@ def _wrong_values(
         if expr == sympy.true or any(is_from_data(s) for s in expr.free_symbols):
             continue  # the importer refuses sizes that depend on data
         symbols = sorted(expr.free_symbols, key=str)
-        shown = expr.subs({s: d.name for s, d in named.items()})
+        shown = _relation(expr.subs({s: d.name for s, d in named.items()}))
         if len(symbols) != 1 or not 0 <= (high := env.var_to_range[symbols[0]].upper) <= MAX_RANGE:
             raise CaptureError(f"the program holds only where {shown}, which cannot be checked for all sizes")
         low = int(env.var_to_range[symbols[0]].lower)
         values = [n for n in range(low, int(high) + 1) if expr.subs(symbols[0], n) != sympy.true]
         yield shown, {symbols[0]: values} if values else {}
+
+
+def _relation(expr: Any) -> str:
+    """A condition as Python writes it: `batch % 2 == 0`."""
+    text = f"{expr.lhs} {expr.rel_op} {expr.rhs}" if isinstance(expr, sympy.core.relational.Relational) else str(expr)
+    return re.sub(r"\bMod\(([^(),]+), (\d+)\)", r"\1 % \2", text)
 
 
 def _live(program: ExportedProgram) -> set[str]:

@@ -127,9 +127,9 @@ def _both(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., A
     before = [t._version for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]
     (a, form), (b, other) = (pytree.tree_flatten(branch(*operands)) for branch in (true_fn, false_fn))
     if before != [t._version for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]:
-        raise UnsupportedError("a branch that changes its operands is not supported", operator="torch.cond")
+        raise _refused("a branch that changes its operands is not supported")
     if form != other:
-        raise UnsupportedError(f"branches of results {form} and {other} are not supported", operator="torch.cond")
+        raise _refused(f"branches of results {form} and {other} are not supported")
     return pytree.tree_unflatten([_chosen(predicate, x, y) for x, y in zip(a, b, strict=True)], form)
 
 
@@ -138,13 +138,17 @@ def _chosen(predicate: torch.Tensor, x: Any, y: Any) -> Any:
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         if type(x) is type(y) and x == y:
             return x
-        raise UnsupportedError(f"branches that give {x} and {y} are not supported", operator="torch.cond")
+        raise _refused(f"branches that give {x} and {y} are not supported")
     if x.requires_grad or y.requires_grad:
-        raise UnsupportedError("branches are not differentiated backwards", operator="torch.cond")
+        raise _refused("branches are not differentiated backwards")
     if x.shape != y.shape or x.dtype != y.dtype:
         given = " and ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (x, y))
-        raise UnsupportedError(f"branches that give {given} are not supported", operator="torch.cond")
+        raise _refused(f"branches that give {given} are not supported")
     return torch.where(predicate.reshape(()).to(torch.bool), x, y)
+
+
+def _refused(reason: str) -> UnsupportedError:
+    return UnsupportedError(reason, operator="torch.cond", kind="higher-order-operators", remedy="use torch.where")
 
 
 Decision = tuple[bool, str]

@@ -220,7 +220,9 @@ def function_name(function: Any) -> str:
         return "the compiled function"
     if isinstance(function, torch.nn.Module):
         return type(function).__name__
-    name = getattr(function, "__name__", type(function).__name__)
+    name = getattr(function, "__name__", None)
+    if name is None:
+        return type(function).__name__
     of_torch = str(getattr(function, "__module__", None) or "torch").startswith("torch")
     return (of_torch and public_name(name)) or name
 
