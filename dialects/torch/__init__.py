@@ -11,7 +11,7 @@ PyTorch's own documentation; `convert-torch-to-tensor` says it again in terms of
 
 An argument that is left out takes its default; printing leaves out only the arguments that are `none` (Python's None)
 by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch. A size that is known at run time stands
-where an integer does: `size = [#batch, 64]`.
+where an integer does: `size = [#batch, 64]`. A list of one number for a list of N (`int[2]`) is that number N times.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
     """
     if argument.is_list and isinstance(value, list | tuple):
         element = argument.element()
+        value = list(value) * argument.length if len(value) == 1 and argument.length else value
         return builtin.ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
     number = isinstance(value, int | float | SymbolAttr) and not isinstance(value, bool)
     if argument.is_list and argument.length and number:
