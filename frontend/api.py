@@ -8,7 +8,7 @@ from dataclasses import replace
 from inspect import signature
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._C import _is_any_autocast_enabled
@@ -30,6 +30,9 @@ from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
 from .module_attributes import attribute
 from .repeated_calls import RepeatedCalls, unlike
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 class CompiledFunction:
@@ -177,8 +180,8 @@ def _shown(t: Attribute) -> str:
 
 
 def compile(
-    module_or_function: Callable[..., Any],
-    example_args: Sequence[Any],
+    module_or_function: Callable[..., Any] | ExportedProgram,
+    example_args: Sequence[Any] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     target: str = AUTO,
@@ -196,8 +199,9 @@ def compile(
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
-    `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one program then serves every size in the
-    range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
+    An `ExportedProgram` of `torch.export` is taken too: example arguments and sizes that vary, if they are left out,
+    are those with which it was exported. `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one
+    program then serves every size in the range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
     `target` is a GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`) or `cpu`; `auto` is the GPU that is here, else `cpu` where
     there is a C++ compiler, else `sm_90a`, which an interpreter runs. `executor` is who runs it (`auto`, `cuda`, `cpu`;
     to check it `emulator`, `simulator`, `reference`, for which the target `auto` is `sm_90a`). With `fallback="eager"`
@@ -236,26 +240,18 @@ def compile(
 def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -> CompiledFunction:
     """`compile` with the lock held; `program` are its first arguments, `how` those of `CompiledFunction`."""
     from .capture.export import capture  # with PyTorch's exporter, as slow to import as all the rest
+    from .capture.exported_programs import opened
 
-    function, args, kwargs, fallback, shapes = program
-    if not isinstance(args, tuple | list):
-        got, remedy = type(args).__name__, "write (x,) for a single argument"
-        raise CaptureError(
-            f"expected a tuple of arguments, but got {got}",
-            argument="example_args",
-            kind="wrong-arguments",
-            remedy=remedy,
-        )
-    captured = capture(
-        function, tuple(args), dict(kwargs or {}), fallback=fallback, dynamic_shapes=shapes, in_memory=True
-    )
+    module, args, kwargs, fallback, shapes = program
+    function, args, kwargs, shapes = opened(module, args, kwargs, shapes)
+    captured = capture(function, args, kwargs, fallback=fallback, dynamic_shapes=shapes, in_memory=True)
     try:
         compiled = CompiledFunction(captured, target, executor, **how)
     except TargetError as error:
         raise captured.calls.complete(error) from None
     compiled.check()  # what is refused is refused here, not at the first call
-    if isinstance(function, torch.nn.Module):
-        compiled._module, compiled._training = function, function.training
+    if isinstance(module, torch.nn.Module):
+        compiled._module, compiled._training = module, module.training
     return compiled
 
 
