@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,58 @@ def test_sizes_that_a_factor_does_not_change(shape: tuple[int, ...]) -> None:
     found = deplodock.compile(program, (x,), target="sm_90a", executor="reference")(x)
     for call, a, b in zip(calls, found, program(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=str(call))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_exponentials_of_matrices(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    matrices = (
+        torch.randn(4, 3, 3, generator=draw, dtype=torch.float64) * torch.tensor([0.01, 1, 8, 100])[:, None, None]
+    )
+    turning = (matrices - matrices.mT).to(dtype)
+    tolerance = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
+    found = deplodock.compile(torch.linalg.matrix_exp, (turning,), executor="reference")(turning)
+    torch.testing.assert_close(found.double(), torch.linalg.matrix_exp(turning.double()), atol=tolerance, rtol=0)
+    check(torch.linalg.matrix_exp, matrices[:3].to(dtype).float(), rtol=2e-5, atol=1e-4)
+    huge = torch.full((2, 2), 1e6)
+    assert deplodock.compile(torch.linalg.matrix_exp, (huge,), executor="reference")(huge).isnan().all()
+
+
+@pytest.mark.parametrize("parametrize", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_parametrized_layers_are_trained(parametrize: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    first = getattr(nn.utils.parametrizations, parametrize)(nn.Linear(4, 4))
+    second = copy.deepcopy(first)
+    batch = torch.randn(3, 4)
+    first(batch).square().sum().backward()
+    compiled = torch.compile(second, backend="deplodock", options={"executor": "reference"})
+    compiled(batch).square().sum().backward()
+    gradients = [[p.grad for p in module.parameters()] for module in (second, first)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_weights_of_a_norm_along_either_dimension(dim: int) -> None:
+    v, g = torch.randn(4, 3, requires_grad=True), torch.rand((4, 1) if dim == 0 else (1, 3), requires_grad=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda v, g: torch._weight_norm(v, g, dim), backend="deplodock", options={"executor": "reference"}
+    )
+    eager = torch._weight_norm(v, g, dim)
+    found, want = (torch.autograd.grad(w.pow(2).sum(), (v, g)) for w in (compiled(v, g), eager))
+    torch.testing.assert_close(found, want)
+
+
+def test_assertions_on_all_values() -> None:
+    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        torch._assert_async(torch._is_all_true(mask > 0), "a place is missing")
+        torch._assert_async(torch._is_any_true(mask > 1), "no place counts twice")
+        return x * mask
+
+    mask = torch.tensor([1.0, 2.0, 1.0])
+    compiled = deplodock.compile(function, (mask, mask), executor="reference")
+    torch.testing.assert_close(compiled(mask, mask), mask * mask)
+    for wrong, message in ((torch.tensor([1.0, 0.0, 2.0]), "missing"), (torch.ones(3), "twice")):
+        with pytest.raises(ExecutionError, match=message):
+            compiled(mask, wrong)

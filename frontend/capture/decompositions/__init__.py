@@ -192,6 +192,27 @@ def _frexp(self: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(plain, x, fraction).to(self.dtype), torch.where(plain, 0, power).to(torch.int32)
 
 
+def _matrix_exp(self: Tensor) -> Tensor:
+    """Returns the exponential of matrices: a matrix divided by a power of two in Taylor's polynomial, squared as often.
+    A norm above `1 << MATRIX_SQUARINGS` gives NaN.
+    """
+    x = wide(self)
+    scale = torch.log2(x.abs().sum(-2).amax(-1).clamp(min=1)).ceil() if x.numel() else x.new_zeros(x.shape[:-2])
+    x = x * torch.exp2(-scale)[..., None, None]
+    powers = [torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape), x, x @ x]
+    powers.append(powers[2] @ x)
+    fourth, total = powers[2] @ powers[2], torch.zeros_like(x)
+    for block in range(4 if x.dtype == torch.float64 else 2, -1, -1):
+        total = total @ fourth + sum(p * (1 / math.factorial(4 * block + i)) for i, p in enumerate(powers))
+    for i in range(MATRIX_SQUARINGS):
+        total = torch.where((i < scale)[..., None, None], total @ total, total)
+    return torch.where((scale > MATRIX_SQUARINGS)[..., None, None], math.nan, total).to(self.dtype)
+
+
+MATRIX_SQUARINGS = 10
+"""Binary logarithm of the largest norm of a matrix whose exponential is computed."""
+
+
 def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     return self.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
 
@@ -315,12 +336,15 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "_cdist_forward.default": _cdist,
     "_pdist_forward.default": _pdist,
     "_trilinear.default": _trilinear,
+    "_is_all_true.default": torch.all,
+    "_is_any_true.default": torch.any,
     "lcm.default": _lcm,
     "_unsafe_masked_index.default": _masked_index,
     "nextafter.default": _nextafter,
     "frexp.Tensor": _frexp,
     "_pad_circular.default": _pad_circular,
     "put.default": _put,
+    "linalg_matrix_exp.default": _matrix_exp,
     "roll.default": _roll,
     "round.decimals": _round,
     "split_with_sizes.default": _split,

@@ -143,6 +143,16 @@ def _pdist(gradient: Tensor, input: Tensor, p: float, pdist: Tensor) -> Tensor:
     return torch.zeros_like(input).index_add(0, first, found).index_add(0, second, -found)
 
 
+def _weight_norm(
+    grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of `v` and `g` in `v * (g / norm)`, where the norm is over all dimensions except `dim`."""
+    gradient, v, g, norm = (wide(t) for t in (grad_w, saved_v, saved_g, saved_norms))
+    along_v = (gradient * v).sum([d for d in range(v.dim()) if d != dim], keepdim=True)
+    of_v = (gradient - v * (along_v / (norm * norm))) * (g / norm)
+    return of_v.to(saved_v.dtype), (along_v / norm).to(saved_g.dtype)
+
+
 def _zeros(size: Sequence[int], dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
     """Zeros that PyTorch does not store."""
     return torch.zeros(size, dtype=dtype, device=device)
@@ -162,5 +172,6 @@ BACKWARD: dict[str, Callable[..., Any]] = {
     "masked_scatter_backward.default": _masked_scatter,
     "_cdist_backward.default": _cdist,
     "_pdist_backward.default": _pdist,
+    "_weight_norm_interface_backward.default": _weight_norm,
     "_efficientzerotensor.default": _zeros,
 }
