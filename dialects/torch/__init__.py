@@ -84,8 +84,9 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
     """
     if argument.is_list and isinstance(value, list | tuple):
         element = argument.element()
-        value = list(value) * argument.length if len(value) == 1 and argument.length else value
-        return builtin.ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
+        values: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        values = values * argument.length if len(values) == 1 and argument.length else values
+        return builtin.ArrayAttr([to_attribute(v, element, operands) for v in values])
     number = isinstance(value, int | float | SymbolAttr) and not isinstance(value, bool)
     if argument.is_list and argument.length and number:
         return builtin.ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
