@@ -28,7 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..errors import CompileError, UnsupportedError
+from ..errors import CompileError, ShapeError, UnsupportedError
 from .api import OPTIONS, CompiledFunction, compile
 from .capture.decompositions.differentiable import above_autograd
 from .capture.decompositions.table import decomposition_table
@@ -141,41 +141,42 @@ def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModu
 class VaryingGraph:
     """A graph with sizes, or with other numbers, that vary: called like it, compiled when it is called.
 
-    There is a program for each value of the numbers that are not the size of a tensor; and for each shape, where the
-    form with symbols is refused or gradients are needed. There are as many of them as Dynamo allows
+    Integers of the graph are symbols of its program, whether a tensor has them as a size or not. There is a program
+    for each value of the other numbers: floats, integers beyond the range of a size, and all integers where a program
+    for all of them is refused. There is one for each shape where the form with symbols is refused, where a size is
+    beyond its range, or where gradients are needed. There are as many of them as Dynamo allows
     (`torch._dynamo.config.recompile_limit`); then PyTorch itself computes the rest, and a RecompileWarning says so.
     """
 
     def __init__(self, graph: GraphModule, options: Mapping[str, Any]) -> None:
         self._graph, self._options = graph, options
         self._programs: dict[Any, Run] = {}
-        self._general: dict[tuple[str, ...], Run | None] = {}
+        self._general: dict[Any, Run | None] = {}
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-        extents = {str(n) for p in inputs for n in getattr(p.meta.get("example_value"), "shape", ())}
-        self._numbers = [
-            i
-            for i, p in enumerate(inputs)
-            if _is_boxed_number(p) or _is_symbol(v := p.meta.get("example_value")) and str(v) not in extents
-        ]
         values = [p.meta.get("example_value") for p in inputs]
+        extents = {str(n) for v in values for n in getattr(v, "shape", ()) if isinstance(n, torch.SymInt)}
+        scalars = [i for i, v in enumerate(values) if _is_symbol(v) and str(v) not in extents]
+        self._integers = [i for i in scalars if isinstance(values[i], torch.SymInt) and values[i].node.expr.is_Symbol]
+        self._numbers = [i for i, p in enumerate(inputs) if i in scalars or _is_boxed_number(p)]
         self.is_fixed = not self._numbers and not any(
             _is_symbol(v) or isinstance(v, torch.Tensor) and any(map(_is_symbol, v.shape)) for v in values
         )
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these arguments. Raises CompileError."""
-        numbers = tuple(_number(args[i]) for i in self._numbers)
-        named = tuple(map(repr, numbers))  # in which 0.0 is not -0.0
-        program = self._general.get(named)
-        if program is None:
-            key = (named, *((t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in self._others(args)))
-            program = self._programs.get(key) or self._compile(numbers, key, args)
+        numbers = {i: _number(args[i]) for i in self._numbers if not (i in self._integers and 1 < args[i] <= LARGEST)}
+        named = tuple((i, repr(n)) for i, n in numbers.items())  # by repr, because 0.0 is not -0.0
+        if (general := self._general.get(named)) is not None:
+            try:
+                return general(*args)
+            except ShapeError:  # a size is beyond those for which the program holds
+                pass
+        others = (a for i, a in enumerate(args) if i not in numbers)
+        key = (named, *((t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in others))
+        program = self._programs.get(key) or self._compile(numbers, key, args)
         return program(*args)
 
-    def _others(self, args: Sequence[Any]) -> list[Any]:
-        return [a for i, a in enumerate(args) if i not in self._numbers]
-
-    def _compile(self, numbers: tuple[Any, ...], key: Any, args: Sequence[Any]) -> Run:
+    def _compile(self, numbers: Mapping[int, Any], key: Any, args: Sequence[Any]) -> Run:
         if len(self._programs) + sum(p is not None for p in self._general.values()) >= config.recompile_limit:
             if None not in self._programs:
                 done = f"compiled for {config.recompile_limit} shapes or numbers, torch._dynamo.config.recompile_limit"
@@ -184,31 +185,36 @@ class VaryingGraph:
             return self._graph
         grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
         if key[0] not in self._general and not grad:
-            graph = with_numbers(self._graph, dict(zip(self._numbers, numbers, strict=True)))
-            self._general[key[0]] = self._compile_general(graph, args)
-            if (program := self._general[key[0]]) is not None:
+            program = self._compile_general(numbers, args)
+            if program is not self:
+                self._general[key[0]] = program
+            if program is not None:
                 return program
-        tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in self._numbers]
+        tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in numbers]
         known = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
         run = compile_fixed(with_numbers(self._graph, known), [args[i] for i in tensors], self._options)
         self._programs[key] = lambda *args: run(*(args[i] for i in tensors))
         return self._programs[key]
 
-    def _compile_general(self, graph: GraphModule, args: Sequence[Any]) -> Run | None:
-        """One program for all sizes, or None where that is refused."""
+    def _compile_general(self, numbers: Mapping[int, Any], args: Sequence[Any]) -> Run | None:
+        """One program for all sizes and all other integers, or None where that is refused."""
+        others = [i for i in range(len(args)) if i not in numbers]
         try:
-            program = TensorsOnly(graph)
+            program = TensorsOnly(with_numbers(self._graph, numbers))
             shapes = {"tensors": tuple(program.shapes)}
             if not any(program.shapes):
                 return None
-            examples = program.chosen(self._others(args))
+            examples = program.chosen([args[i] for i in others])
             with tracing(None):  # or the sizes here would be guarded as if they were Dynamo's
                 varying = compile(program, examples, dynamic_shapes=shapes, **self._options)
         except CompileError as error:
+            if any(i not in numbers for i in self._integers):
+                self._integers.clear()  # they are fixed from now on, so the sizes may vary at least
+                return self
             reason = f"{error}; so there is a program for each shape"
             warnings.warn(f"a graph of sizes that vary is refused: {reason}", RecompileWarning, stacklevel=5)
             return None
-        return lambda *args: program.called(varying, program.chosen(self._others(args)))
+        return lambda *args: program.called(varying, program.chosen([args[i] for i in others]))
 
 
 def _is_symbol(value: Any) -> bool:
@@ -240,9 +246,8 @@ def with_numbers(graph: GraphModule, numbers: Mapping[int, Any]) -> GraphModule:
 
 class TensorsOnly(nn.Module):
     """A graph as a function of its tensors: the sizes among its arguments are read off them, and those among its
-    results are computed from them.
-
-    Raises UnsupportedError for a size that is the extent of no tensor.
+    results are computed from them. An integer that is the size of no tensor is that of one more tensor, which has no
+    elements (`chosen` adds it).
     """
 
     def __init__(self, graph: GraphModule) -> None:
@@ -250,7 +255,8 @@ class TensorsOnly(nn.Module):
         self.graph = graph
         values = [n.meta.get("example_value") for n in graph.graph.nodes if n.op == "placeholder"]
         self.tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
-        places: dict[str, tuple[int, int]] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        """Symbol -> the tensor that has it as a size, and its dimension."""
         self.shapes: list[dict[int, Any]] = []
         dims: dict[str, Any] = {}
         for position, i in enumerate(self.tensors):
@@ -258,25 +264,23 @@ class TensorsOnly(nn.Module):
             for d, n in enumerate(values[i].shape):
                 if isinstance(n, torch.SymInt):
                     name = str(n)
-                    places.setdefault(name, (position, d))
+                    self.places.setdefault(name, (position, d))
                     dims.setdefault(name, _dim(n, f"s{len(dims)}") if name.isidentifier() else Dim.AUTO)
                     spec[d] = dims[name]
             self.shapes.append(spec)
-        self.sources: list[int | tuple[int, int]] = []
-        for i, v in enumerate(values):
-            if i in self.tensors:
-                self.sources.append(self.tensors.index(i))
-            elif str(v) in places:
-                self.sources.append(places[str(v)])
-            else:
-                raise UnsupportedError(f"an argument {v} that is the size of no tensor is not supported")
+        self.integers = [i for i, v in enumerate(values) if i not in self.tensors and str(v) not in self.places]
+        for i in self.integers:
+            self.places[str(values[i])] = len(self.shapes), 0
+            self.shapes.append({0: Dim(f"s{len(dims) + len(self.shapes)}", min=2, max=LARGEST)})
+        self.sources = [
+            self.tensors.index(i) if i in self.tensors else self.places[str(v)] for i, v in enumerate(values)
+        ]
         results: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
         known = [n.meta.get("example_value") if isinstance(n, Node) else None for n in results]
         self.computed = {i: n.node.expr for i, n in enumerate(known) if isinstance(n, torch.SymInt)}
-        self.places = places
         for symbol in (s for expr in self.computed.values() for s in expr.free_symbols):
-            if str(symbol) not in places:
-                raise UnsupportedError(f"a result that depends on {symbol}, the size of no tensor, is not supported")
+            if str(symbol) not in self.places:
+                raise UnsupportedError(f"a result that depends on {symbol}, whose value is fixed, is not supported")
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """The tensors among the results of the graph on its tensors."""
@@ -291,9 +295,9 @@ class TensorsOnly(nn.Module):
             results.insert(i, int(expr.subs({s: tensors[t].shape[d] for s, (t, d) in symbols.items()})))
         return results
 
-    def chosen(self, arguments: Sequence[Any]) -> list[Any]:
-        """The tensors among the arguments of the graph."""
-        return [arguments[i] for i in self.tensors]
+    def chosen(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors among the arguments of the graph, and one without elements for each of the integers."""
+        return [arguments[i] for i in self.tensors] + [torch.empty(arguments[i], 0) for i in self.integers]
 
 
 def _dim(size: torch.SymInt, name: str) -> Any:

@@ -96,6 +96,10 @@ class SizeTable:
         several = expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1
         results = [self._affine(f, operands) for f in (expr.args if several else [expr])]
         bounds = bound_sympy(expr, self._ranges)
+        if bounds.upper < 0:
+            raise UnsupportedError(
+                "a negative number that is computed from sizes is not supported", kind="dynamic-sizes"
+            )
         found = SymbolAttr.get(self._fresh("size0"), *extent_bounds(bounds.lower, bounds.upper))
         self._known[expr] = found
         self._derived.append(DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands))
