@@ -203,6 +203,10 @@ operator with every type):
 - `softshrink`: `lambd` is rounded to the tensor's type first. The CPU does so in `hardshrink` only.
 - `clamp`, `hardtanh` and `alpha` of f16 with a scalar beyond its range: computed in f32. The CPU refuses it.
 - `elu` with an infinite `alpha` at 0: NaN; 0 on the CPU. `gelu` of infinity: infinity; NaN on the CPU.
+- `x ** 0.5` of f16 is a square root: NaN for -infinity; infinity on the CPU.
+- `fmod` and `remainder` whose quotient is beyond the range: the remainder; NaN in vectors of the CPU, not in scalars.
+- `addcmul` of floats is a product and a sum; the CPU fuses them in vectors (one rounding, no infinity between), not in
+  scalars.
 - `linear`, `bilinear`, `trilinear` and antialiased interpolation by a factor, along a dimension whose size stays, and
   `nearest` of two dimensions along one whose size stays or doubles: the CPU takes the elements as they are or twice,
   CUDA samples them by the factor, unless all sizes stay. The device of the tensors decides.
@@ -213,6 +217,12 @@ And where PyTorch is not taken as the judge:
 - `multilabel_margin_loss`: as eager PyTorch; PyTorch's own decomposition of it gives another number.
 - The least integer divided by -1, whose process PyTorch ends on the CPU, wraps. The median of no integers is refused;
   PyTorch converts NaN.
+- A common factor of all terms of a sum, as the inverse sum of softmax, is applied after the sum: the result is infinite
+  where the sum without the factor is beyond the range, and where the factor is infinite and PyTorch's terms cancel to
+  NaN. PyTorch's fused attention divides after the sum, too.
+- Attention with `is_causal`: scores of later keys are replaced, as in PyTorch's fused kernels, so their NaN does not
+  show; unfused ones add -infinity, and it shows. Chunks that a comparison of positions masks as a whole are not read.
+- `multi_margin_loss`: NaN in a row is NaN in its loss, as in PyTorch's decomposition; its kernels leave such terms out.
 - An index outside of its dimension reads zero and writes nothing, where PyTorch raises (on CUDA it stops the device). A
   program compiled with `checked` stops as well; an index that is a constant is refused in every program.
 - Variances of huge values: the mean is a sum divided by n, and what is squared is measured from it. PyTorch's kernels

@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gradients", default="slice", help="gradients of modules: `all`, each on the reference and the CPU"
     )
     parser.addoption("--optimizers", default="slice", help="optimizers: `all` takes steps with each of their options")
+    parser.addoption("--specials", default="slice", help="special values: `all` operators in f32, bf16 and f16")
     parser.addoption("--growth", default="short", help="growing programs: `all` measures those that take long, too")
 
 
