@@ -93,8 +93,12 @@ def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
         if isinstance(op, tensor.ReduceOp):
             shape = sizes.shape(op.source.type)
             longest = max(longest, math.prod(shape[int(d)] for d in op.dims.get_values()))
+        elif isinstance(op, tensor.PrefixScanOp):
+            longest = max(longest, sizes.shape(op.source.type)[op.dim.value.data])
         elif isinstance(op, loop.ReduceOp):
             longest = max(longest, math.prod(sizes.numbers(op.sizes)))
+        elif isinstance(op, loop.NestOp) and (index := loop.scanned_index(op)) is not None:
+            longest = max(longest, sizes.numbers(op.sizes)[op.body.block.args.index(index)])
     return longest
 
 

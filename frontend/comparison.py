@@ -81,6 +81,12 @@ def _own_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) ->
         terms = math.prod(n for i, n in enumerate(sizes.shape(op.source.type)) if i in op.dims.get_values())
         product = isinstance(op.source.owner, arith.MulfOp)
         return roundoff * math.sqrt(max(terms, 1)) + (2 * factors if product else 0.0)
+    if isinstance(op, tensor_dialect.PrefixScanOp):
+        return roundoff * math.sqrt(max(sizes.shape(op.source.type)[op.dim.value.data], 1))
+    if isinstance(op, loop.ScanOp):
+        nest = op.parent_op()
+        assert isinstance(nest, loop.NestOp)
+        return roundoff * math.sqrt(max(sizes.numbers(nest.sizes)[nest.body.block.args.index(op.index)], 1))
     if isinstance(op, CastOp):
         return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0
     moves = op.name in ("payload.constant", "payload.select") or op.name.startswith(("tensor.", "loop."))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Attribute
 
 from ...dialects.cores import MAX_LANES
-from ...dialects.kernel import ReduceRegistersOp
+from ...dialects.kernel import ReduceRegistersOp, ScanRegistersOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
+
+HELPERS = {"payload.logaddexp": "vector.log_add_exp"}
+"""Operations of two vectors of f32 that are functions, and the sections of functions.hpp that have them."""
 
 BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
 """Levels of operators that vectors of truth values have, too."""
@@ -22,6 +25,8 @@ def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Seq
     wrap. An operator takes `operands` that may be the same in all lanes, if these are no narrower than an int; what is
     none takes `whole` vectors."""
     operator, narrow = OPERATORS.get(name), c_size(element) < 4
+    if name in HELPERS and element != f32:
+        return None
     if operator is None or narrow and is_float(element) or element == i1 and operator.level not in BITWISE:
         return None
     if operator.level != ATOM:
@@ -32,7 +37,7 @@ def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Seq
     return None if function is None else call(function, whole)
 
 
-def combining(op: ReduceRegistersOp, a: str = "a", b: str = "b") -> str | None:
+def combining(op: ReduceRegistersOp | ScanRegistersOp, a: str = "a", b: str = "b") -> str | None:
     """How two vectors, or two elements, `a` and `b` of what is reduced are combined; None if that is not known."""
     both, t = (Expr(a), Expr(b)), op.result.type
     found = combined(MONOIDS[op.kind.data].combiner(t).name, element_type(t), both, both)
@@ -53,6 +58,6 @@ def columns_of(op: ReduceRegistersOp) -> int | None:
     return 1 << bits[0] if wide and combining(op) is not None else None
 
 
-def combiner(op: ReduceRegistersOp) -> str:
+def combiner(op: ReduceRegistersOp | ScanRegistersOp) -> str:
     """The same as a C++ function."""
     return f"[](auto a, auto b) {{ return {combining(op)}; }}"

@@ -465,3 +465,61 @@ static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row
 #else
 template <int K, int width, int several, class... More> static bool tiled_fma(More...) { return false; }
 #endif
+
+//// vector.log_add_exp needs vector.expf; vector.logf; vector.builtin
+INLINE vec<float> log_add_exp(vec<float> a, vec<float> b) {
+  return choose(a == b, a + 0.6931472f, (a < b ? b : a) + log1pf(expf(-fabsf(a - b))));
+}
+
+//// vector.scan
+// An inclusive scan along lanes, or down columns, `inner` of which lie side by side; a register at a time. Sums of the row
+// so far are apart from the value that the row starts with: a long chain of tiles rounds less often.
+template <class T, int inner> struct Scan {
+  typedef in_one<T> part;
+  typedef typename Int<sizeof(T)>::type word;
+  static constexpr int n = sizeof(part) / sizeof(T);
+  static constexpr int parts = inner > n ? inner / n : 1;
+  part before[parts], sums[parts];
+  template <class F> __attribute__((always_inline)) inline void start_row(F of_lane, T neutral) {
+    for (auto& s : sums) s = neutral - part{};
+    for (int l = 0; l < parts * n; ++l) before[l / n][l % n] = of_lane(l % inner);
+  }
+  template <class F> __attribute__((always_inline)) inline T last_lane(int l, F joined) {
+    return joined(before[l / n], sums[l / n])[l % n];
+  }
+  template <class F, int... l> static inline __attribute__((always_inline)) part moved_lanes(part a, part b, F of_lane, std::integer_sequence<int, l...>) {
+    typedef word words __attribute__((vector_size(sizeof(part))));
+#ifdef __clang__
+    return part{(of_lane(l) < n ? a[of_lane(l) % n] : b[of_lane(l) % n])...};
+#else
+    return __builtin_shuffle(a, b, words{(word)of_lane(l)...});
+#endif
+  }
+  template <class F> static inline __attribute__((always_inline)) part moved_lanes(part a, part b, F of_lane) {
+    return moved_lanes(a, b, of_lane, std::make_integer_sequence<int, n>());
+  }
+  // The scan of the vector that starts at element `i` of a row.
+  template <class F> __attribute__((always_inline)) inline vec<T> next_vector(vec<T> v, int i, T neutral, F joined) {
+    T x[lanes];
+    store_as(x, v);
+#pragma GCC unroll 4
+    for (int k = 0; k < lanes; k += n) {
+      auto p = load_as<part>(&x[k]);
+      if constexpr (inner >= n) {
+        const int at = (i + k) % inner / n;
+        sums[at] = joined(sums[at], p);
+        p = joined(before[at], sums[at]);
+      } else {
+        const part none = neutral - part{};
+#pragma GCC unroll 4
+        for (int apart = inner; apart < n; apart *= 2)
+          p = joined(moved_lanes(none, p, [=](int l) { return l < apart ? l : n + l - apart; }), p);
+        p = joined(sums[0], p);
+        sums[0] = moved_lanes(p, p, [](int l) { return n - inner + l % inner; });
+        p = joined(before[0], p);
+      }
+      store_as(&x[k], p);
+    }
+    return load_as<vec<T>>(x);
+  }
+};

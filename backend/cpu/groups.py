@@ -20,6 +20,7 @@ from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
 from ...dialects.cores import MAX_LANES, PAGE
+from ...dialects.kernel import ScanRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
 from ...dialects.payload.folding import constant_of
@@ -35,9 +36,10 @@ from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit
-from .folds import columns_of, combined, combiner, combining, row_of
+from .folds import HELPERS, columns_of, combined, combiner, combining, row_of
 from .ordering import VectorOrdering, is_same_in_lanes, lane_steps
 from .panels import SIDE_BY_SIDE, extents, is_read_by_columns, operands, packed_type
+from .scans import RowScan, row_of_scan
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
 
@@ -124,9 +126,11 @@ class VectorStatements(Statements):
             return
         writer, order = self.writer, self.order
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
-        new = [r for op in group.ops if op not in folds for r in op.results if r not in writer.places]
+        new = [
+            op.results[0] for op in group.ops if op not in folds and op.results and op.results[0] not in writer.places
+        ]
         kept_of = [r for r in new if order.is_kept(r, group)]
-        if not folds and not kept_of and not any(isinstance(op, StoreOp) for op in group.ops):
+        if not folds and not kept_of and not any(isinstance(op, StoreOp | ScanRegistersOp) for op in group.ops):
             return  # each of its readers computes it again
         columns = columns_of(folds[0]) if folds else None
         squares = self._squares(group)
@@ -183,19 +187,26 @@ class VectorStatements(Statements):
     ) -> None:
         """A loop over the vectors of a group, or of each row of it that is reduced."""
         writer = self.writer
-        self.row = row = (row_of(folds[0]) if folds else None) or group.size
+        scanned = [op for op in group.ops if isinstance(op, ScanRegistersOp)]
+        walk = row_of_scan(scanned[0]) if scanned else None
+        self.row = row = (row_of(folds[0]) if folds else None) or (walk[0] if walk else group.size)
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
+        scans = {op: RowScan(self, op) for op in scanned}
         several = bool(folds) and row >= (LEAST_OF_ROWS if results else MAX_LANES) * ACCUMULATORS and not takes_long
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
-        alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
+        alone = not kept and not scans and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
-        with self._each_row(group, row) if results else nullcontext():
+        with self._each_row(group, row) if (results or scans) and row < group.size else nullcontext():
+            for scan in scans.values():
+                scan.begin()
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)
             with self._in_squares(group, squares) if squares else vectors:
                 at = {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()}
-                self._body(group, kept, at, bool(folds))
+                self._body(group, kept, at, bool(folds), scans)
+            for scan in scans.values():
+                scan.end()
             for op, name in sums.items():
                 text = f"reduced_lanes({name}, {combiner(op)})"
                 if op in results:
@@ -204,7 +215,12 @@ class VectorStatements(Statements):
                     writer.start(op.result, text)
 
     def _body(
-        self, group: Group, kept: Mapping[SSAValue, Place], sums: Mapping[Operation, str], ahead: bool = False
+        self,
+        group: Group,
+        kept: Mapping[SSAValue, Place],
+        sums: Mapping[Operation, str],
+        ahead: bool = False,
+        scans: Mapping[Operation, RowScan] = {},
     ) -> None:
         """The operations of a group on a vector of each value; those that reduce add to `sums`. With `ahead` what rows
         load is asked for ahead."""
@@ -216,6 +232,9 @@ class VectorStatements(Statements):
                 writer.line(f"{sums[op]} = {combining(op, source, sums[op])};")
             elif isinstance(op, StoreOp):
                 self._store(op)
+            elif op in scans:
+                text = scans[op].next(writer.read_vector(op.operands[0]).whole.text)
+                self._define(op, writer.lanes(op.results[0], Expr(text)), kept.get(op.results[0]), group)
             else:
                 if ahead and isinstance(op, LoadOp):
                     self._prefetch(op)
@@ -266,7 +285,7 @@ class VectorStatements(Statements):
         places = self.writer.places
         found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v.owner))}
         ready = {v: s for v, s in found.items() if s.source(self.writer, "first") is not None}
-        reduced = any(isinstance(op, kernel.ReduceRegistersOp) for op in group.ops)
+        reduced = any(isinstance(op, kernel.ReduceRegistersOp | ScanRegistersOp) for op in group.ops)
         if not reduced and len({s.across for s in ready.values()}) <= 1:
             return ready
         for load in dict.fromkeys(s.shuffle.source.owner for s in ready.values()):
@@ -316,8 +335,11 @@ class VectorStatements(Statements):
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""
+        self._define(op, self._load(op) if isinstance(op, LoadOp) else self._vector(op), place, group)
+
+    def _define(self, op: Operation, read: Lanes, place: Place | None, group: Group) -> None:
+        """Let `read` be the vector of an operation's results; store it to `place` as well if that is given."""
         writer, result = self.writer, op.results[0]
-        read = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
         if place is None or any(u.operation in group.ops for u in result.uses):
             name = writer.names.mint(hint_of(result))
             writer.line(f"const auto {name} = {read.text.text};")
@@ -357,6 +379,8 @@ class VectorStatements(Statements):
         if op.name == "arith.negf":
             return writer.scalars.print(op, operands)
         if (both := combined(op.name, t, operands, whole)) is not None:
+            if op.name in HELPERS:
+                writer.use(HELPERS[op.name])
             return both
         name = FLOAT_FUNCTIONS.get(op.name, "") + "f"
         if t != f32 or name not in FUNCTIONS:

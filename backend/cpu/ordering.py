@@ -14,6 +14,7 @@ from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
 from .folds import columns_of, row_of
 from .panels import SIDE_BY_SIDE, distances, is_left_to_panels
+from .scans import row_of_scan
 from .squares import is_left_to_squares
 
 
@@ -77,7 +78,7 @@ class VectorOrdering(Ordering):
 
     def _behind(self, op: Operation) -> list[Group]:
         """The groups that an operation has to stay behind."""
-        if not isinstance(op, LoadOp | StoreOp | kernel.ReduceRegistersOp):
+        if not isinstance(op, LoadOp | StoreOp | Walk):
             return []
         return [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
 
@@ -115,6 +116,8 @@ def _size(op: Operation) -> int | None:
     """How many registers a loop over SIMD vectors goes through for an operation; None if there is no such loop."""
     if isinstance(op, kernel.ReduceRegistersOp):
         size = registers(op.source) if (row_of(op) or 1) >= MAX_LANES or columns_of(op) else 1
+    elif isinstance(op, kernel.ScanRegistersOp):
+        size = registers(op.source) if row_of_scan(op) else 1
     elif isinstance(op, StoreOp):
         size = registers(op.value)
     elif isinstance(op, LoadOp) or is_payload(op) and not is_view(op):
@@ -133,14 +136,23 @@ def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
     return isinstance(op, CastOp) and op.operand in again
 
 
-def _conflict(op: LoadOp | StoreOp | kernel.ReduceRegistersOp, other: Operation) -> bool:
+Walk = kernel.ReduceRegistersOp | kernel.ScanRegistersOp
+"""Operations that decide how the loop over the registers of their group walks."""
+
+
+def _walk(op: Walk) -> object:
+    """Equal for operations that one loop computes."""
+    if isinstance(op, kernel.ScanRegistersOp):
+        found = row_of_scan(op)
+        return None if found is None else ("scan", found[0])
+    return row_of(op), columns_of(op)
+
+
+def _conflict(op: LoadOp | StoreOp | Walk, other: Operation) -> bool:
     """Whether `op` has to stay behind `other`: one of them writes the memory of the other, or rows of other lengths are
     reduced, which are different loops. All of a block's own memory is one, as buffers may lie in the same place."""
-    if isinstance(op, kernel.ReduceRegistersOp):
-        return isinstance(other, kernel.ReduceRegistersOp) and (row_of(op), columns_of(op)) != (
-            row_of(other),
-            columns_of(other),
-        )
+    if isinstance(op, Walk):
+        return isinstance(other, Walk) and _walk(op) != _walk(other)
     if not isinstance(other, LoadOp | StoreOp) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
         return False
     return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]

@@ -125,6 +125,7 @@ OPERATORS = {
     **dict.fromkeys(("arith.maxsi", "arith.maxui"), Operator("max", ATOM, on_bool=_OR)),
     "arith.maximumf": Operator("max_nan", ATOM),
     "arith.minimumf": Operator("min_nan", ATOM),
+    "payload.logaddexp": Operator("log_add_exp", ATOM),
 }
 """Operations of two operands; those of the level ATOM are functions."""
 WRAPPING = ("arith.addi", "arith.subi", "arith.muli")

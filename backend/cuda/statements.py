@@ -165,6 +165,24 @@ class Statements:
             both = self._reduced(name, target, source, op.result)
             writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {both.at(TERNARY + 1)};")
 
+    def scan(self, op: kernel.ScanRegistersOp) -> None:
+        """Registers of a thread combined with those before them, in order."""
+        writer, size, bits = self.writer, registers(op.source), [*op.bits.get_values()]
+        name = MONOIDS[op.kind.data].combiner(op.result.type).name
+        carry = (
+            self.taken_over(op.init, op.carry)
+            if registers(op.carry) > 1
+            else writer.start(op.carry, writer.read(op.init).text)
+        )
+        place = writer.declare(op.result)
+        kept = [b for b in range(size.bit_length() - 1) if b not in bits]
+        steps = [1 << kept.index(b) if b in kept else 0 for b in range(size.bit_length() - 1)]
+        with writer.registers_loop(size) as r:
+            last = carry[terms(r, steps).text] if registers(op.carry) > 1 else carry[0]
+            text = self._reduced(name, last, writer.read(op.source, r), op.result).text
+            writer.line(update(last, text))
+            writer.line(f"{place[r].text} = {last.text};")
+
     def _reduced(self, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
         result = combined(self.writer, name, a, b, value)
         is_call = name in ("arith.maxsi", "arith.minsi") and result.level == ATOM
@@ -285,6 +303,7 @@ _PRINTERS: dict[type[Operation], Callable[[Statements, Any], object]] = {
     kernel.SharedOp: nothing,
     kernel.IdOp: lambda s, op: s.identify(op),
     kernel.ReduceRegistersOp: lambda s, op: s.fold(op),
+    kernel.ScanRegistersOp: lambda s, op: s.scan(op),
     kernel.ShuffleXorOp: Statements.shuffle,
     kernel.ShuffleRegistersOp: Statements.pick,
     kernel.OuterFmaOp: lambda s, op: s.outer_fma(op),

@@ -90,6 +90,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "math.copysign": np.copysign,
     "math.powf": np.power,
     "payload.fmod": np.fmod,
+    "payload.logaddexp": np.logaddexp,
 }
 """Float functions of two operands, by op name."""
 
@@ -293,6 +294,17 @@ def reduce_value(domain: TypedDomain, kind: ReductionKind, x: Array, axes: Seque
     if isinstance(element, AnyFloat):
         return domain.reduce(kind, np.asarray(x), tuple(axes), element)
     return _reduce_integers(kind, np.asarray(x), tuple(axes), element)
+
+
+def scan_value(domain: TypedDomain, kind: ReductionKind, x: Array, axis: int, element: Attribute) -> Array:
+    """Returns the inclusive scan of `x` along `axis`, in log2(n) rounds: round r combines each element with the one 2^r
+    before it."""
+    x = np.moveaxis(np.asarray(x), axis, 0)
+    apart = 1
+    while apart < len(x):
+        x = np.concatenate([x[:apart], combine_values(domain, kind, x[:-apart], x[apart:], element)])
+        apart *= 2
+    return np.moveaxis(x, 0, axis)
 
 
 def combine_values(domain: TypedDomain, kind: ReductionKind, a: Array, b: Array, element: Attribute) -> Array:

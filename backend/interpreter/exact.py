@@ -273,6 +273,10 @@ class ExactDomain(TypedDomain):
             case "arith.maxnumf" | "arith.minnumf":
                 other = self.binary(f"arith.{name[6:9]}imumf", a, b, element)
                 return np.where(a == NAN, b, np.where(b == NAN, a, other))
+            case "payload.logaddexp":  # any commutative monoid, with -inf as its identity: (1 + 7 x) multiplies
+                both = self._multiply(encode_floats(np.asarray(7.0)), self._multiply(a, b))
+                both = _patched(name, self._add(self._add(a, b), both), a, b)
+                return np.where(a == NEG_INF, b, np.where(b == NEG_INF, a, both))
             case _:
                 return _patched(name, _hashed(name, mix(a, 2) ^ b), a, b)
 

@@ -29,7 +29,7 @@ from ...dialects.shapes.binding import Sizes
 from ...dialects.tensor import identity
 from .affine_access import Axis, coordinates, read
 from .contraction import Product, sum_of_product
-from .domains import Array, TypedDomain, combine_values, ranked, reduce_value
+from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, scan_value
 from .payload import feeds_only_a_sum
 from .tensor import full
 
@@ -119,6 +119,13 @@ class LoopFunctions(InterpreterFunctions):
         x = ranked(x, len(shape))
         x = np.broadcast_to(x, shape[: len(ranges)] + x.shape[len(ranges) :])
         return reduce_value(self.domain, op.kind.data, x, axes, element_type(op.result.type))
+
+    @impl(loop.ScanOp)
+    def scan(self, interpreter: Interpreter, op: loop.ScanOp, args: PythonValues) -> PythonValues:
+        axis = len(self.shape) - 1 - self.axes[op.index].position
+        x = ranked(args[0], len(self.shape))
+        x = np.broadcast_to(x, [n if d == axis else x.shape[d] for d, n in enumerate(self.shape)])
+        return (scan_value(self.domain, op.kind.data, x, axis, op.source.type),)
 
     @impl(loop.StagedReduceOp)
     def staged(self, interpreter: Interpreter, op: loop.StagedReduceOp, args: PythonValues) -> PythonValues:

@@ -11,7 +11,7 @@ from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
 from .affine_access import Axis, evaluate, fetch, read, within
 from .contraction import Product, compact, sum_of_product
-from .domains import Array, TypedDomain, ranked, reduce_value, scatter_into
+from .domains import Array, TypedDomain, ranked, reduce_value, scan_value, scatter_into
 
 
 def full(x: Array, value: SSAValue, sizes: Sizes) -> Array:
@@ -71,6 +71,11 @@ class TensorFunctions(InterpreterFunctions):
         wanted = [n if d in dims else x.shape[d] for d, n in enumerate(shape)]
         x = np.broadcast_to(x, wanted)
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
+
+    @impl(tensor.PrefixScanOp)
+    def scan(self, interpreter: Interpreter, op: tensor.PrefixScanOp, args: PythonValues) -> PythonValues:
+        x = full(compact(args[0]), op.source, self.sizes)
+        return (scan_value(self.domain, op.kind.data, x, op.dim.value.data, element_type(op.source.type)),)
 
     @impl(tensor.ScanOp)
     def fold(self, interpreter: Interpreter, op: tensor.ScanOp, args: PythonValues) -> PythonValues:

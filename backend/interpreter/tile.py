@@ -26,7 +26,7 @@ from ...dialects.tile.dot import without_flight
 from ...dialects.tile.warp_specialize import tiles_of
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
-from .domains import Array, TypedDomain, ranked, reduce_value, scatter_into
+from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, scan_value, scatter_into
 from .tile_buffers import Ring, Row
 
 MAX_ELEMENTS = 1 << 24
@@ -268,6 +268,16 @@ class TileFunctions(ScfFunctions):
         x = ranked(args[0], 1 + len(shape))
         x = np.broadcast_to(x, [n if d in dims else x.shape[d] for d, n in enumerate((1, *shape))])
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
+
+    @impl(tile.ScanOp)
+    def scan(self, interpreter: Interpreter, op: tile.ScanOp, args: PythonValues) -> PythonValues:
+        shape, axis, element = shape_of(op.source.type), 1 + op.dim.data, element_type(op.source.type)
+        x, init = ranked(args[0], 1 + len(shape)), np.expand_dims(ranked(args[1], len(shape)), axis)
+        x = np.broadcast_to(x, [n if d == axis else x.shape[d] for d, n in enumerate((1, *shape))])
+        x = combine_values(
+            self.domain, op.kind.data, init, scan_value(self.domain, op.kind.data, x, axis, element), element
+        )
+        return x, x.take(-1, axis=axis)
 
     @impl(tile.DotOp)
     def dot(self, interpreter: Interpreter, op: tile.DotOp, args: PythonValues) -> PythonValues:

@@ -16,7 +16,7 @@ from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.layouts.linear import LANES, combine
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
-from ..interpreter.domains import Array, ranked, reduce_value
+from ..interpreter.domains import Array, combine_values, ranked, reduce_value
 from . import mma, sm90
 from .machine import Access, Barrier, Machine, Scope, combine_global, load, register_offsets, store_global, store_shared
 from .memory import SharedBuffer
@@ -137,6 +137,19 @@ def _reduce_registers(m: Machine, op: kernel.ReduceRegistersOp, v: Scope) -> Arr
     return x.reshape(*x.shape[:2], -1)
 
 
+def _scan_registers(m: Machine, op: kernel.ScanRegistersOp, v: Scope) -> tuple[Array, Array]:
+    x, carry = registers(v[op.source], op.source), np.array(registers(v[op.init], op.init))
+    size, element = x.shape[2], element_type(op.source.type)
+    kept = [b for b in range(size.bit_length() - 1) if b not in op.bits.get_values()]
+    x, shape = np.array(x), np.broadcast_shapes(x.shape[:2], carry.shape[:2])
+    x, carry = (np.array(np.broadcast_to(a, (*shape, a.shape[2]))) for a in (x, carry))
+    for r, at in enumerate(bit_numbers(kept, size)):
+        carry[:, :, at] = combine_values(m.domain, op.kind.data, carry[:, :, at], x[:, :, r], element)
+        x[:, :, r] = carry[:, :, at]
+    m.count_flops(size)
+    return x, carry
+
+
 def _outer_fma(m: Machine, op: kernel.OuterFmaOp, v: Scope) -> Array:
     size, element = shape_of(op.acc.type)[0], element_type(op.acc.type)
     lhs = registers(v[op.lhs], op.lhs)[:, :, bit_numbers(op.rows.get_values(), size)]
@@ -214,6 +227,7 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     kernel.ShuffleOp: _shuffle,
     kernel.PermuteRegistersOp: _permute_registers,
     kernel.ReduceRegistersOp: _reduce_registers,
+    kernel.ScanRegistersOp: _scan_registers,
     kernel.ShuffleRegistersOp: lambda m, op, v: registers(v[op.source], op.source)[:, :, [*op.registers.get_values()]],
     kernel.SplatOp: lambda m, op, v: ranked(v[op.source], 2)[:, :, None],
     kernel.ExtractOp: lambda m, op, v: registers(v[op.source], op.source)[:, :, op.register.data],

@@ -68,6 +68,7 @@ from .registers import (
     PanelFmaOp,
     PermuteRegistersOp,
     ReduceRegistersOp,
+    ScanRegistersOp,
     ShuffleOp,
     ShuffleRegistersOp,
     ShuffleXorOp,

@@ -8,6 +8,7 @@ number are what folds, contractions and indices speak of.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, IntAttr, VectorType
 from xdsl.ir import SSAValue
@@ -127,6 +128,35 @@ class ReduceRegistersOp(PureOp):
         if shape_of(self.result.type) != (n >> len(bits),):
             raise VerifyException(f"folding {len(bits)} bits of {n} registers leaves {n >> len(bits)}")
         verify_kind(self.kind.data, element_type(self.source.type))
+
+
+@irdl_op_definition
+class ScanRegistersOp(PureOp):
+    """Inclusive scan of a thread's registers along the given bits of the register number, the lowest bit first; the
+    other bits, in order, number `init`, with which the scan starts, and `carry`, the last elements.
+
+    ```
+    %s, %c = kernel.scan_registers add %x, %init over [0, 1] : vector<8xf32>, vector<2xf32>
+    ```
+    """
+
+    name = "kernel.scan_registers"
+    C: ClassVar = VarConstraint("C", base(VectorType))
+    kind = prop_def(KindAttr)
+    source = operand_def(_VECTOR)
+    init = operand_def(C)
+    bits = prop_def(NUMBERS)
+    result = result_def(_VECTOR)
+    carry = result_def(C)
+    assembly_format = "$kind $source `,` $init `over` $bits attr-dict `:` type($source) `,` type($init)"
+
+    def verify_(self) -> None:
+        (n,), bits, element = shape_of(self.source.type), [*self.bits.get_values()], element_type(self.source.type)
+        if bits != sorted(set(bits)) or any(not 0 <= b < n.bit_length() - 1 for b in bits):
+            raise VerifyException(f"register bits {bits} of {n} registers are not distinct and ascending")
+        if self.init.type != VectorType(element, [n >> len(bits)]):
+            raise VerifyException(f"scanning {len(bits)} bits of {n} registers starts with {n >> len(bits)}")
+        verify_kind(self.kind.data, element, scan=True)
 
 
 @irdl_op_definition

@@ -302,4 +302,36 @@ class StagedReduceOp(PureOp):
             raise VerifyException("the stages of a staged reduction have equal extents")
 
 
-Loop = Dialect("loop", [NestOp, ReduceOp, StagedReduceOp, LoadOp, ReshapeOp, YieldOp])
+@irdl_op_definition
+class ScanOp(PureOp):
+    """Inclusive scan along a free index of the nest: combines `source` of the iterations 0 to `index`, with equal other
+    indices, in this order.
+
+    ```
+    %s = loop.scan add %a along %j : f32
+    ```
+    The iterations of the index are ordered, so one block computes all of them. All scans of a nest run along one index.
+    """
+
+    name = "loop.scan"
+    kind = prop_def(KindAttr)
+    source = operand_def(SAME_TYPE)
+    index = operand_def(IndexType())
+    result = result_def(SAME_TYPE)
+    assembly_format = "$kind $source `along` $index attr-dict `:` type($source)"
+
+    def verify_(self) -> None:
+        verify_kind(self.kind.data, self.source.type, scan=True)
+        nest = self.parent_op()
+        if not isinstance(nest, NestOp) or self.index.owner is not nest.body.block:
+            raise VerifyException("a scan is directly inside a nest and runs along one of the nest's indices")
+        if any(isinstance(op, ScanOp) and op.index is not self.index for op in nest.body.block.ops):
+            raise VerifyException("the scans of a nest run along one index")
+
+
+def scanned_index(nest: NestOp) -> SSAValue | None:
+    """Returns the index of `nest` along which its scans run, or None if it has no scan."""
+    return next((op.index for op in nest.body.block.ops if isinstance(op, ScanOp)), None)
+
+
+Loop = Dialect("loop", [NestOp, ReduceOp, StagedReduceOp, ScanOp, LoadOp, ReshapeOp, YieldOp])

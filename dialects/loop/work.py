@@ -22,8 +22,8 @@ from ..shapes.binding import Sizes
 from ..shapes.extents import Extent, extents_of, typical
 from ..support.equivalence import Numbering
 from ..support.locations import ancestors
-from ..tensor import ReduceOp as TensorReduceOp, ScanOp
-from . import LoadOp, NestOp, ReduceOp, StagedReduceOp
+from ..tensor import PrefixScanOp, ReduceOp as TensorReduceOp, ScanOp as TensorScanOp
+from . import LoadOp, NestOp, ReduceOp, ScanOp, StagedReduceOp
 from .dependence import Dependence, yielded
 
 _FREE = (ConstantOp, SelectOp, CmpOp)
@@ -73,10 +73,10 @@ def count_flops(main: FuncOp, sizes: Sizes) -> int:
 def _flops(op: Operation, sizes: Sizes) -> int:
     if isinstance(op, NestOp):
         return _nest_flops(op, sizes.number)
-    if isinstance(op, ScanOp):
+    if isinstance(op, TensorScanOp):
         step = SymbolTable.lookup_symbol(op, op.step)
         return op.steps * count_flops(step, sizes) if isinstance(step, FuncOp) else 0
-    if isinstance(op, TensorReduceOp):
+    if isinstance(op, TensorReduceOp | PrefixScanOp):
         return prod(sizes.shape(op.source.type)) if is_float(op.source.type) else 0
     if not is_payload(op) or isinstance(op, _FREE + (CastOp,)) or not op.operands or not is_float(op.operands[0].type):
         return 0
@@ -142,7 +142,7 @@ def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
         if not op.results or not is_float(op.results[0].type):
             continue
         number = numbering.of(op.results[0])
-        if number in counted or not (isinstance(op, ReduceOp) or is_payload(op) and not isinstance(op, _FREE)):
+        if number in counted or not (isinstance(op, ReduceOp | ScanOp) or is_payload(op) and not isinstance(op, _FREE)):
             continue
         values = (op.results[0], *(yielded(op.body.block) if isinstance(op, ReduceOp) else ()))
         needed = {indices[numbering.of(i)] for v in values for i in dependence.of(v)}

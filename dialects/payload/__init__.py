@@ -284,6 +284,26 @@ class FmodOp(PureOp):
 
 
 @irdl_op_definition
+class LogAddExpOp(PureOp):
+    """log(exp(lhs) + exp(rhs)) without overflow: addition of numbers that are stored as logarithms. -inf is the zero.
+
+    ```
+    %r = payload.logaddexp %a, %b : f32
+    ```
+    """
+
+    name = "payload.logaddexp"
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
+    assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
+
+    def verify_(self) -> None:
+        if not is_float(self.lhs.type):
+            raise VerifyException(f"logaddexp of {self.lhs.type}: only floats")
+
+
+@irdl_op_definition
 class RoundTf32Op(PureOp):
     """The nearest number with 10 bits of fraction (tf32), still in f32; halves go away from zero: `cvt.rna.tf32`.
 
@@ -394,6 +414,6 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
 
 Payload = Dialect(
     "payload",
-    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op, CombineBf16x3Op, AssertOp],
+    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, LogAddExpOp, RoundTf32Op, CombineBf16x3Op, AssertOp],
     [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, CountAttr, DerivedAttr],
 )

@@ -197,6 +197,32 @@ class ReduceOp(PureOp):
 
 
 @irdl_op_definition
+class PrefixScanOp(PureOp):
+    """Inclusive scan: result[.., j, ..] combines source[.., 0, ..] to source[.., j, ..] along one dimension.
+
+    ```
+    %y = tensor.prefix_scan add %x along 1 : tensor<16x64xf32>
+    ```
+    """
+
+    name = "tensor.prefix_scan"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    kind = prop_def(KindAttr)
+    source = operand_def(T)
+    dim = prop_def(IntegerAttr.constr(i64))
+    result = result_def(T)
+    assembly_format = "$kind $source `along` $dim attr-dict `:` type($source)"
+
+    def __init__(self, kind: str | ReductionKind, source: SSAValue, dim: int):
+        super().__init__(kind, source, IntegerAttr(dim, i64))
+
+    def verify_(self) -> None:
+        if not 0 <= self.dim.value.data < len(extents_of(self.source.type)):
+            raise VerifyException(f"dimension {self.dim.value.data} of {self.source.type}")
+        verify_kind(self.kind.data, element_type(self.source.type), scan=True)
+
+
+@irdl_op_definition
 class IotaOp(PureOp):
     """The index along one dimension: result[d] = d[dim].
 
@@ -221,4 +247,4 @@ class IotaOp(PureOp):
             raise VerifyException(f"an iota of {element_type(self.result.type)}: only integers count")
 
 
-Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ScatterOp, ReduceOp, IotaOp, ScanOp], [KindAttr])
+Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ScatterOp, ReduceOp, PrefixScanOp, IotaOp, ScanOp], [KindAttr])

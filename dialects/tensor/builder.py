@@ -307,6 +307,10 @@ class Builder:
         """Reduce over the dimensions `over`; over none it is `x`."""
         return self.insert(tensor.ReduceOp(kind, x, over)) if over else x
 
+    def scan(self, kind: str, x: SSAValue, dim: int) -> SSAValue:
+        """The inclusive scan along `dim`; a scalar is its own scan."""
+        return self.insert(tensor.PrefixScanOp(kind, x, dim)) if extents_of(x.type) else x
+
     def keep(self, x: SSAValue, over: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
         """The result `x` of reducing a tensor of `shape` over `over`, repeated to that shape again."""
         return self.place(x, [d for d in range(len(shape)) if d not in over], shape)

@@ -18,14 +18,15 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
-from ..payload import element_type, is_float, is_low_precision
+from ..payload import LogAddExpOp, element_type, is_float, is_low_precision
 
 
 class ReductionKind(StrEnum):
     """How a reduction combines: a commutative monoid on the element type.
 
     `max` and `min` propagate NaN (`arith.maximumf`); their identities are -inf and +inf, or the integer type's bounds.
-    `and`, `or` and `xor` are bitwise; on `i1` the first two are "all" and "any"."""
+    `and`, `or` and `xor` are bitwise; on `i1` the first two are "all" and "any". Only scans combine by
+    `logaddexp`: sums of exponentials are reductions that use a maximum."""
 
     ADD = "add"
     MUL = "mul"
@@ -34,6 +35,7 @@ class ReductionKind(StrEnum):
     AND = "and"
     OR = "or"
     XOR = "xor"
+    LOGADDEXP = "logaddexp"
 
 
 @irdl_attr_definition
@@ -53,13 +55,13 @@ def _largest(width: int) -> int:
 
 @dataclass(frozen=True)
 class Monoid:
-    """One reduction kind: the operations that combine two floats (None: no reduction of floats), two integers and two
-    `i1`, the identity among floats and among integers of some bits, and what CUDA calls the atomic operation on
+    """One reduction kind: the operations that combine two floats, two integers and two `i1` (None: no reduction of
+    these), the identity among floats and among integers of some bits, and what CUDA calls the atomic operation on
     integers (None: a loop around `atomicCAS`), signed if it compares."""
 
     floats: Callable[..., Operation] | None
-    integers: Callable[..., Operation]
-    booleans: Callable[..., Operation]
+    integers: Callable[..., Operation] | None
+    booleans: Callable[..., Operation] | None
     float_identity: float
     integer_identity: int | Callable[[int], int]
     atomic: str | None = None
@@ -82,6 +84,7 @@ MONOIDS = {
     ReductionKind.AND: Monoid(None, arith.AndIOp, arith.AndIOp, _INFINITY, lambda width: -1 if width > 1 else 1, "And"),
     ReductionKind.OR: Monoid(None, arith.OrIOp, arith.OrIOp, 0, 0, "Or"),
     ReductionKind.XOR: Monoid(None, arith.XOrIOp, arith.XOrIOp, 0, 0, "Xor"),
+    ReductionKind.LOGADDEXP: Monoid(LogAddExpOp, None, None, -_INFINITY, 0),
 }
 
 
@@ -102,11 +105,13 @@ def identity(kind: ReductionKind, element: Attribute) -> float | int:
     return monoid.integer_identity(element.bitwidth)
 
 
-def verify_kind(kind: ReductionKind, element: Attribute) -> None:
-    """Refuse a reduction kind that has no meaning on `element`, or that would compute in a storage type."""
+def verify_kind(kind: ReductionKind, element: Attribute, scan: bool = False) -> None:
+    """Refuse a kind, of a reduction or a `scan`, that has no meaning on `element`, or computes in a storage type."""
+    if kind == ReductionKind.LOGADDEXP and not scan:
+        raise VerifyException(f"reduction {kind.value}: only scans combine so")
     if is_low_precision(element):
         raise VerifyException(f"reduces {element}, a storage type: cast to f32 first")
-    if is_float(element) and MONOIDS[kind].floats is None:
+    if MONOIDS[kind].combiner(element) is None:
         raise VerifyException(f"reduction {kind.value} of {element}")
 
 

@@ -12,11 +12,14 @@ writes, so loads are pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType, StringAttr, TensorType
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, StringAttr, TensorType
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
+    AnyAttr,
     AttrSizedOperandSegments,
+    VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
@@ -221,6 +224,37 @@ class ReduceOp(PureOp):
         if kept != shape_of(self.result.type) or element_type(self.source.type) != element_type(self.result.type):
             raise VerifyException(f"reducing {sorted(dims)} of {self.source.type} is not {self.result.type}")
         verify_kind(self.kind.data, element_type(self.source.type))
+
+
+@irdl_op_definition
+class ScanOp(PureOp):
+    """Inclusive scan of a tile along a dimension: `init`, the result of the tile before it, combined with the elements
+    up to each one. `carry` is the last element of the result, the `init` of the next tile.
+
+    ```
+    %s, %c = tile.scan add %x, %init along 1 : tensor<8x128xf32>, tensor<8xf32>
+    ```
+    """
+
+    name = "tile.scan"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    C: ClassVar = VarConstraint("C", AnyAttr())
+    kind = prop_def(KindAttr)
+    source = operand_def(T)
+    init = operand_def(C)
+    dim = prop_def(IntAttr)
+    result = result_def(T)
+    carry = result_def(C)
+    assembly_format = "$kind $source `,` $init `along` custom<Int>($dim) attr-dict `:` type($source) `,` type($init)"
+
+    def verify_(self) -> None:
+        shape, dim = shape_of(self.source.type), self.dim.data
+        if not 0 <= dim < len(shape):
+            raise VerifyException(f"dimension {dim} of {self.source.type}")
+        element = element_type(self.source.type)
+        if shape_of(self.init.type) != (*shape[:dim], *shape[dim + 1 :]) or element_type(self.init.type) != element:
+            raise VerifyException(f"{self.init.type} is not {self.source.type} without dimension {dim}")
+        verify_kind(self.kind.data, element, scan=True)
 
 
 WAYS = ("registers", "shuffles", "shared")

@@ -39,9 +39,10 @@ def is_tile(value: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class Link:
-    """`op` reduces the tile `high` along `dims` to `low`, or repeats `low` along them as `high`."""
+    """`op` reduces the tile `high` along `dims` to `low`, repeats `low` along them as `high`, or scans `high` along
+    them from `low`."""
 
-    op: tile.ReduceOp | tile.BroadcastOp
+    op: tile.ReduceOp | tile.BroadcastOp | tile.ScanOp
     low: SSAValue
     high: SSAValue
     dims: tuple[int, ...]
@@ -55,6 +56,7 @@ class TileClass:
     accesses: list[Access] = field(default_factory=list[Access])
     dots: list[tile.DotOp] = field(default_factory=list[tile.DotOp])
     reduced: set[int] = field(default_factory=set[int])
+    scanned: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,6 +81,8 @@ class Classes:
                     self._sets.union_left(group[0], v)
             if isinstance(op, tile.ReduceOp) and is_tile(op.result):
                 self.links.append(Link(op, op.result, op.source, op.dims.get_values()))
+            if isinstance(op, tile.ScanOp) and is_tile(op.init):
+                self.links.append(Link(op, op.init, op.source, (op.dim.data,)))
             if isinstance(op, tile.BroadcastOp) and is_tile(op.source):
                 self.links.append(Link(op, op.source, op.result, op.along.get_values()))
         self._classes: dict[SSAValue, TileClass] = {}
@@ -94,6 +98,8 @@ class Classes:
             self.of(op.value).accesses.append(op)
         elif isinstance(op, tile.DotOp):
             self.of(op.acc).dots.append(op)
+        elif isinstance(op, tile.ScanOp):
+            self.of(op.source).scanned = op.dim.data
         elif isinstance(op, tile.ReduceOp):
             self.of(op.source).reduced.update(op.dims.get_values())
 
@@ -120,6 +126,10 @@ def _groups(op: Operation) -> Iterator[list[SSAValue]]:
                 yield list(values)
     elif isinstance(op, tile.DotOp):
         yield [op.acc, op.result]
+    elif isinstance(op, tile.ScanOp):
+        yield [op.source, op.result]
+        if is_tile(op.init):
+            yield [op.init, op.carry]
     elif isinstance(op, Access):
         value = op.result if isinstance(op, tile.LoadOp) else op.value
         if is_tile(value):
@@ -244,6 +254,33 @@ def memory_layout(
     vec = min(vec, max(prod(shape) // (lanes * warps), 1))
     warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
     return blocked(shape, order, vec, warps, warp_order, lanes)
+
+
+def scan_layout(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
+    """Returns the layout of a tile that threads scan, or None if the tile is not scanned.
+
+    Where the scanned dimension is contiguous in memory, its neighbours are in the registers of a thread, then in lanes,
+    then in warps. Where another dimension is, lanes and warps lie along that one, and each thread scans registers."""
+    dim, shape = c.scanned, c.shape
+    if dim is None:
+        return None
+    rank, threads = len(shape), LANE_BITS + log2(warps)
+    bits = {d: [unit(rank, d, 1 << b) for b in range(log2(shape[d]))] for d in range(rank)}
+    along = bits.pop(dim)
+    rest = [b for d in sorted(bits, key=lambda d: _nearness(d, wishes)) for b in bits[d]]
+    wide = log2(max((w.vec for w in wishes if w.order[0] == dim), default=1))
+    by_rows = all(w.order[0] == dim for w in wishes)
+    shared = min(max(len(along) - wide, 0), threads) if by_rows else 0
+    held, along = along[: len(along) - shared], along[len(along) - shared :]
+    vector = 0 if by_rows else min(log2(min((w.vec for w in wishes), default=1)), max(len(rest) - threads, 0))
+    fill = [*along, *rest[vector:], *[(0,) * rank] * threads]
+    reg = (*rest[:vector], *held, *rest[vector + max(threads - len(along), 0) :])
+    return Linear(tuple(shape), reg, tuple(fill[:LANE_BITS]), tuple(fill[LANE_BITS:threads]))
+
+
+def _nearness(dim: int, wishes: Sequence[Preference]) -> tuple[int, int]:
+    """Orders dimensions: those that accesses have nearest in memory first, then the last."""
+    return min((w.order.index(dim) for w in wishes), default=0), -dim
 
 
 def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:

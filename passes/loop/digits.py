@@ -41,8 +41,11 @@ def _split_once(nest: loop.NestOp) -> bool:
         a: (op.parent, op.sizes, a.index) for op in loops for a in op.body.block.args
     }
     wanted: dict[Position, int] = {}
+    scanned = loop.scanned_index(nest)
     for op in loads:
         for index, divisor in _quotients(op, extents):
+            if index is scanned:
+                continue
             wanted.setdefault(positions[index], divisor)
     if not wanted:
         return False

@@ -103,7 +103,9 @@ class _Group:
         """What nests that merge have in common."""
         nest = self.members[0]
         result_map = None if nest.result_map is None else nest.result_map.data
-        return tuple(nest.sizes), result_map, extents_of(nest.res[0].type), bool(self.reductions)
+        scanned = loop.scanned_index(nest)
+        scan = None if scanned is None else nest.body.block.args.index(scanned)
+        return tuple(nest.sizes), result_map, extents_of(nest.res[0].type), bool(self.reductions), scan
 
     def fits(self, other: _Group, max_reductions: int) -> bool:
         """Whether the two read something in common, and have not too many reductions that only one of them has."""

@@ -21,6 +21,7 @@ from .nest_info import NestInfo
 from .points import Bools, Floats, Points, join, points_of, total
 from .roofline import MIN_PART_BYTES, MOST_PARTS
 from .row_space import elementwise_plans, row_plans
+from .scan_space import core_scans, gpu_scans
 from .staging import loads_by_tma, operand_loads, staged
 from .tiles import Tiles
 
@@ -53,7 +54,9 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
 
 def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Schedule]:
     """Tiles and warps."""
-    if target.core is not None:
+    if info.scanned is not None:
+        yield from gpu_scans(info, target) if target.core is None else core_scans(info)
+    elif target.core is not None:
         yield from core_plans(info, products)
     elif products:
         plans = matmul_plans(info, target, products, precision)

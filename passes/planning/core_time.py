@@ -9,11 +9,13 @@ import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.cores import LINE, PAGE, TLB
-from ...dialects.loop import ReduceOp, StagedReduceOp
+from ...dialects.layouts.linear import log2
+from ...dialects.loop import ReduceOp, ScanOp, StagedReduceOp
 from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.target import Core, Target
+from ...dialects.tensor.reduction_kinds import MONOIDS
 from ..analysis.packed_operands import loaded_factor
 from .compute import Arithmetic
 from .matmul import Matmul, own_sum_index
@@ -186,7 +188,13 @@ class CoreTime:
         found = np.zeros(tiles.rows)
         for counted in self.arithmetic.others:
             count, full = self._vectors(counted.indices, tiles)
-            one = self.special if counted.op.name in SPECIAL else self.vector
+            name = counted.op.name
+            if isinstance(counted.op, ScanOp):
+                name = MONOIDS[counted.op.kind.data].combiner(counted.op.source.type).name
+            one = self.special if name in SPECIAL else self.vector
+            if isinstance(counted.op, ScanOp):
+                along = tiles.any_of(self._lanes(counted.indices, tiles), (counted.op.index,))
+                one = one * np.where(along, 2 * log2(self.core.lanes) + 2, 1)
             found = found + count * np.where(full, one, self.costs.scalar * self.vector)
             if isinstance(counted.op, ReduceOp):
                 found = found + self._folds(around[counted.op], tiles)

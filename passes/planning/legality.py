@@ -266,6 +266,14 @@ def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
         unequal: Bools = np.any([(c != chunks[0]).any(axis=0) for c in chunks], axis=0)
         yield Violation(unequal, "chunk", "the stages of a staged reduction need equal chunks")
     serial = tiles.points.serial
+    if info.scanned is not None:
+        own = info.free.index(info.scanned)
+        reason = f"one block walks along the index of a scan, and along no other one: serial = [{own}]"
+        whole = tiles.tile[info.scanned] >= info.extents[info.scanned]
+        varies = info.may_be_longer([info.scanned])
+        yield Violation(np.full(tiles.rows, own not in serial) & (varies | ~whole), "serial", reason)
+        yield from _always(tiles, bool({*serial} - {own}), "serial", reason)
+        yield from _always(tiles, tiles.points.cluster > 1, "cluster", "the blocks of a cluster do not share a scan")
     yield from _always(tiles, len({*serial}) != len(serial), "serial", "an index is listed twice")
     for position in tiles.points.pack:
         reason = packable_loads(info.nest, info.free[position])

@@ -92,6 +92,8 @@ class NestInfo:
         """The same in numbers: for a size known only at run time what is typical of it."""
         self.mask_density = MaskDensity(self.groups, self.dependence, self.extents)
         """Which share of its chunks a reduction visits."""
+        self.scanned = loop.scanned_index(nest)
+        """The free index along which scans run, in one block."""
         self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.around)
         """Free indices that some reduction depends on."""
 

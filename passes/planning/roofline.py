@@ -86,5 +86,5 @@ SPECIAL = frozenset(
     f"math.{name}"
     for name in "acos acosh asin asinh atan atan2 atanh cos cosh erf exp exp2 expm1 log log10 log1p log2 powf rsqrt "
     "sin sinh sqrt tan tanh".split()
-) | {"arith.divf", "arith.divsi", "arith.remsi", "arith.floordivsi", "payload.fmod"}
+) | {"arith.divf", "arith.divsi", "arith.remsi", "arith.floordivsi", "payload.fmod", "payload.logaddexp"}
 """Operations that a few units of a multiprocessor do, at a fraction of the rate of sums."""

@@ -458,6 +458,8 @@ def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) ->
             if len(inner.terms) != 1 or inner.constant or inner.terms[0][1] != 1 or inner.terms[0][0][0] != DIM:
                 continue
             number: int = inner.terms[0][0][1]
+            if number in kernel.scanned:
+                continue
             extent = graph.sizes[number]
             key, digit = graph.keys[number]
             if not isinstance(extent, int) or not isinstance(key[2], int):

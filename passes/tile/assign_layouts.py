@@ -19,6 +19,7 @@ from ..analysis.layout_preferences import (
     memory_layout,
     preference,
     product_layout,
+    scan_layout,
     thread_rows,
     turned_factor,
     widened,
@@ -152,7 +153,9 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
             layout = _slice(c, classes, layouts)
         if layout is None:
             wishes = _wishes(c, classes)
-            layout = turned_factor(c, wishes, warps) or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
+            layout = scan_layout(c, wishes, warps) if lanes > 1 else None
+            layout = layout or turned_factor(c, wishes, warps)
+            layout = layout or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
         layouts[id(c)] = layout
     return layouts
 
@@ -187,7 +190,10 @@ def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None
     low, high = layouts[id(classes.of(link.low))], layouts[id(classes.of(link.high))]
     implied = high.drop(link.dims)
     op = link.op
-    if isinstance(op, tile.ReduceOp):
+    if isinstance(op, tile.ScanOp):
+        if low.picks(implied) is None or implied.picks(low) is None:
+            _convert_carry(op, low, implied, classes)
+    elif isinstance(op, tile.ReduceOp):
         if low.picks(implied) is not None:
             return
         reduced = tile.ReduceOp(op.kind.data, op.source, link.dims)
@@ -201,6 +207,17 @@ def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None
         convert.result.name_hint = op.source.name_hint
         insert_before(op, convert)
         op.operands[0] = convert.result
+
+
+def _convert_carry(op: tile.ScanOp, own: Linear, implied: Linear, classes: Classes) -> None:
+    """Let `op` start with, and end in, the layout `implied` by that of its source; `own` is the one of the carry."""
+    before = tile.ConvertLayoutOp(op.init, attr_of(implied))
+    insert_before(op, before)
+    scan = tile.ScanOp(op.kind.data, op.source, before.result, op.dim.data)
+    after = tile.ConvertLayoutOp(scan.carry, attr_of(own))
+    classes.replace(op.result, scan.result)
+    classes.replace(op.carry, after.result)
+    replace(op, scan, after, results=[scan.result, after.result])
 
 
 def _detour(access: tile.LoadOp | tile.StoreOp, own: Linear, layout: Linear) -> None:

@@ -114,6 +114,16 @@ static __device__ float min_nan(float a, float b) { float r; asm("min.NaN.f32 %0
 //// min_nan.double
 static __device__ double min_nan(double a, double b) { return a != a || a < b ? a : b; }
 
+//// log_add_exp.float
+static __device__ float log_add_exp(float a, float b) {
+  return a == b ? a + 0.6931472f : (a < b ? b : a) + log1pf(expf(-fabsf(a - b)));
+}
+
+//// log_add_exp.double
+static __device__ double log_add_exp(double a, double b) {
+  return a == b ? a + 0.6931471805599453 : (a < b ? b : a) + log1p(exp(-fabs(a - b)));
+}
+
 // Two's complement arithmetic on signed integers, which C++ leaves undefined on overflow.
 
 //// wrap_add.$t for t = int; u = unsigned | t = long long; u = unsigned long long

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import f32, i32
 
 from ....dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom
 from ....dialects.payload import element_bytes
-from ....dialects.tensor.reduction_kinds import MONOIDS, Monoid
+from ....dialects.tensor.reduction_kinds import MONOIDS, Monoid, ReductionKind
 from ...dtypes import STRUCTS
 
 
@@ -60,6 +60,8 @@ def atomic_helpers() -> dict[str, Helper]:
     found: dict[str, Helper] = {}
     for c in _SWAPPED:
         for kind, monoid in MONOIDS.items():
+            if kind == ReductionKind.LOGADDEXP:
+                continue
             if c not in _BITS or monoid.floats is not None:
                 name = f"atomic_{kind.value}"
                 body, needs = _body(monoid, c)

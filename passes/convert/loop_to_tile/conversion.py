@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
 from ....dialects import loop, payload, tensor, tile
-from ....dialects.loop.dependence import yielded
+from ....dialects.loop.dependence import Dependence, yielded
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import count_of, extents_of, memref_of
 from ....dialects.support.locations import blamed, location_of, refused
@@ -24,7 +24,7 @@ from ...analysis.operand_types import STORED
 from ...rewriting import erase, insert_before, replace
 from .emitter import Emitter
 from .reductions import Reducer
-from .tile_values import Dim
+from .tile_values import Dim, Tile
 
 
 def sources(nest: loop.NestOp) -> list[SSAValue]:
@@ -70,6 +70,8 @@ class KernelBuilder:
         self.results: tuple[SSAValue, ...] = tuple(nest.res) if scatter is None else (scatter.result,)
         self.schedule = schedule_of(nest)
         self.inputs = sources(nest)
+        self._dependence = Dependence()
+        self._carried = dict[loop.ScanOp, SSAValue]()
 
     def build(self) -> tile.KernelOp:
         """The kernel; its inputs are `self.inputs`, its results `self.results`."""
@@ -102,18 +104,35 @@ class KernelBuilder:
         self._blocks = blocks
         self._outputs = block.args[len(self.inputs) : len(values)]
 
-        def program(loops: list[SSAValue], _: list[SSAValue]) -> list[SSAValue]:
-            depths = {i: emitter.depth + 1 - len(walked) + n for n, i in enumerate(walked)}
-            self._program(emitter, counters | dict(zip(walked, loops, strict=True)), depths)
-            return []
+        scans = [op for op in nest.body.block.ops if isinstance(op, loop.ScanOp)]
+        starts = [self._start(emitter, op) for op in scans]
 
-        emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
+        def program(loops: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+            depths = {i: emitter.depth + 1 - len(walked) + n for n, i in enumerate(walked)}
+            self._carried = dict(zip(scans, carried, strict=True))
+            self._program(emitter, counters | dict(zip(walked, loops, strict=True)), depths)
+            return [emitter.carries[op].value for op in scans]
+
+        emitter.loops([counts[i] for i in walked], starts, program, [indices[i].name_hint for i in walked])
         shape = [*(counts[i] for i in grid), *ranks]
         cluster = schedule.data.cluster if shares_rows(schedule) else 1  # those that share boxes come later
         kernel = tile.KernelOp(self.name, shape, schedule.data.warps, schedule.data.lanes, cluster, Region(block))
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
         return kernel
+
+    def _carry_indices(self, scan: loop.ScanOp) -> list[int]:
+        """Returns the positions of the free indices along which the carry of `scan` is a tile."""
+        depends = self._dependence.of(scan.source)
+        indices = enumerate(self.nest.body.block.args)
+        return [i for i, a in indices if a in depends and a is not scan.index and self._blocks[i] > 1]
+
+    def _start(self, emitter: Emitter, scan: loop.ScanOp) -> SSAValue:
+        """Returns the carry of `scan` before its first tile: the identity of its kind."""
+        kind, element = scan.kind.data, scan.result.type
+        shape = [self._blocks[i] for i in self._carry_indices(scan)]
+        start = payload.ConstantOp(identity(kind, element), tile.tile_type(element, shape))
+        return emitter.insert(start, 0, scan.result.name_hint).results[0]
 
     def _program(self, emitter: Emitter, counters: dict[int, SSAValue], depths: dict[int, int]) -> None:
         """The body of the nest and its stores, with the free indices bound to their counters."""
@@ -123,6 +142,8 @@ class KernelBuilder:
             for i, (n, arg) in enumerate(zip(nest.sizes, nest.body.block.args, strict=True))
         ]
         emitter.dims.update(zip(nest.body.block.args, dims, strict=True))
+        for scan, value in self._carried.items():
+            emitter.carries[scan] = Tile(value, tuple(dims[i] for i in self._carry_indices(scan)), emitter.depth)
         pairs = zip(reduction_indices(nest), self.schedule.data.chunk, strict=True)
         reducer = Reducer(emitter, {arg: c for (arg, _), c in pairs}, len(dims), self._shared, self._rank)
         body: list[Operation] = list(nest.body.block.ops)

@@ -39,6 +39,8 @@ class Emitter:
         self.location: LocationAttr | None = None
         self.alone = False
         """Whether a block is one thread, which has whole tiles."""
+        self.carries: dict[loop.ScanOp, Tile] = {}
+        """Scan -> its result at the end of the tile before, which becomes that at the end of the current tile."""
         self._numbers: dict[int, SSAValue] = {}
         self._counts: dict[Count, SSAValue] = {}
 
@@ -280,8 +282,25 @@ class Emitter:
             self.tiles[op.result] = self.payload(op, (value, condition))
         elif payload.is_payload(op) and len(op.results) == 1:
             self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in self._read(op)])
+        elif isinstance(op, loop.ScanOp):
+            self.tiles[op.result] = self.scan(op)
         else:
             raise UnsupportedError("not legal inside a nest", operator=op.name)
+
+    def scan(self, op: loop.ScanOp) -> Tile:
+        """A scan that starts with the carry of the tile before: along a dimension of the tile, or from one iteration of
+        the block's loop to the next."""
+        value, carry, along = self.tile_of(op.source), self.carries[op], self.dims[op.index]
+        if along.tile == 1:
+            new = self.combine(op.kind.data, carry, value)
+            self.carries[op] = Tile(self.spread(new, carry.dims, new.depth), carry.dims, new.depth)
+            return self.carries[op]
+        dims = union(carry.dims, (along,))
+        depth = max(value.depth, carry.depth)
+        scan = tile.ScanOp(op.kind.data, self.spread(value, dims, depth), carry.value, dims.index(along))
+        self.insert(scan, depth, op.result.name_hint)
+        self.carries[op] = Tile(scan.carry, carry.dims, depth)
+        return Tile(scan.result, dims, depth)
 
     def _read(self, op: Operation) -> Sequence[SSAValue]:
         """The operands of `op`; of a comparison of indices, these as they are, where one thread has the whole tile: a

@@ -22,7 +22,7 @@ from ....dialects.support.calls import EAGER_RESULTS, UPDATES, pairs_of, set_pai
 from ....dialects.support.locations import refused
 from ....errors import CompileError
 from ...rewriting import erase
-from . import dots, global_access, shared_staging  # noqa: F401  their functions lower ops  # pyright: ignore[reportUnusedImport]
+from . import dots, global_access, scans, shared_staging  # noqa: F401  their functions lower ops  # pyright: ignore[reportUnusedImport]
 from .cp_async_pipeline import Carried, Rings
 from .emitter import Lowering, lowers
 from .tma_pipeline import Cursors

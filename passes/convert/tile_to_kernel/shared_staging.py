@@ -266,15 +266,19 @@ def reduce(out: Lowering, op: tile.ReduceOp) -> SSAValue:
         other = out.emit(kernel.ShuffleXorOp(value, mask))
         value = out.emit(combine(kind, value, other), hint)
     if plan.warps:
-        value = _across_warps(out, op, value, reduced, plan.warps)
+        value = gathered_from_warps(out, value, reduced, plan.warps, hint)
+        value = out.emit(kernel.ReduceRegistersOp(kind, value, range(len(plan.warps))), hint)
     picks = out.layout(op.result).picks(reduced)
     if picks is None:
         raise refused(op, "leaves the result in other threads than its layout says")
     return out.from_vector(op.result, out.picked(value, picks))
 
 
-def _across_warps(out: Lowering, op: tile.ReduceOp, value: SSAValue, kept: Linear, warps: Sequence[int]) -> SSAValue:
-    """Combine partial results of the warps that differ in the bits `warps` of their number, in shared memory."""
+def gathered_from_warps(
+    out: Lowering, value: SSAValue, kept: Linear, warps: Sequence[int], hint: str | None
+) -> SSAValue:
+    """Returns, in every thread, the `value` of each warp that differs in the bits `warps` of its number, through shared
+    memory: the lowest bits of a register's number are those bits. `kept` is the layout of `value`."""
     shape = (1 << len(warps), *kept.shape)
 
     def along(value: int) -> tuple[int, ...]:
@@ -288,9 +292,8 @@ def _across_warps(out: Lowering, op: tile.ReduceOp, value: SSAValue, kept: Linea
     read = Linear(shape, parts + reg, lane, tuple((0, *b) for b in kept.warp))
     size = element_bytes(value.type)
     shared = choose_shared(shape, [Reader(written, size), Reader(read, size)])
-    buffer = stage(out, value, written, shared, op.result.name_hint)
-    gathered = load_shared(out, buffer, shared, read)
-    return out.emit(kernel.ReduceRegistersOp(op.kind.data, gathered, range(len(warps))), op.result.name_hint)
+    buffer = stage(out, value, written, shared, hint)
+    return load_shared(out, buffer, shared, read)
 
 
 @lowers(tile.ClusterAllGatherOp)

@@ -22,7 +22,6 @@ from ....dialects.tensor import ReductionKind, ScatterOp, identity
 from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, width_of
 from ....dialects.tensor.reduction_kinds import combine
 from ....errors import ShapeError
-from .cumulative import scan
 from .gather import wrapped
 from .registry import decomposes
 from .reshape import gathered, numbered, reshape_to
@@ -274,7 +273,7 @@ def _taken(b: Builder, mask: SSAValue, source: SSAValue, shape: Sequence[Extent]
     """The slices of `source`, one after the other where `mask` holds in its order, in `shape`, whose leading dimensions
     are those of the mask."""
     masked = shape_of(mask.type)
-    number = b.plus(scan(b, b.cast(reshape_to(b, mask, [prod(masked)]), i64), 0, ReductionKind.ADD), -1)
+    number = b.plus(b.scan(ReductionKind.ADD, b.cast(reshape_to(b, mask, [prod(masked)]), i64), 0), -1)
     place = b.place(reshape_to(b, number, masked), range(len(masked)), shape)
     return gathered(b, source, [AffineExpr.symbol(0), *dims(len(shape))[len(masked) :]], shape, [place])
 

@@ -17,7 +17,7 @@ from ....dialects.target import TARGETS, Target, get_target
 from ....dialects.tensor import ReductionKind
 from ...analysis.cluster_rows import SHARED_LENGTH
 from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
-from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, TooLarge, children, either
+from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, Scan, TooLarge, children, either
 
 BLOCKS = (128, 64, 32, 16)
 """Extents that a contraction's tile may have along each of its two sides, largest first."""
@@ -68,6 +68,7 @@ class Kernel:
         self._visit(root, ())
         self.written = len(self._seen)
         self.free = sum(1 << v for v in variables)
+        self.scanned = {node.variable for node, _ in self.visited if isinstance(node, Scan)}
         self.reductions = [(node, opened) for node, opened in self.visited if isinstance(node, Reduce)]
         self.contractions = [c for node, opened in self.reductions if (c := contraction(node, opened))]
         outermost = [node for node, opened in self.reductions if not opened]
@@ -229,6 +230,8 @@ class Kernel:
                 else:
                     nested = c.open and not (c.left | c.right) & self.free
                     wide += 2 * steps / (rates.nested if nested else rates.tiled)
+            elif isinstance(node, Scan):
+                vector += executions(node.free, opened)
             elif isinstance(node, Load):
                 size = executions(node.free, opened) * element_bytes(node.type)
                 near += size

@@ -99,6 +99,15 @@ class Reduce(Node):
     """The variables as bits."""
 
 
+@dataclass(eq=False)
+class Scan(Node):
+    """The body combined over the values of `variable` up to the one that it stands for."""
+
+    kind: tensor.ReductionKind
+    variable: int
+    body: Node
+
+
 class TooLarge(Exception):
     """A kernel would compute too many values."""
 
@@ -112,7 +121,7 @@ def children(node: Node, graph: Graph) -> tuple[Node, ...]:
     """The nodes that `node` is computed from."""
     if isinstance(node, Payload):
         return node.operands
-    if isinstance(node, Reduce):
+    if isinstance(node, Reduce | Scan):
         return (node.body,)
     if isinstance(node, Load):
         fill = () if node.fill is None else (node.fill,)
@@ -209,6 +218,11 @@ class Graph:
         bound = sum(1 << v for v in variables)
         key = (kind, variables, body)
         return self._unique(key, lambda: Reduce(body.type, body.free & ~bound, op, *key, bound))
+
+    def scan(self, kind: tensor.ReductionKind, variable: int, body: Node, op: Operation) -> Scan:
+        """The scan of `body` along the variable with this number."""
+        key = ("scan", kind, variable, body)
+        return self._unique(key, lambda: Scan(body.type, body.free | 1 << variable, op, *key[1:]))
 
     def _unique(self, key: tuple[object, ...], make: Callable[[], N]) -> N:
         found = self._nodes.get(key)

@@ -17,7 +17,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from ....dialects import payload, tensor
 from ....dialects.payload import element_type, is_float, is_payload, is_tensor
 from ....dialects.payload.folding import decided, same_as_operand
-from ....dialects.shapes.affine import Form, add, complexity, constant
+from ....dialects.shapes.affine import Form, add, complexity, constant, dim as axis
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
@@ -137,16 +137,30 @@ def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
 def kept_values(function: func.FuncOp) -> set[SSAValue]:
     """What `function` returns, what it passes to operations of the host, and sums that are compared with themselves.
 
-    The nest of a scatter computes its values and places, as far as that is cheap, so what they are computed from is
-    kept."""
+    The nest of a scatter computes its values and places, as far as that is cheap, so the tensors that they are computed
+    from are kept. The nest of a scan computes the source and the elementwise operations on its result alike, and its
+    result is kept."""
     found = compared_sums(function)
     for op in function.body.block.ops:
         if isinstance(op, tensor.ScatterOp):
             computed = (op.values, *op.indices)
             found.update((op.init,), *map(elementwise_sources, computed))
+        elif isinstance(op, tensor.PrefixScanOp):
+            found.update((_end_of_scan(op.result),), elementwise_sources(op.source))
         elif isinstance(op, Call | func.ReturnOp):
             found.update(op.operands)
     return found
+
+
+def _end_of_scan(value: SSAValue) -> SSAValue:
+    """Returns the last of the elementwise operations that follow a scan with the result `value`, each the only user of
+    the one before it; other users would read the scan along other indices, or in other nests."""
+    while len(users := {use.operation for use in value.uses}) == 1:
+        (user,) = users
+        if not is_payload(user) or extents_of(user.results[0].type) != extents_of(value.type):
+            break
+        value = user.results[0]
+    return value
 
 
 def elementwise_sources(value: SSAValue) -> list[SSAValue]:
@@ -383,11 +397,24 @@ class Pull:
         body = self.value(op.source, tuple(coordinates), guard)
         return graph.reduce(op.kind.data, tuple(variables), body, op)
 
+    def _scan(self, op: tensor.PrefixScanOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        """A scan, where it is read along the variable that it runs along (`scanned_values` keeps any other)."""
+        graph, dim = self.graph, op.dim.value.data
+        if extents_of(op.source.type)[dim] == 1:
+            return self.value(op.source, at, guard)
+        others = (*at[:dim], *at[dim + 1 :], *(c[0] for c in guard))
+        (variable,) = at[dim].atoms() if len(at[dim].terms) == 1 else [None]
+        own = graph.free_of(at[dim])
+        if variable is None or at[dim] != axis(variable[1]) or either(map(graph.free_of, others)) & own:
+            raise refused(op, "is read along another index than the scan runs along", UnsupportedError)
+        return graph.scan(op.kind.data, variable[1], self.value(op.source, at, guard), op)
+
     _rules: ClassVar[dict[type[Operation], Callable[[Pull, Any, tuple[Form, ...], Guard], Node]]] = {
         payload.ConstantOp: _constant,
         tensor.IotaOp: _iota,
         tensor.IndexMapOp: _view,
         tensor.ReduceOp: _reduce,
+        tensor.PrefixScanOp: _scan,
         payload.AssertOp: _assert,
         tensor.GatherOp: _gather,
     }

@@ -17,7 +17,7 @@ from ....dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, renumbere
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ROOT
-from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar
+from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, Scan
 
 FREE_NAMES = ("i", "j", "m", "n", "p", "q")
 
@@ -90,6 +90,9 @@ class _Emitter:
             op = self._load(node)
         elif isinstance(node, Reduce):
             op = self._reduce(node, depth)
+        elif isinstance(node, Scan):
+            index = next(s.arguments[node.variable] for s in self.scopes if node.variable in s.arguments)
+            op = loop.ScanOp(node.kind, self.value(node.body), index)
         else:
             assert isinstance(node, Payload)
             assert node.op is not None

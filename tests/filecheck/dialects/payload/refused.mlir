@@ -101,3 +101,9 @@
 // CHECK: joins parts to f64: only f32 has some
 %x = "test.op"() : () -> f64
 %y = payload.combine_bf16x3 %x, %x, %x : f64
+
+// -----
+
+// CHECK: logaddexp of i32: only floats
+%x = "test.op"() : () -> i32
+%y = payload.logaddexp %x, %x : i32

@@ -1,0 +1,17 @@
+// RUN: %diagnostics
+
+%a, %z = "test.op"() : () -> (vector<8xf32>, vector<2xf32>)
+// CHECK: kernel.scan_registers: register bits [1, 0] of 8 registers are not distinct and ascending
+%s, %c = kernel.scan_registers add %a, %z over [1, 0] : vector<8xf32>, vector<2xf32>
+
+// -----
+
+%a, %z = "test.op"() : () -> (vector<8xf32>, vector<4xf32>)
+// CHECK: kernel.scan_registers: scanning 2 bits of 8 registers starts with 2
+%s, %c = kernel.scan_registers add %a, %z over [0, 1] : vector<8xf32>, vector<4xf32>
+
+// -----
+
+%a, %z = "test.op"() : () -> (vector<8xbf16>, vector<4xbf16>)
+// CHECK: kernel.scan_registers: reduces bf16, a storage type: cast to f32 first
+%s, %c = kernel.scan_registers add %a, %z over [0] : vector<8xbf16>, vector<4xbf16>

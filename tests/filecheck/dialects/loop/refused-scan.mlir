@@ -1,0 +1,36 @@
+// RUN: %diagnostics
+
+%z, %i = "test.op"() : () -> (f32, index)
+// CHECK: loop.scan: a scan is directly inside a nest and runs along one of the nest's indices
+%s = loop.scan add %z along %i : f32
+
+// -----
+
+%z = "test.op"() : () -> f32
+%y = loop.nest (%i) in [4] -> tensor<4xf32> {
+  %r = loop.reduce add (%k) in [8] -> f32 {
+    // CHECK: loop.scan: a scan is directly inside a nest and runs along one of the nest's indices
+    %s = loop.scan add %z along %i : f32
+    loop.yield %s : f32
+  }
+  loop.yield %r : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+%y = loop.nest (%i, %j) in [4, 8] -> tensor<4x8xf32> {
+  // CHECK: loop.scan: the scans of a nest run along one index
+  %s = loop.scan add %z along %i : f32
+  %t = loop.scan add %s along %j : f32
+  loop.yield %t : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f16
+%y = loop.nest (%i) in [4] -> tensor<4xf16> {
+  // CHECK: loop.scan: reduces f16, a storage type: cast to f32 first
+  %s = loop.scan add %z along %i : f16
+  loop.yield %s : f16
+}
