@@ -41,7 +41,14 @@ def __getattr__(name: str) -> Any:
         return _version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+    try:
+        return getattr(import_module(_HOMES[name], __name__), name)
+    except ModuleNotFoundError as error:
+        from .errors import MissingPackageError, missing_package
+
+        if (advice := missing_package(error)) is not None:
+            raise MissingPackageError(advice) from None
+        raise
 
 
 def __dir__() -> list[str]:

@@ -231,5 +231,16 @@ class ExecutionError(CompileError):
     """A program that failed, or gave a different answer, while it was being executed."""
 
 
+class MissingPackageError(DeplodockError, ImportError):
+    """A package that is needed and not installed."""
+
+
+def missing_package(error: BaseException) -> str | None:
+    """Returns what to install for an import that failed, or None for another error or package."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return "PyTorch is needed to capture and run programs, and is not installed: pip install torch"
+    return None
+
+
 class PluginError(CompileError):
     """A third-party dialect or pass that cannot be added."""

@@ -36,13 +36,13 @@ class CacheWarning(UserWarning):
     """Nothing can be kept, or what was kept was not what had been written."""
 
 
-def cache_folder(kind: str) -> Path:
+def cache_folder(kind: str, root: Path | None = None) -> Path:
     """The user's own folder for `kind` of things, made with mode 0700 if it is missing.
 
-    It lies under `$XDG_CACHE_HOME/deplodock` (`~/.cache/deplodock`). Raises ExecutionError if the folder belongs to
-    somebody else or others may write to it.
+    It lies under `root`, by default `$XDG_CACHE_HOME/deplodock` (`~/.cache/deplodock`). Raises ExecutionError if the
+    folder belongs to somebody else or others may write to it.
     """
-    root = user_folder()
+    root = root or user_folder()
     root.parent.mkdir(parents=True, exist_ok=True)
     folder = root / kind
     for folder in (root, root / kind):
@@ -70,24 +70,26 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing, damaged or not the
     user's alone: a link, or one that others own or may write. A CacheWarning tells of all but the first.
 
-    It appears all at once: readers see the old state or the new one. Where the cache cannot be written, a folder of
-    this process takes its place, and a CacheWarning says why. Raises what `make` raises.
+    It appears all at once: readers see the old state or the new one. Where the cache cannot be written, a private
+    folder among the temporary ones takes its place, and a CacheWarning says so once. Raises what `make` raises.
     """
     try:
         folder = cache_folder(kind)
         problem = None if os.access(folder, os.W_OK) else f"{folder} is read-only"
-    except (OSError, ExecutionError) as error:
+    except OSError as error:
+        folder, problem = None, f"{user_folder()} cannot be written: {error.strerror}"
+    except ExecutionError as error:
         folder, problem = None, str(error)
     if folder is not None and _is_whole(folder / name):
         return folder / name
     if folder is None or problem is not None:
-        warnings.warn(f"nothing is kept, so every process makes it again: {problem}", CacheWarning, stacklevel=3)
-        folder, name = _own_folder(), f"{kind}-{name}"
+        folder = _temporary_folder(kind)
+        _warn_once(f"{problem}; what is compiled is kept in {folder.parent} until temporary files are removed")
     target = folder / name
     if not _is_whole(target):
         if os.path.lexists(target):
             reason = "is not what was written there, or not yours alone"
-            warnings.warn(f"{target} {reason}: it is made again", CacheWarning, stacklevel=3)
+            _warn(f"{target} {reason}: it is made again")
         with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
             made = Path(scratch) / name
             make(made)
@@ -124,12 +126,31 @@ def clean(root: Path, limit: int | None = None) -> None:
 _SCRATCH = "making-"
 
 
+def _temporary_folder(kind: str) -> Path:
+    """A folder for `kind` of things that only this user may use: among the temporary ones, the same in each process;
+    where others have taken its name, one for this process alone."""
+    try:
+        return cache_folder(kind, Path(tempfile.gettempdir()) / f"deplodock-{os.getuid()}")
+    except (OSError, ExecutionError):
+        return cache_folder(kind, _own_folder())
+
+
 @cache
 def _own_folder() -> Path:
     """A folder for this process alone."""
     folder = tempfile.mkdtemp(prefix="deplodock-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
+
+
+def _warn(text: str) -> None:
+    """Warn in one line: no source line of ours is shown with it."""
+    warnings.warn_explicit(text, CacheWarning, "deplodock", 0)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _warn(text)
 
 
 def _is_whole(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import click
 from .. import __version__
 from ..dialects import LEVELS
 from ..dialects.support.printing import stamp
-from ..errors import CompileError, DeplodockError, one_line, raised_at
+from ..errors import REMEDIES, CompileError, DeplodockError, missing_package, one_line, raised_at
 from ..progress import steps
 from . import model_commands, records_command, terminal, tune
 from .modes import Given, given_options, mode_of_file, refuse_ignored
@@ -346,6 +347,8 @@ def _recorder(path: str) -> RecordPlans:
 def main(argv: list[str] | None = None) -> int:
     """The entry point of the `deplodock` command. Exit codes: 0 done, 1 refused or wrong, 2 bad usage."""
     arguments = sys.argv[1:] if argv is None else argv
+    if "--debug" in arguments:
+        os.environ["DEPLODOCK_DEBUG"] = "1"
     if argv is None:  # in a process of our own, in which torch makes millions of objects that stay
         gc.set_threshold(50_000, 20, 20)
         atexit.register(gc.freeze)  # and nothing has to be looked for among them at the end
@@ -375,8 +378,11 @@ def _described(error: Exception) -> dict[str, str | None]:
     """An error for programs to read."""
     if isinstance(error, CompileError):
         facts = {"operator": error.operator, "argument": error.argument, "location": error.location}
+        facts |= {"call": error.call, "remedy": error.remedy or REMEDIES.get(error.kind or ""), "section": error.kind}
         return {"kind": type(error).__name__, "message": error.reason, **facts}
-    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = (
+        error.format_message() if isinstance(error, click.ClickException) else missing_package(error) or str(error)
+    )
     return {"kind": type(error).__name__, "message": message}
 
 
@@ -391,6 +397,8 @@ def _message(error: Exception, arguments: list[str]) -> str:
         return f"deplodock: error: {error.format_message()}"
     if isinstance(error, DeplodockError):
         return f"deplodock: error: {error}"
+    if (advice := missing_package(error)) is not None:
+        return f"deplodock: error: {advice} (dl-opt and deplodock doctor work without it)"
     return f"deplodock: internal error: {one_line(error)} at {raised_at(error)} (--debug shows the way there)"
 
 

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from ..backend.check_each import Checker
 import os
 import tempfile
-from io import StringIO
-
-from xdsl.printer import Printer
 
 SPLIT_MARKER = "// -----"
 
@@ -189,13 +186,12 @@ class Recorder(Observer):
         """Write the reproducer to `path`, or to a new file among the temporary ones; the first line has the passes.
         Returns where it is. Raises OSError."""
         assert self._module is not None
-        text = StringIO()
-        Printer(stream=text, print_debuginfo=True, print_generic_format=True).print_op(self._module)
+        text = print_module(self._module, debuginfo=True, generic=True)
         if path is None:
             handle, name = tempfile.mkstemp(".mlir", f"deplodock-{self.current}-")
             os.close(handle)
             path = Path(name)
-        path.write_text(f"{_REPRODUCER}{pipeline_text(self._remaining)}\n{text.getvalue()}\n", encoding="utf-8")
+        path.write_text(f"{_REPRODUCER}{pipeline_text(self._remaining)}\n{text}", encoding="utf-8")
         return path
 
 

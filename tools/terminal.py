@@ -279,6 +279,9 @@ def _task(shown: Progress, what: str, total: int | None, unit: str) -> Generator
 _PLACE = re.compile(r"(.*?)(?::(\d+))?(?::(\d+))?", re.DOTALL)
 """A file, and its line and column where these are known."""
 
+_ORIGIN = re.compile(r'loc\("([^"]+)":(\d+)')
+"""The place in the Python program that a line of IR comes from."""
+
 _LONGEST_LINE = 400
 """Characters of a source line that are shown."""
 
@@ -305,7 +308,8 @@ def _render_one(error: CompileError, sources: dict[str, str], default_file: str)
     if 0 < column <= min(len(source) + 1, _LONGEST_LINE):
         # Tabs stay tabs, so that the caret stands under its character.
         text += "\n" + "".join(c if c == "\t" else " " for c in source[: column - 1]) + "^"
-    return text
+    origin = None if file.endswith(".py") else _ORIGIN.search(source)
+    return text if origin is None else f"{text}\nfrom {origin[1]}:{origin[2]}"
 
 
 def _source_line(file: str, line: int, sources: dict[str, str]) -> str | None:

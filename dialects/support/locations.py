@@ -25,6 +25,28 @@ def file_location(file: str, line: int, column: int = 0) -> builtin.FileLineColL
     return builtin.FileLineColLoc(builtin.StringAttr(file), builtin.IntAttr(line), builtin.IntAttr(column))
 
 
+_READ = builtin.StringAttr("read")
+
+
+def read_location(origin: builtin.LocationAttr, place: builtin.FileLineColLoc) -> builtin.FusedLoc:
+    """Returns the location of an op that comes from `origin` and was read from text at `place`."""
+    return builtin.FusedLoc((origin, place), _READ)
+
+
+def origin_of(location: Attribute) -> Attribute:
+    """Returns a location without the place of the text that it was read from."""
+    fused = isinstance(location, builtin.FusedLoc) and location.metadata == _READ
+    return _read(location)[0] if fused else location
+
+
+def _read(location: Attribute) -> tuple[Attribute, Attribute]:
+    """The origin and the place of a location that was read from text."""
+    assert isinstance(location, builtin.FusedLoc)
+    assert isa(location.locations, builtin.ArrayAttr[Attribute])
+    origin, place = location.locations
+    return origin, place
+
+
 def ancestors(op: Operation) -> Iterator[Operation]:
     """The ops around `op`, from the inside out."""
     while (around := op.parent_op()) is not None:
@@ -59,8 +81,10 @@ def file_line_of(location: Attribute) -> builtin.FileLineColLoc | None:
 
 
 def location_text(op: Operation) -> str | None:
-    """`file:line` or `file:line:col` of `op` for an error message; None if the op came from nowhere known."""
-    found = file_line_of(location_of(op))
+    """`file:line` or `file:line:col` of `op` for an error message, in the text that it was read from if there is one;
+    None if the op came from nowhere known."""
+    location = location_of(op)
+    found = file_line_of(location if origin_of(location) is location else _read(location)[1])
     if found is None:
         return None
     place = f"{found.filename.data}:{found.line.data}"

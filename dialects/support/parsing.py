@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import LocationAttr, ModuleOp
+from xdsl.dialects.builtin import LocationAttr, ModuleOp, UnknownLoc
 from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, UnregisteredConstructException, VerifyException
@@ -14,7 +14,7 @@ from xdsl.utils.lexer import Input, Span
 
 from ...errors import CompileError
 from .. import get_all_dialects
-from .locations import file_location
+from .locations import file_location, read_location
 
 _UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
 
@@ -36,7 +36,7 @@ def make_context() -> Context:
 
 
 class LocatingParser(Parser):
-    """Gives every op that does not say `loc(...)` itself the place at which it was written."""
+    """Gives every op the place at which it was written, in addition to the one that its `loc(...)` names."""
 
     def __init__(self, ctx: Context, text: str, name: str, line_offset: int = 0) -> None:
         super().__init__(ctx, text, name)
@@ -64,10 +64,13 @@ class LocatingParser(Parser):
             op = super().parse_operation()
         except _CONSTRUCTION as error:  # which knows no place
             raise ParseError(start, one_line(str(error))) from error
+        line = bisect_right(self._line_starts, start.start)
+        column = start.start - self._line_starts[line - 1] + 1
+        place = file_location(self._file, line + self._line_offset, column)
         if self._current_token.span.start != self._explicit_location_end:
-            line = bisect_right(self._line_starts, start.start)
-            column = start.start - self._line_starts[line - 1] + 1
-            op.location = file_location(self._file, line + self._line_offset, column)
+            op.location = place
+        elif not isinstance(op.location, UnknownLoc):
+            op.location = read_location(op.location, place)
         return op
 
 

@@ -24,6 +24,7 @@ from xdsl.printer import Printer
 
 from ..layouts.attributes import LayoutAttr, SharedAttr, bases_of
 from ..shapes.extents import SymbolAttr
+from .locations import origin_of
 
 
 class Names:
@@ -106,6 +107,7 @@ class _AliasPrinter(Printer):
         self.print_debuginfo = debuginfo
 
     def print_attribute(self, attribute: Attribute) -> None:
+        attribute = origin_of(attribute)
         alias = self.names.alias(attribute)
         if alias is None:
             return super().print_attribute(attribute)

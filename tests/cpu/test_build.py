@@ -6,9 +6,12 @@ import hashlib
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +20,7 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.backend import build_cache
+from deplodock.backend import build_cache, calls
 from deplodock.backend.build_cache import SEAL, CacheWarning, cached_file, clean
 from deplodock.backend.calls import building
 from deplodock.backend.cpu import build
@@ -29,7 +32,16 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What has been made in a cache of its own."""
     building().exception()  # by now a thread of an earlier test may be building into the cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _use_temporary(tmp_path, monkeypatch)
     return []
+
+
+def _use_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def _cached(made: list[Path]) -> Path:
@@ -98,6 +110,36 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     compiled, x = deplodock.compile(torch.relu, (torch.ones(7),), target="cpu"), torch.randn(7)
     with pytest.warns(CacheWarning):
         assert torch.equal(compiled(x), x.relu())
+
+
+def test_files_are_kept_among_the_temporary_ones(
+    made: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the home is read-only a process finds what another one has made, and is told so once, in one line."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = _cached(made)
+        assert _cached(made) == found
+    assert len(made) == 1
+    assert found.parent.parent == tmp_path / "temporary" / f"deplodock-{os.getuid()}"
+    assert found.parent.parent.stat().st_mode & 0o077 == 0
+    (only,) = told
+    assert warnings.formatwarning(str(only.message), only.category, only.filename, only.lineno).count("\n") == 1
+    found.parent.parent.chmod(0o777)  # which others may have made
+    with pytest.warns(CacheWarning):
+        assert found.parent.parent not in _cached(made).parents
+
+
+def test_the_call_extension_is_built_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = str(building().result().__file__)
+    monkeypatch.setattr(calls, "run_compiler", lambda *how: shutil.copy(built, how[how.index("-o") + 1]))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    folder = _use_temporary(tmp_path, monkeypatch)
+    with pytest.warns(CacheWarning, match="is kept in"):
+        assert str(calls.load_extension().__file__).startswith(str(folder))
 
 
 def test_a_folder_that_is_read_only(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -486,3 +486,11 @@ def test_the_permission_to_compute_in_parts(capsys: pytest.CaptureFixture[str]) 
     assert "f32_matmul_precision = bf16x3" in capsys.readouterr().out
     assert cli.main(["compile", *product, "--f32-matmul-precision", "a_bit"]) == 1
     assert "a_bit is none of ieee" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("statement", ["main(['run', '-c', 'torch.ones(3) + 1'])", "deplodock.compile"])
+def test_without_pytorch_it_says_what_to_install(statement: str) -> None:
+    start = "import sys; sys.modules['torch'] = None; import deplodock; from deplodock.tools.cli import main; "
+    done = subprocess.run([sys.executable, "-c", start + statement], capture_output=True, text=True, check=False)
+    assert "PyTorch is needed to capture and run programs, and is not installed: pip install torch" in done.stderr
+    assert "internal error" not in done.stderr

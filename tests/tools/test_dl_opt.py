@@ -361,3 +361,29 @@ def test_the_version_is_told_even_where_the_package_is_not_installed():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "unknown\n"
+
+
+LOCATED = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %c = arith.constant dense<1.0> : tensor<4xf32>
+
+  %0 = arith.addf %x, %c : tensor<4xf32> loc("model.py":7:0)
+  func.return %0 : tensor<4xf32> loc("model.py":8:0)
+}
+"""
+
+
+def test_errors_point_at_the_file_that_was_given_first(tmp_path: Path) -> None:
+    path = tmp_path / "program.mlir"
+    path.write_text(LOCATED)
+    code, _, err = run(str(path), "-p", "verify-level{level=torch}")
+    added = next(part for part in err.split(f"{path}:") if "arith.addf: " in part)
+    assert code == 1
+    assert added.splitlines()[0].startswith("4:3: error: arith.addf: ")
+    assert added.splitlines()[-1] == "from model.py:7"
+
+
+def test_text_keeps_its_locations() -> None:
+    _, out, _ = run("--print-debuginfo", stdin=LOCATED)
+    assert 'tensor<4xf32> loc("model.py":7:0)' in out
+    assert "fused" not in out
+    assert run("--print-debuginfo", stdin=out) == (0, out, "")
