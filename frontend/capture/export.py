@@ -19,6 +19,7 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
+from torch._decomp import decompositions
 from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.fx import GraphModule
@@ -184,6 +185,7 @@ def _export(
             every_size(shapes is not None),
             BothBranches(),
             known_sizes(),
+            _states_of_lstm(),
         ):
             exported = below_transforms(
                 module,
@@ -206,6 +208,19 @@ def _export(
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
         graphs = [m.graph for m in (exported, module) if isinstance(m, ExportedProgram | GraphModule)]
         raise refusal_of(error, graphs) from error
+
+
+@contextmanager
+def _states_of_lstm() -> Iterator[None]:
+    """Gives the states of an LSTM their shape while it is traced: PyTorch 2.11 adds a dimension of size 1."""
+    traced = decompositions.one_layer_lstm
+
+    def one_layer(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        result, states = traced(*args, **kwargs)
+        return result, tuple(s.squeeze(0) if s.dim() > 2 else s for s in states)
+
+    with patch.object(decompositions, "one_layer_lstm", one_layer):
+        yield
 
 
 def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, above: bool) -> ExportedProgram:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from torch_versions import needs_torch
 
 import deplodock
 from deplodock.dialects.support.parsing import make_context, parse_module
@@ -68,6 +69,9 @@ def creation(x: torch.Tensor) -> list[torch.Tensor]:
     return [i[:, None] >= i, torch.ones(n, 3), torch.full((n,), 2.5), torch.zeros(n, n).tril() + i, x * n, x / (n + 3)]
 
 
+NEEDS_SLICES = needs_torch(2, 13, "makes sizes of data of a slice whose bound is half a size")
+
+
 def derived(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     both = torch.cat([x, y, x])
     return [
@@ -88,6 +92,7 @@ def test_one_program_for_every_batch(function: Callable[..., Any]):
         assert_right_at(program, function, (rows(n, 8),))
 
 
+@NEEDS_SLICES
 def test_sizes_that_follow_from_others():
     program = compiled(derived, (rows(5, 8), rows(3, 8)), ({0: BATCH}, {0: Dim("more", min=1, max=1000)}))
     assert "deplodock.sizes = [#payload.derived<" in program.ir("torch")
@@ -108,6 +113,7 @@ def test_two_sizes_in_one_dimension():
         assert_right_at(program, merged, (rows(n, m, 4),))
 
 
+@NEEDS_SLICES
 def test_the_text_of_every_level_reads_back():
     program = compiled(derived, (rows(5, 8), rows(3, 8)), ({0: BATCH}, {0: Dim("more", min=1, max=1000)}))
     for level in ("torch", "tensor"):
@@ -170,6 +176,7 @@ def test_what_cannot_be_done_names_operator_and_size():
         compiled(lambda x: x.unfold(0, 1, 1), (rows(5, 8),), ({0: BATCH},)).compilation.at("tensor")
 
 
+@NEEDS_SLICES
 def test_one_cuda_text_and_its_artifact(tmp_path: Path):
     """Compiled once, saved, read back: every size runs the same text, and is checked as before."""
     shapes = ({0: BATCH}, {0: Dim("more", min=1, max=1000)})

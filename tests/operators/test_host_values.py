@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_versions import needs_torch
 
 import deplodock
 from deplodock.errors import CompileError, ExecutionError
@@ -34,6 +35,10 @@ READS: list[Callable[[Tensor, Tensor], Any]] = [
 ]
 
 
+NEEDS_INDICES = needs_torch(2, 13, "exports no index that is the value of a tensor")
+
+
+@NEEDS_INDICES
 @pytest.mark.parametrize("executor", ["reference", "emulator"])
 @pytest.mark.parametrize("function", READS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
@@ -48,11 +53,13 @@ def test_tensors_as_indices(function: Callable[..., Any], dtype: torch.dtype, ex
         torch.testing.assert_close(one, other)
 
 
+@NEEDS_INDICES
 def test_views_at_a_place_that_is_computed_are_refused() -> None:
     with pytest.raises(CompileError, match="view of an argument at a place that is computed"):
         deplodock.compile(lambda x, t: x[t], (torch.randn(4, 4), torch.tensor(1)))
 
 
+@NEEDS_INDICES
 def test_bytes_are_a_mask_to_pytorch() -> None:
     with pytest.raises(CompileError, match="_local_scalar_dense"):
         deplodock.compile(lambda x, t: x[t] * 2, (torch.randn(4, 4), torch.tensor(1, dtype=torch.uint8)))

@@ -39,3 +39,12 @@ def test_table_without_a_decomposition_of_pytorch(monkeypatch: pytest.MonkeyPatc
     made = table.decomposition_table.__wrapped__()
     assert aten.gelu.default in made
     assert made[aten.lerp.Scalar](torch.ones(2, dtype=torch.int64), 1, 2) is NotImplemented
+
+
+def test_operators_that_are_composite_on_some_devices() -> None:
+    """PyTorch takes them apart by itself where a device has no kernel; elsewhere the table does."""
+    composite, others = table.tables()
+    assert aten._fused_rms_norm.default in others
+    assert [
+        t for t, made in composite.items() if made is not table._special_op_to_preserve_cia and t not in others
+    ] == []

@@ -165,6 +165,7 @@ BACKWARD: dict[str, Callable[..., Any]] = {
     "_adaptive_avg_pool3d_backward.default": partial(_adaptive_average_pool, 3),
     "adaptive_max_pool2d_backward.default": partial(_max_pool, 2),
     "adaptive_max_pool3d_backward.default": partial(_max_pool, 3),
+    "max_pool2d_with_indices_backward.default": partial(_max_pool, 2),
     "max_pool3d_with_indices_backward.default": partial(_max_pool, 3),
     "replication_pad1d_backward.default": _replicated,
     "replication_pad2d_backward.default": _replicated,

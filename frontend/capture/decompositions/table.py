@@ -31,10 +31,10 @@ _RARE = (
     *_FILTERS,
     *"""
     as_strided_copy batch_norm_backward _native_batch_norm_legit_functional _batch_norm_with_update_functional
-    _native_batch_norm_legit _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d cauchy dist
-    exponential gelu isinf ldexp linalg_vector_norm log_normal max_pool2d_with_indices_backward narrow_copy
-    native_layer_norm permute_copy repeat rrelu_with_noise_backward unbind_copy upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d view_copy
+    _fused_rms_norm _fused_rms_norm_backward _native_batch_norm_legit _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d cauchy dist exponential gelu isinf ldexp linalg_vector_norm
+    log_normal narrow_copy native_layer_norm permute_copy repeat rrelu_with_noise_backward unbind_copy
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d view_copy
     """.split(),
 )
 """Operators that PyTorch decomposes for its compiler, though not by default for an export."""
@@ -82,11 +82,11 @@ def decomposition_table(also: Collection[Any] = ()) -> Mapping[Any, Callable[...
 
 @cache
 def tables(also: Collection[Any] = ()) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
-    """How those operators are made that PyTorch would take apart by itself, which ours are kept from; and all others of
-    `decomposition_table`."""
-    table = dict(decomposition_table(also))
+    """How those operators are made that PyTorch would take apart by itself, which ours are kept from; and all of
+    `decomposition_table`. An operator may be in both: `_fused_rms_norm` is a composite one except on a GPU."""
+    table = decomposition_table(also)
     kept = {t for t in _collect_all_valid_cia_ops_for_aten_namespace() if t in table or is_ours(t) and t not in also}
-    return {t: table.pop(t, _special_op_to_preserve_cia) for t in kept}, table
+    return {t: table.get(t, _special_op_to_preserve_cia) for t in kept}, table
 
 
 def decomposed(program: ExportedProgram, also: Collection[Any] = ()) -> ExportedProgram:

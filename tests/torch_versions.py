@@ -1,0 +1,14 @@
+"""Tests of programs that old versions of PyTorch cannot export."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+VERSION = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
+"""Major and minor number of PyTorch's version."""
+
+
+def needs_torch(major: int, minor: int, reason: str) -> pytest.MarkDecorator:
+    """Returns a mark that skips a test with older versions of PyTorch."""
+    return pytest.mark.skipif(VERSION < (major, minor), reason=f"PyTorch {torch.__version__} {reason}")
