@@ -12,8 +12,11 @@ Importing this package is cheap; torch is imported by `compile`.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import Distribution, DistributionFinder, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        return version("deplodock")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -51,13 +54,31 @@ def __getattr__(name: str) -> Any:
         raise
 
 
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+class _Checkout(Distribution):
+    """Metadata of a checkout that is on the path without being installed."""
+
+    files_of_metadata = {
+        "METADATA": "Name: deplodock\nVersion: unknown\n",
+        "entry_points.txt": "[torch_dynamo_backends]\ndeplodock = deplodock.frontend.api:torch_compile_backend\n",
+    }
+
+    def read_text(self, filename: str) -> str | None:
+        return self.files_of_metadata.get(filename)
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(__file__).parent / path
 
 
-def _version() -> str:
-    """The version that is installed, or `unknown` in a checkout that is only on the path."""
-    try:
-        return version("deplodock")
-    except PackageNotFoundError:
-        return "unknown"
+class _CheckoutFinder(DistributionFinder):
+    """Lets torch.compile find the backend of a checkout by its name. An installed package comes first."""
+
+    def find_spec(self, *_: object) -> None:
+        """Finds no modules."""
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """Yields the distribution if it is asked for by name, or with all others."""
+        if context.name in (None, "deplodock"):
+            yield _Checkout()
+
+
+sys.meta_path.append(_CheckoutFinder())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -161,3 +162,25 @@ def test_torch_compile_of_sizes_that_vary() -> None:
     for n in (5, 2, 70):
         x = torch.randn(n, 8)
         torch.testing.assert_close(compiled(x), torch.relu(x @ weight) * n, rtol=1e-5, atol=1e-4)
+
+
+CHECKOUT = """
+import sys
+from importlib import invalidate_caches, metadata
+
+find = metadata.MetadataPathFinder.find_distributions
+metadata.MetadataPathFinder.find_distributions = lambda *a: (d for d in find(*a) if d.metadata["Name"] != "deplodock")
+import deplodock
+
+invalidate_caches()
+assert "torch" not in sys.modules
+import torch
+
+add = torch.compile(lambda x: x + 1, backend="deplodock", options={"executor": "reference"})
+print(deplodock.__version__, add(torch.ones(2)).tolist())
+"""
+
+
+def test_torch_compile_finds_a_checkout_that_is_not_installed() -> None:
+    done = subprocess.run([sys.executable, "-c", CHECKOUT], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("unknown [2.0, 2.0]\n", 0), done.stderr
