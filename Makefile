@@ -2,12 +2,17 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+TORCH_VERSIONS ?= 2.11.0 2.14.1
+TORCH_TESTS := tests/unit/test_operator_names.py tests/unit/test_torch_dialect.py \
+  $(addprefix tests/frontend/test_,api.py capture.py cuda_capture.py dynamic.py gradients.py torch_compile.py transforms.py) \
+  $(addprefix tests/operators/test_,checked.py complex.py host_values.py losses.py random.py rare_operators.py \
+    recurrent.py scatter.py sorting.py)
 BIN := $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/,)
 
-.PHONY: help setup test filecheck lint format types docs bench
+.PHONY: help setup test torch-versions filecheck lint format types docs bench gpu-bundle
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: ## a virtual environment with everything the tests need
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +20,13 @@ setup: ## a virtual environment with everything the tests need
 
 test: ## the whole suite
 	$(BIN)pytest
+
+torch-versions: ## tests that depend on PyTorch's version, with the oldest and the newest
+	for version in $(TORCH_VERSIONS); do \
+	  $(PYTHON) -m venv build/torch-$$version && \
+	  build/torch-$$version/bin/pip install -q torch==$$version -e ".[dev]" && \
+	  build/torch-$$version/bin/python -m pytest -q $(TORCH_TESTS) || exit 1; \
+	done
 
 filecheck: ## the lit tests through the real executables
 	$(BIN)lit -DSUBPROCESS tests/filecheck
@@ -37,3 +49,6 @@ docs: ## the pages that are made from what the passes do
 bench: ## the suites on the cores of this machine, and the page of results
 	$(BIN)python benchmarks/suite.py --device cpu
 	$(BIN)python benchmarks/results_page.py
+
+gpu-bundle: ## wheels and compiled programs for benchmarks/gpu_minutes.sh, in build/gpu-bundle
+	$(BIN)python benchmarks/gpu_minutes/bundle.py

@@ -18,9 +18,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import seed84  # noqa: E402
 from compile_programs import PROGRAMS  # noqa: E402
+from smoke_programs import PROGRAMS as SMOKE  # noqa: E402
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-SUITES = ("seed84", "classes", "models")
+SUITES = ("seed84", "classes", "models", "smoke")
 
 Shape = Sequence[int]
 
@@ -80,7 +81,12 @@ class Case:
 def cases(suites: Sequence[str], device: str, dtypes: Sequence[str], only: str = "", small: bool = False) -> list[Case]:
     """The cases of some suites on a device: those whose keys have `only` in them. The 84 shapes are of each of the
     `dtypes`, and `small` ones are shrunk."""
-    makers = {"seed84": partial(_seed84, dtypes, small), "classes": partial(_classes, device), "models": _models}
+    makers = {
+        "seed84": partial(_seed84, dtypes, small),
+        "classes": partial(_classes, device),
+        "models": _models,
+        "smoke": _smoke,
+    }
     found = [case for suite in suites for case in makers[suite]()]
     exact = [c for c in found if c.name == only]
     return exact or [c for c in found if only in c.key]
@@ -107,6 +113,11 @@ def _classes(device: str) -> Iterator[Case]:
                 more = {"f32_matmul_precision": c["f32_matmul_precision"]} if "f32_matmul_precision" in c else {}
                 integers, flops = tuple(c.get("integers", ())), c.get("flops", 0.0)
                 yield Case("classes", group, c["name"], c["dtype"], c["function"], c["inputs"], integers, flops, more)
+
+
+def _smoke() -> Iterator[Case]:
+    for name, (dtype, build) in SMOKE.items():
+        yield Case("smoke", Group(""), name, dtype, build=build)
 
 
 def _models() -> Iterator[Case]:

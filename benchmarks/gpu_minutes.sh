@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# What to run first on a GPU that is there for a short time: about 25 minutes, in calls of at most ten.
+# Nine minutes on a GPU of a machine without a network: versions, tests, results, sanitizers, times, a profile.
 #
-#   benchmarks/first_gpu_hour.sh [--budget SECONDS] [--out FOLDER] [--small] [--only STEP]
+#   make gpu-bundle                     # before, on a machine with a network: build/gpu-bundle travels with the checkout
+#   bash benchmarks/gpu_minutes.sh [--out FOLDER] [--resume FOLDER] [--budget SECONDS] [--only STEP] [--limit STEP=SECONDS]
 #
-# Call it again until it says that all is done: it goes on with what is not. Results go to one folder,
-# benchmarks/results/DEVICE-DATE/, with a log for each step, summary.json and summary.txt. No network is needed.
-# `--help` lists the options; PYTHON chooses the interpreter.
+# Results are eight files in $OUT, or in build/gpu-minutes, and grow as they are written. A second call continues with
+# the files of the first one, from the same folder or from `--resume FOLDER`. PYTHON chooses the interpreter.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$here" || exit 2
 export PYTHONUNBUFFERED=1
-export PYTHONPATH="$here/.typings${PYTHONPATH:+:$PYTHONPATH}"  # deplodock is found there, installed or not
-exec "${PYTHON:-python3}" benchmarks/gpu_hour "$@"
+exec "${PYTHON:-python3}" benchmarks/gpu_minutes "$@"

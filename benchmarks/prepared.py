@@ -1,6 +1,6 @@
 """Programs of the benchmarks, compiled ahead by many processes and kept as artifacts; and compiled now if they are not.
 
-    python benchmarks/prepared.py FOLDER [--target sm_90a] [--jobs N] [--only SUBSTRING] [--small]
+    python benchmarks/prepared.py FOLDER [--target sm_90a] [--jobs N] [--suite SUITE] [--only SUBSTRING] [--small]
 
 Needs no GPU. A case that cannot be compiled is a line on stderr, and no failure: the benchmark says so again.
 """
@@ -11,13 +11,13 @@ import hashlib
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
 import click
 import torch
-from cases import DTYPES, Case, cases
+from cases import DTYPES, SUITES, Case, cases
+from sources import library
 
 from deplodock.dialects.cores import NONE
 from deplodock.frontend.api import CompiledFunction
@@ -27,27 +27,16 @@ from deplodock.frontend.capture.export import capture
 
 def program(case: Case, target: str, folder: Path | None, executor: str = "cuda") -> CompiledFunction:
     """The program of a case: the artifact of `folder` if it is there, or compiled now."""
-    place = _place(case, target, folder)
+    place = None if folder is None else folder / name_of(case, target)
     if place is not None and place.exists():
         return load(place, target=target, executor=executor).programs["main"]
     function, args = case.make()
     return CompiledFunction(capture(function, args), target, executor, **{"record": NONE, **case.options})
 
 
-def _place(case: Case, target: str, folder: Path | None) -> Path | None:
-    text = f"{library()} {target} {case.key}"
-    return None if folder is None else folder / hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-@cache
-def library() -> str:
-    """A digest of deplodock's sources: what another version has compiled, or measured, is not used."""
-    root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for package in ("backend", "dialects", "frontend", "passes"):
-        for file in sorted((root / package).rglob("*.*p*")):
-            if file.suffix in (".py", ".hpp", ".cpp"):
-                digest.update(file.read_bytes())
-    return digest.hexdigest()
+def name_of(case: Case, target: str) -> str:
+    """Returns the name of a case's artifact, which the sources of the compiler are part of."""
+    return hashlib.sha256(f"{library()} {target} {case.key}".encode()).hexdigest()[:24]
 
 
 def _prepare(case: Case, target: str, folder: Path) -> tuple[str, float, str]:
@@ -55,8 +44,7 @@ def _prepare(case: Case, target: str, folder: Path) -> tuple[str, float, str]:
     torch.set_num_threads(1)
     start = time.perf_counter()
     try:
-        place = _place(case, target, folder)
-        assert place is not None
+        place = folder / name_of(case, target)
         if not place.exists():
             program(case, target, None).save(place)
     except Exception as error:  # the others are to be compiled
@@ -70,10 +58,12 @@ def _prepare(case: Case, target: str, folder: Path) -> tuple[str, float, str]:
 @click.option("--jobs", default=os.cpu_count() or 1)
 @click.option("--only", default="")
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["f32", "bf16"])
-@click.option("--small", is_flag=True, help="The 84 cases shrunk, and no others.")
-def main(folder: Path, target: str, jobs: int, only: str, dtypes: tuple[str, ...], small: bool) -> None:
+@click.option("--suite", "suites", type=click.Choice(SUITES), multiple=True, default=["classes", "seed84"])
+@click.option("--small", is_flag=True, help="The 84 cases shrunk.")
+def main(
+    folder: Path, target: str, jobs: int, only: str, dtypes: tuple[str, ...], suites: tuple[str, ...], small: bool
+) -> None:
     """Compile every case of the benchmarks into FOLDER."""
-    suites = ["seed84"] if small else ["classes", "seed84"]  # the large ones first
     found = cases(suites, "cuda", dtypes, only, small)
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0

@@ -24,14 +24,15 @@ import torch
 from cases import DTYPES, SUITES, Case, Group, cases
 from journal import Journal
 from predictions import predict, prediction_text
-from prepared import library, program
+from prepared import program
 from results import FOLDER, Row, commit_here, file_name, geomean, merge, ratio
+from sources import library
 
 from deplodock.backend.cuda.runtime import arch_of
 from deplodock.frontend.bench import MODES, Subject, environment, measure
 from deplodock.frontend.executors import cuda_missing
 
-ALL = (*SUITES, "decode")
+ALL = (*(s for s in SUITES if s != "smoke"), "decode")
 
 DEFAULT_MODES = ("torch.compile", "max-autotune")
 
@@ -65,6 +66,8 @@ def line(row: Row) -> str:
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, help="Of the 84 shapes; f32, bf16.")
 @click.option("--only", default="", help="Only cases whose name has this in it.")
 @click.option("--mode", "modes", type=click.Choice(list(MODES)), multiple=True, default=DEFAULT_MODES)
+@click.option("--eager", is_flag=True, help="Only beside eager PyTorch, which needs no compilation.")
+@click.option("--first", "words", multiple=True, help="Cases with this in their names come before all others.")
 @click.option("--check", is_flag=True, help="Only whether results are right; nothing is timed.")
 @click.option("--predict", "predicts", is_flag=True, help="Run nothing: what the planning model expects on an H200.")
 @click.option("--small", is_flag=True, help="The 84 shapes shrunk to small odd sizes.")
@@ -80,6 +83,8 @@ def main(
     dtypes: tuple[str, ...],
     only: str,
     modes: tuple[str, ...],
+    eager: bool,
+    words: tuple[str, ...],
     check: bool,
     predicts: bool,
     small: bool,
@@ -94,7 +99,9 @@ def main(
         raise click.ClickException(f"this needs a GPU, or --device cpu, or --predict: {missing}")
     target = "cpu" if device == "cpu" else "sm_90a" if predicts else arch_of(torch.cuda.get_device_capability())
     torch.set_num_threads(threads or torch.get_num_threads())
+    modes = () if eager else modes
     found = cases([s for s in suites or ALL if s in SUITES], device, dtypes or ("f32", "bf16"), only, small)
+    found.sort(key=lambda c: next((i for i, word in enumerate(words) if word in c.name), len(words)))
     name = "h200-predicted" if predicts else file_name(environment())
     path = out or FOLDER / f"{name}.json"
     how = f"{library()} {torch.get_num_threads()} {modes} {check} {predicts} {repetitions}"

@@ -24,7 +24,7 @@ def _has_gpu() -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gates", default="0", help="static gates: `all`, or the seed of a slice")
-    parser.addoption("--rehearsal", action="store_true", help="all steps of benchmarks/first_gpu_hour.sh on a stub")
+    parser.addoption("--rehearsal", action="store_true", help="all steps of benchmarks/gpu_minutes.sh on a stub")
     parser.addoption("--people", default="slice", help="programs as people write them: `all` runs each as CUDA, too")
     parser.addoption("--shapes", default="slice", help="the 84 shapes, shrunk: `all` runs each in every type")
     parser.addoption("--kernels", default="few", help="kernels as C++ with sanitizers and for others' vectors: `all`")

@@ -6,6 +6,8 @@ The same text runs on the device, where the function is an instruction, and in t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +15,7 @@ import numpy as np
 
 from deplodock.backend.cuda.device import helper_section
 from deplodock.backend.cuda.device.generated import atomic_helpers
+from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int", "i64": "long long", "bf16": "bf16", "f16": "f16"}
@@ -272,3 +275,31 @@ def _atomics() -> list[HelperUnit]:
 
 _UNITS = (*_scalars(), *_matrices(), *_copies(), *_pairs(), *_boxes(), _signal(), *_atomics())
 HELPER_UNITS = {unit.keys[0]: unit for unit in _UNITS}
+
+
+@cache
+def _emulated() -> dict[str, EmulatedProgram]:
+    """All units for the host, built at once."""
+    texts = {name: unit.text() for name, unit in HELPER_UNITS.items()}
+    built = compile_many(list(texts.values()))
+    return {n: EmulatedProgram(texts[n], HELPER_UNITS[n].plan(), b) for n, b in zip(texts, built, strict=True)}
+
+
+@cache
+def emulated_result(name: str) -> np.ndarray:
+    """Returns the result of a unit's emulated body, which must run without a report."""
+    (found,), reports = _emulated()[name].run([a for _, a in HELPER_UNITS[name].inputs], (0, 1))
+    assert [str(r) for r in reports] == []
+    return found
+
+
+def save_results(file: Path) -> None:
+    """Writes the results of all units, as bytes: NumPy cannot save bf16."""
+    np.savez_compressed(file, **{name: emulated_result(name).view(np.uint8) for name in HELPER_UNITS})  # pyright: ignore
+
+
+@cache
+def saved_results(file: str) -> dict[str, np.ndarray]:
+    """Returns the results that `save_results` has written, by the names of units."""
+    with np.load(file) as found:
+        return {name: found[name].view(NUMPY[HELPER_UNITS[name].result]) for name in found.files}

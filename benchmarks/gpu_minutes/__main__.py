@@ -1,18 +1,26 @@
-"""The commands of `first_gpu_hour.sh`: see there."""
+"""The commands of `gpu_minutes.sh`: see there."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shutil
 import sys
+import tarfile
 import time
 from pathlib import Path
 
-from machine import card, folder_name, missing_packages
-from running import Runner
-from steps import steps
-from summary import write_summary
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from machine import card, provide  # noqa: E402
+from running import Runner  # noqa: E402
+from sources import library  # noqa: E402
+from steps import FILES, Place, steps  # noqa: E402
+from summary import write_summary  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = ROOT / "build"
 
 AGAIN = 75
 """Exit code of a call that ended with its budget: call it again. EX_TEMPFAIL of sysexits.h."""
@@ -22,37 +30,73 @@ LACKING = 3
 
 
 def main() -> int:
-    """Run the steps that are not done, as far as the budget goes."""
-    parser = argparse.ArgumentParser(prog="first_gpu_hour.sh", description=__doc__)
-    parser.add_argument("--budget", type=float, default=570.0, help="seconds of this call (570)")
-    parser.add_argument("--out", type=Path, help="folder of the results; benchmarks/results/DEVICE-DATE")
+    """Runs the steps that are not done, as far as the budget goes."""
+    options = _options()
+    deadline = time.monotonic() + options.budget
+    cache = BUILD / "gpu-cache"
+    if missing := provide(options.bundle / "wheels", cache / "site"):
+        print(f"Python packages are missing, here and in {options.bundle}: {', '.join(missing)}")
+        print(f"  {sys.executable} -m pip install {' '.join(missing)}")
+        return LACKING
+    folder = options.out.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES if options.resume else ():
+        if (options.resume / name).exists() and not (folder / name).exists():
+            shutil.copyfile(options.resume / name, folder / name)
+    programs, helpers = _prepared(options.bundle, cache), options.bundle / "helpers.npz"
+    place = Place(folder, programs, helpers, options.small, options.cases)
+    print(f"{card()['name']}: results in {folder}")
+    runner = Runner(ROOT, folder, deadline, _environment(cache))
+    limits = {name: float(seconds) for name, _, seconds in (text.partition("=") for text in options.limit)}
+    todo = [s for s in steps(place, limits) if options.only in ("", s.name)]
+    for step in todo:
+        runner.run(step)
+        write_summary(folder, runner.states)
+        if step.required and runner.states[step.name]["status"] != "done":
+            print(f"{step.name} is {runner.states[step.name]['status']}: nothing else is tried")
+            break
+    print((folder / "summary.txt").read_text(encoding="utf-8"), end="")
+    if any(s.required and runner.is_done(s) and runner.states[s.name]["status"] != "done" for s in todo):
+        return 1
+    if left := [s.name for s in todo if not runner.is_done(s)]:
+        print(f"not done yet: {', '.join(left)}. Call it again.")
+        return AGAIN
+    return 0 if all(runner.states[s.name]["status"] in ("done", "skipped") for s in todo) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpu_minutes.sh", description=__doc__)
+    out = Path(os.environ.get("OUT") or BUILD / "gpu-minutes")
+    parser.add_argument("--budget", type=float, default=540.0, help="seconds of this call (540)")
+    parser.add_argument("--out", type=Path, default=out, help="folder of the results; $OUT, or build/gpu-minutes")
+    parser.add_argument("--resume", type=Path, help="folder with the files of an earlier call")
+    parser.add_argument("--bundle", type=Path, default=BUILD / "gpu-bundle", help="build/gpu-bundle")
     parser.add_argument("--only", default="", help="only the step of this name")
     parser.add_argument("--cases", default="", help="only cases with this in their names")
     parser.add_argument("--small", action="store_true", help="small cases and few tests: a rehearsal")
     parser.add_argument("--limit", action="append", default=[], metavar="STEP=SECONDS", help="another limit of a step")
-    options = parser.parse_args()
-    started = time.monotonic()
-    if missing := missing_packages():
-        print(f"Python packages are missing: {', '.join(missing)}")
-        print(f"  {sys.executable} -m pip install {' '.join(missing)}")
-        return LACKING
-    found = card()
-    folder = (options.out or ROOT / "benchmarks" / "results" / folder_name(found["name"])).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ".gitignore").write_text("cache/\nprepared/\n*.new\n", encoding="utf-8")
-    print(f"{found['name']}: results in {folder}")
-    limits = {name: float(seconds) for name, _, seconds in (text.partition("=") for text in options.limit)}
-    runner = Runner(ROOT, folder, started + options.budget)
-    todo = [s for s in steps(folder, options.small, options.cases, limits) if options.only in ("", s.name)]
-    for step in todo:
-        runner.run(step)
-        write_summary(folder, runner.states)
-    print((folder / "summary.txt").read_text(encoding="utf-8"), end="")
-    left = [s.name for s in todo if not runner.is_done(s)]
-    if left:
-        print(f"not done yet: {', '.join(left)}. Call it again.")
-        return AGAIN
-    return 0 if all(runner.states[s.name]["status"] in ("done", "skipped") for s in todo) else 1
+    return parser.parse_args()
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    """Returns the environment of the steps. Caches are no results, so they are not in the folder of these."""
+    paths = [str(ROOT / "benchmarks"), str(cache / "site"), os.environ.get("PYTHONPATH", "")]
+    more = {"PYTHONPATH": os.pathsep.join(filter(None, reversed(paths))), "XDG_CACHE_HOME": str(cache)}
+    return {**os.environ, **more, "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
+
+
+def _prepared(bundle: Path, cache: Path) -> Path:
+    """Returns the folder of compiled programs, unpacked from the bundle if that fits the sources."""
+    folder = cache / "prepared"
+    manifest = bundle / "manifest.json"
+    made_of = json.loads(manifest.read_text(encoding="utf-8"))["library"] if manifest.exists() else None
+    if made_of != library():
+        print(f"programs are compiled here: {bundle} is {'absent' if made_of is None else 'of other sources'}")
+    elif not (mark := folder / library()).exists():
+        with tarfile.open(bundle / "prepared.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+        mark.touch()
+    return folder
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""What the machine is: the card, and which Python packages are missing."""
+"""The machine: its GPU, versions, and packages that come from the bundle because the machine lacks them."""
 
 from __future__ import annotations
 
 import importlib
-import re
 import shutil
 import subprocess
 import sys
-import time
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,46 @@ NEEDED = {
     "cupy": "cupy-cuda13x",
     "cuda.bindings": "cuda-bindings",
     "xdsl": "xdsl==0.74.0",
+    "immutabledict": "immutabledict",
+    "ordered_set": "ordered-set",
+    "safetensors": "safetensors",
     "numpy": "numpy",
     "ml_dtypes": "ml_dtypes",
     "click": "click",
     "rich": "rich",
-    "safetensors": "safetensors",
     "pytest": "pytest",
-    "hypothesis": "hypothesis",
-    "deplodock": "-e .",
 }
-"""Modules, and what pip calls them."""
+"""Modules, and their names for pip."""
+
+CARRIED = ("xdsl", "immutabledict", "ordered_set", "safetensors")
+"""Modules whose wheels are in the bundle: they fit every Python from 3.11 on."""
 
 QUERY = "name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu,compute_mode"
 
 
-def missing_packages() -> list[str]:
-    """What pip should install, all at once; NVRTC is one of them if its library cannot be loaded."""
+def provide(wheels: Path, site: Path) -> list[str]:
+    """Unpacks the wheels of modules that the machine lacks, and puts the checkout beside them.
+
+    Args:
+        wheels: folder of wheels, which may be absent.
+        site: folder to unpack to; it becomes part of `sys.path`.
+
+    Returns:
+        Names, for pip, of the modules that are missing all the same.
+    """
+    site.mkdir(parents=True, exist_ok=True)
+    if not (site / "deplodock").exists():
+        (site / "deplodock").symlink_to(Path(__file__).resolve().parent.parent.parent)
+    sys.path.append(str(site))
+    for module in CARRIED:
+        name = NEEDED[module].partition("=")[0].replace("-", "_")
+        for wheel in wheels.glob(f"{name}-*.whl") if not _there(module) else ():
+            zipfile.ZipFile(wheel).extractall(site)
+    importlib.invalidate_caches()
+    return _missing()
+
+
+def _missing() -> list[str]:
     missing = [name for module, name in NEEDED.items() if not _there(module)]
     if "cuda-bindings" not in missing:
         code = "from cuda.bindings import nvrtc; raise SystemExit(int(nvrtc.nvrtcVersion()[0]) != 0)"
@@ -49,7 +72,7 @@ def _there(module: str) -> bool:
 
 
 def card() -> dict[str, str]:
-    """The first GPU, by nvidia-smi. Without that tool, or a GPU, its name is `unknown`."""
+    """Returns the first GPU, by nvidia-smi. Without that tool, or a GPU, its name is `unknown`."""
     if shutil.which("nvidia-smi") is None:
         return {"name": "unknown"}
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
@@ -64,18 +87,11 @@ def card() -> dict[str, str]:
     return dict(zip(QUERY.split(","), values, strict=False))
 
 
-def folder_name(name: str) -> str:
-    """DEVICE-DATE, for a folder."""
-    device = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
-    return f"{device}-{time.strftime('%Y-%m-%d')}"
-
-
 def versions() -> dict[str, Any]:
-    """Everything that numbers depend on. What cannot be read says why."""
+    """Returns everything that results depend on. An entry that cannot be read holds the reason."""
     tests = {
         "card": card,
         "commit": lambda: _output("git", "rev-parse", "HEAD"),
-        "changed files": lambda: _output("git", "status", "--porcelain"),
         "torch": lambda: importlib.import_module("torch").__version__,
         "driver": lambda: "{}.{}".format(*_of("deplodock.backend.cuda.runtime.driver", "driver_version")()),
         "nvrtc": lambda: _of("deplodock.backend.cuda.runtime.nvrtc", "nvrtc_version")(),
@@ -85,7 +101,6 @@ def versions() -> dict[str, Any]:
         "python": lambda: sys.version.split()[0],
         "device of torch": _device_of_torch,
         "processors": lambda: len(__import__("os").sched_getaffinity(0)),
-        "nvidia-smi": lambda: _output("nvidia-smi"),
     }
     return {name: _guarded(test) for name, test in tests.items()}
 
@@ -110,10 +125,3 @@ def _guarded(test: Any) -> Any:
         return test()
     except Exception as error:  # a version that cannot be read is an answer
         return f"not known: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-if __name__ == "__main__":
-    import json
-
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    Path(sys.argv[1]).write_text(json.dumps(versions(), indent=1) + "\n", encoding="utf-8")

@@ -1,81 +1,97 @@
-"""The steps, in their order: what is cheap and says most comes first."""
+"""The steps in their order: the cheapest and most telling one comes first. Limits add up to nine minutes."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = HERE.parent
-TESTS = BENCHMARKS.parent / "tests"
-WORST = 5
+
+FILES = (
+    "state.jsonl",
+    "smoke.jsonl",
+    "gpu-tests.jsonl",
+    "right.jsonl",
+    "seed84.jsonl",
+    "ncu.txt",
+    "log.txt",
+    "summary.txt",
+)
+"""All files of results: a machine may return eight."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folders and the extent of a call.
+
+    Attributes:
+        folder: results.
+        prepared: compiled programs.
+        helpers: results of device functions that another machine computed.
+        small: a rehearsal with small cases and few tests.
+        cases: part of the names of cases.
+    """
+
+    folder: Path
+    prepared: Path
+    helpers: Path
+    small: bool = False
+    cases: str = ""
 
 
 @dataclass(frozen=True)
 class Step:
-    """`command` may take `limit` seconds. One that goes `on` keeps what it has done, so it can be stopped and called
-    again; others begin anew. `skipped` says why it is not run here. What it gives is in `results`."""
+    """A command and its limit.
+
+    Attributes:
+        limit: seconds.
+        on: an interrupted command continues in another call; others begin anew.
+        required: no other step follows if this one fails.
+        skipped: reason if the machine cannot run the step.
+        results: file that grows with each result.
+    """
 
     name: str
     command: tuple[str, ...]
     limit: float
     on: bool = False
+    required: bool = False
     skipped: str | None = None
     results: Path | None = None
 
 
-def steps(folder: Path, small: bool, cases: str, limits: dict[str, float]) -> list[Step]:
-    """All steps for results in `folder`; `small` ones are a rehearsal."""
-    python = sys.executable
-    prepared = folder / "prepared"
-    some = ("--only", cases)
-    shrunk, few = (("--small",), ("--repetitions", "5")) if small else ((), ())
-    seed = (python, str(BENCHMARKS / "seed84.py"), *some, *shrunk, "--prepared", str(prepared))
-    ahead = (python, str(BENCHMARKS / "prepared.py"), str(prepared), *some, "--jobs", str(_jobs()))
-    right, timed, classes = (folder / f"{name}.jsonl" for name in ("right", "seed84", "targets"))
-    targets = (python, str(BENCHMARKS / "targets.py"), "--mode", "torch.compile", "--prepared", str(prepared))
-    nothing = ("--only", "nothing of this name") if small and not cases else some
+def steps(place: Place, limits: dict[str, float]) -> list[Step]:
+    """Returns all steps. `limits` are other seconds, by the name of a step."""
+    python, folder = sys.executable, place.folder
+    smoke = (python, str(HERE / "smoke.py"))
+    prepared = ("--prepared", str(place.prepared))
+    looks, tests, right, timed = (folder / f"{n}.jsonl" for n in ("smoke", "gpu-tests", "right", "seed84"))
+    gpu_tests = (python, str(HERE / "gpu_tests.py"), str(tests), "--helpers", str(place.helpers))
+    shrunk, few = (("--small",), ("--small",)) if place.small else ((), ())
+    order = ("--first", ".s512", "--first", ".s128")
+    seed = (python, str(BENCHMARKS / "seed84.py"), "--only", place.cases, *shrunk, *order, *prepared)
+    times = ("--eager", "--repetitions", "5")
+    profile = (python, str(HERE / "worst_case.py"), str(folder), *prepared, *shrunk)
     found = [
-        Step("versions", (python, str(HERE / "machine.py"), str(folder / "versions.json")), 60),
-        Step("compile-ahead", (*ahead, *shrunk), 240, on=True),
-        Step("gpu-tests", _tests(folder, small), 240, results=folder / "gpu-tests.xml"),
-        Step("right", (*seed, "--check", "--journal", str(right)), 200, on=True, results=right),
-        *(_sanitizer(tool, python, prepared, small, cases) for tool in ("memcheck", "racecheck", "synccheck")),
-        Step("targets", (*targets, *nothing, "--journal", str(classes)), 300, on=True, results=classes),
-        Step("seed84", (*seed, "--mode", "torch.compile", *few, "--journal", str(timed)), 420, on=True, results=timed),
-        Step("ncu", (python, str(HERE / "worst_cases.py"), str(folder), *shrunk), 180, on=True),
+        Step("smoke", (*smoke, str(looks), *prepared), 40, on=True, required=True, results=looks),
+        Step("uses", (*smoke, str(looks), "--uses"), 40, on=True, results=looks),
+        Step("gpu-tests", (*gpu_tests, *few), 90, on=True, results=tests),
+        Step("right", (*seed, "--check", "--journal", str(right)), 120, on=True, results=right),
+        *(_sanitizer(tool, (*smoke, os.devnull, *prepared)) for tool in ("memcheck", "racecheck")),
+        Step("seed84", (*seed, *times, "--journal", str(timed)), 180, on=True, results=timed),
+        Step("ncu", profile, 30, skipped=_absent("ncu"), results=folder / "ncu.txt"),
     ]
-    if shutil.which("ncu") is None:
-        found[-1] = replace(found[-1], skipped="ncu is not installed")
     return [replace(s, limit=limits.get(s.name, s.limit)) for s in found]
 
 
-def _jobs() -> int:
-    return len(os.sched_getaffinity(0))
+def _absent(tool: str) -> str | None:
+    return None if shutil.which(tool) else f"{tool} is not installed"
 
 
-def _tests(folder: Path, small: bool) -> tuple[str, ...]:
-    """Every test with the marker `gpu`; few of them in a rehearsal."""
-    files = [f for f in sorted(TESTS.rglob("test_*.py")) if re.search(r"mark\.gpu\b", f.read_text(encoding="utf-8"))]
-    files = [f for f in files if not small or f.name == "test_runtime_gpu.py"]
-    report = f"--junitxml={folder / 'gpu-tests.xml'}"
-    several = ("-n", str(min(_jobs(), len(files))), "--dist", "loadfile") if find_spec("xdist") and not small else ()
-    options = ("-m", "gpu", "-q", "-p", "no:cacheprovider", *several, report)
-    return (sys.executable, "-m", "pytest", *options, *map(str, files))
-
-
-def _sanitizer(tool: str, python: str, prepared: Path, small: bool, cases: str) -> Step:
-    """compute-sanitizer on a slice: the device functions one by one, or in a rehearsal one case."""
+def _sanitizer(tool: str, command: tuple[str, ...]) -> Step:
     report = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20")
-    units = str(TESTS / "levels" / "test_hopper_units.py"), str(TESTS / "levels" / "test_runtime_gpu.py")
-    what = ("-m", "pytest", "-m", "gpu", "-q", "-x", "-p", "no:cacheprovider", *units)
-    if small:
-        seed = (str(BENCHMARKS / "seed84.py"), "--check", "--small", "--dtype", "f32", "--only", cases)
-        what = (*seed, "--prepared", str(prepared), "--journal", os.devnull)
-    missing = shutil.which("compute-sanitizer") is None
-    return Step(tool, (*report, python, *what), 90, skipped="compute-sanitizer is not installed" if missing else None)
+    return Step(tool, (*report, *command), 20, skipped=_absent(report[0]))

@@ -19,7 +19,10 @@ from .state import CAPTURE_ERROR, DEVICE, Graph, Stream
 WAITING = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "cpu", "nonzero", "equal"}
 """Methods of a tensor on the device for which the host waits."""
 
-MIXING = {"copy_", "__getitem__", "__setitem__", "index_put_", "to", "set_", "type_as", "data_ptr"}
+MIXING = {
+    *("copy_", "__getitem__", "__setitem__", "index_put_", "to", "set_", "type_as", "data_ptr"),
+    *("_has_compatible_shallow_copy_type", "__set__"),  # by which a module moves its parameters
+}
 """Methods that may see tensors of the host and of the device."""
 
 _ANYWHERE = tuple(getattr(torch.Tensor, name).__get__ for name in ("is_cuda", "device"))
@@ -46,6 +49,8 @@ class OnDevice(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if inside and name in WAITING:
             DEVICE.synchronise(name)
+        if name == "record_stream":
+            return None  # there is one thread, so memory is free when nothing refers to it
         if name in ("cuda", "cpu", "to") and tensors and tensors[0] is args[0]:
             return self._moved(func, name, args, kwargs)
         if inside and len(inside) < len(tensors) and name not in MIXING:

@@ -1,72 +1,79 @@
-"""`benchmarks/first_gpu_hour.sh`: its limits and how it goes on, and with `--rehearsal` all of it on a stubbed GPU."""
+"""`benchmarks/gpu_minutes.sh`: its limits and how it goes on, and with `--rehearsal` all of it on a stubbed GPU."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCRIPT = ROOT / "benchmarks" / "first_gpu_hour.sh"
+SCRIPT = ROOT / "benchmarks" / "gpu_minutes.sh"
 STUB = ROOT / "tests" / "stub_cuda"
 
 
 @pytest.fixture
-def hour(monkeypatch: pytest.MonkeyPatch) -> Any:
+def minutes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The modules `running`, `steps` and `summary` of the script."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu_hour"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu_minutes"))
     names = ("running", "steps", "summary")
     yield tuple(import_module(name) for name in names)
-    for name in names:
-        sys.modules.pop(name)
+    for name in (*names, "gpu_tests"):
+        sys.modules.pop(name, None)
 
 
 def shell(steps: Any, name: str, text: str, limit: float = 20, **more: Any) -> Any:
     return steps.Step(name, ("sh", "-c", text), limit, **more)
 
 
-def test_every_step_is_recorded_and_none_stops_the_next(hour: Any, tmp_path: Path) -> None:
-    running, steps, _ = hour
+def states_of(folder: Path) -> dict[str, Any]:
+    """Returns the last state of each step."""
+    return {e.pop("step"): e for e in map(json.loads, (folder / "state.jsonl").read_text().splitlines())}
+
+
+def test_every_step_is_recorded_and_none_stops_the_next(minutes: Any, tmp_path: Path) -> None:
+    running, steps, _ = minutes
     runner = running.Runner(ROOT, tmp_path, time.monotonic() + 60)
     todo = [
         shell(steps, "good", "echo hello"),
         shell(steps, "bad", "echo no >&2; exit 4"),
-        shell(steps, "slow", "sleep 30 & wait", limit=0.5),
+        shell(steps, "slow", "echo begins; sleep 30 & wait", limit=0.5),
         steps.Step("absent", ("no-such-tool",), 5),
         shell(steps, "left out", "exit 1", skipped="is not installed"),
         shell(steps, "last", "true"),
     ]
     for step in todo:
         runner.run(step)
-    states = json.loads((tmp_path / "state.json").read_text())
-    assert {name: s["status"] for name, s in states.items()} == {
-        "good": "done",
-        "bad": "failed",
-        "slow": "over its limit",
-        "absent": "failed",
-        "left out": "skipped",
-        "last": "done",
+    states = states_of(tmp_path)
+    assert {name: (s["status"], s.get("says", "")) for name, s in states.items()} == {
+        "good": ("done", "hello"),
+        "bad": ("failed", "no"),
+        "slow": ("over its limit", "begins"),
+        "absent": ("failed", "cannot be started: [Errno 2] No such file or directory: 'no-such-tool'"),
+        "left out": ("skipped", "is not installed"),
+        "last": ("done", ""),
     }
-    assert (tmp_path / "good.log").read_text().endswith("hello\n")
     assert states["bad"]["code"] == 4
-    assert "cannot be started" in (tmp_path / "absent.log").read_text()
+    assert (tmp_path / "log.txt").read_text().startswith("\n$ sh -c echo hello\nhello\n\n$ sh -c echo no")
     again = running.Runner(ROOT, tmp_path, time.monotonic() + 60)
     for step in todo:
         again.run(step)
     assert again.states == states
 
 
-def test_a_step_goes_on_in_the_next_call(hour: Any, tmp_path: Path) -> None:
+def test_a_step_goes_on_in_the_next_call(minutes: Any, tmp_path: Path) -> None:
     """One line a call until there are three; the budget of the first call ends in between, and one call is killed."""
-    running, steps, _ = hour
+    running, steps, _ = minutes
     lines = tmp_path / "lines"
     text = f'while [ $(cat "{lines}" 2>/dev/null | wc -l) -lt 3 ]; do echo x >> "{lines}"; sleep 0.4; done'
     step = shell(steps, "long", text, on=True, results=lines)
@@ -74,16 +81,16 @@ def test_a_step_goes_on_in_the_next_call(hour: Any, tmp_path: Path) -> None:
     first.run(step)
     assert first.states["long"]["status"] == "unfinished"
     assert not first.is_done(step)
-    first._save(first.states["long"], status="running", tries=1)  # what is left of a call that was killed
+    first._save(step, status="running", tries=1)  # what is left of a call that was killed
     second = running.Runner(ROOT, tmp_path, time.monotonic() + 60)
     second.run(step)
     assert second.states["long"]["status"] == "done"
     assert lines.read_text() == "x\n" * 3
 
 
-def test_a_lost_device_is_no_end(hour: Any, tmp_path: Path) -> None:
+def test_a_lost_device_is_no_end(minutes: Any, tmp_path: Path) -> None:
     """A process that ended after a case goes on with the next one; one that gets nowhere fails."""
-    running, steps, _ = hour
+    running, steps, _ = minutes
     lines = tmp_path / "lines"
     text = f'echo x >> "{lines}"; [ $(cat "{lines}" | wc -l) -ge 3 ] || exit 70'
     runner = running.Runner(ROOT, tmp_path, time.monotonic() + 60)
@@ -92,7 +99,7 @@ def test_a_lost_device_is_no_end(hour: Any, tmp_path: Path) -> None:
     assert [s["status"] for s in runner.states.values()] == ["done", "failed"]
 
 
-def test_a_command_ends_with_a_script_that_is_killed(hour: Any, tmp_path: Path) -> None:
+def test_a_command_ends_with_a_script_that_is_killed(minutes: Any, tmp_path: Path) -> None:
     """Or it would share the device with the next call's."""
     code = (
         "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import running, steps\n"
@@ -100,7 +107,7 @@ def test_a_command_ends_with_a_script_that_is_killed(hour: Any, tmp_path: Path) 
         "runner = running.Runner(Path('/'), Path(sys.argv[2]), time.monotonic() + 60)\n"
         "runner.run(steps.Step('long', command, 50))"
     )
-    script = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "benchmarks" / "gpu_hour"), str(tmp_path)])
+    script = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "benchmarks" / "gpu_minutes"), str(tmp_path)])
     while not _text(tmp_path / "number").endswith("\n"):
         assert script.poll() is None
         time.sleep(0.05)
@@ -114,8 +121,8 @@ def test_a_command_ends_with_a_script_that_is_killed(hour: Any, tmp_path: Path) 
     raise AssertionError("the command runs on")
 
 
-def test_what_has_no_time_waits_for_the_next_call(hour: Any, tmp_path: Path) -> None:
-    running, steps, _ = hour
+def test_what_has_no_time_waits_for_the_next_call(minutes: Any, tmp_path: Path) -> None:
+    running, steps, _ = minutes
     runner = running.Runner(ROOT, tmp_path, time.monotonic() + 10)
     runner.run(shell(steps, "first", "true"))
     step = shell(steps, "whole", "true", limit=100)
@@ -166,65 +173,133 @@ def test_a_case_that_a_person_stopped_is_begun_again(tmp_path: Path, monkeypatch
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a process that sees the stubbed GPU and its tools."""
+    """Returns the environment of a process that sees the stubbed GPU and its tools."""
     path = f"{STUB / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(STUB / "startup"), "PYTHON": sys.executable, **more}
+    more = {"PYTHONPATH": str(STUB / "startup"), "PYTHON": sys.executable, **more}
+    return {**{k: v for k, v in os.environ.items() if k != "OUT"}, "PATH": path, **more}
 
 
 def call(folder: Path, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Calls the script for one small case."""
     command = [str(SCRIPT), "--small", "--cases", "rmsnorm.tinyllama.s32", "--out", str(folder), *options]
     return subprocess.run(command, env=environment(**more), capture_output=True, text=True, check=False)
 
 
-def test_versions(tmp_path: Path) -> None:
-    done = call(tmp_path, "--only", "versions")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "NVIDIA H200: driver 13.0, nvrtc " in done.stdout
-    found = json.loads((tmp_path / "versions.json").read_text())
-    assert found["card"]["clocks.max.sm"] == "1980 MHz"
-    assert found["device of torch"]["multi_processor_count"] == 132
-    assert [k for k, v in found.items() if str(v).startswith("not known")] in ([], ["triton"])
+def test_packages_come_from_the_bundle_or_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel is unpacked only for a module that the machine lacks."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu_minutes"))
+    machine: Any = import_module("machine")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(machine, "NEEDED", {"json": "json", "not_there": "not-there==1.0", "nowhere": "nowhere"})
+    monkeypatch.setattr(machine, "CARRIED", ("json", "not_there"))
+    (tmp_path / "wheels").mkdir()
+    for name in ("json", "not_there"):
+        with zipfile.ZipFile(tmp_path / "wheels" / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}/__init__.py", "")
+    missing = machine.provide(tmp_path / "wheels", tmp_path / "site")
+    assert [m for m in missing if m != "nvidia-cuda-nvrtc"] == ["nowhere"]
+    assert sorted(p.name for p in (tmp_path / "site").iterdir()) == ["deplodock", "not_there"]
 
 
-def test_missing_packages_are_said_at_once(tmp_path: Path) -> None:
+def test_missing_packages_are_named_at_once(tmp_path: Path) -> None:
     hidden = tmp_path / "sitecustomize.py"
-    hidden.write_text("import sys\nsys.modules['cupy'] = sys.modules['xdsl'] = None\n")
-    done = call(tmp_path / "out", PYTHONPATH=str(tmp_path))
+    hidden.write_text("import sys\nsys.modules['cupy'] = sys.modules['click'] = None\n")
+    done = call(tmp_path / "out", "--bundle", str(tmp_path / "none"), PYTHONPATH=str(tmp_path))
     assert done.returncode == 3
-    assert "Python packages are missing: cupy-cuda13x, xdsl==0.74.0" in done.stdout
+    assert "Python packages are missing, here and in" in done.stdout
+    assert "none: cupy-cuda13x, click\n" in done.stdout
     assert not (tmp_path / "out").exists()
 
 
+def test_limits_are_nine_minutes_and_results_eight_files(minutes: Any, tmp_path: Path) -> None:
+    _, steps, _ = minutes
+    made = steps.steps(steps.Place(tmp_path, tmp_path, tmp_path), {})
+    assert sum(step.limit for step in made) == 540
+    assert {step.results.name for step in made if step.results is not None} <= set(steps.FILES)
+    assert len(steps.FILES) == 8
+
+
+def test_the_first_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    suite: Any = import_module("suite")
+    monkeypatch.setattr(suite, "predict", lambda case, target: {"right": None, "error": ""})
+    command = ["seed84", "--predict", "--only", "rmsnorm.tinyllama", "--dtype", "f32", "--journal", os.devnull]
+    done = CliRunner().invoke(suite.main, [*command, "--first", ".s512", "--first", ".s128"])
+    assert re.findall(r"\.s(\d+) f32", done.output) == ["512", "128", "32"], done.output
+
+
+TESTS = """
+import os, pytest
+
+def test_passes(): pass
+def test_fails(): assert 1 + 1 == 3
+def test_emulates(): exec(compile("raise ValueError('no g++')", "/x/backend/emulator/program.py", "exec"))
+def test_dies(): os._exit(6)
+"""
+
+
+def test_outcomes_of_tests_have_an_origin(tmp_path: Path, minutes: Any) -> None:
+    """They are written one by one, and a second call runs what the first has not."""
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    journal = tmp_path / "tests.jsonl"
+    gpu_tests: Any = import_module("gpu_tests")
+    how = (sys.executable, "-m", "pytest", "-q", "-p", "gpu_tests", "-p", "no:cacheprovider", "-n", "1", "test_some.py")
+    path = str(ROOT / "benchmarks" / "gpu_minutes")
+    for expected in (4, 0):
+        known = str(journal.stat().st_size if journal.exists() else 0)
+        variables = {"PYTHONPATH": path, gpu_tests.JOURNAL: str(journal), gpu_tests.KNOWN: known}
+        done = subprocess.run(how, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == (1 if expected else 5), done.stdout
+    found = {
+        name.partition("::")[2]: (e["outcome"], e.get("origin")) for name, e in gpu_tests.outcomes(journal).items()
+    }
+    assert found == {
+        "test_passes": ("passed", None),
+        "test_fails": ("failed", "device"),
+        "test_emulates": ("failed", "emulator"),
+        "test_dies": ("failed", "process"),
+    }
+    assert "says" in gpu_tests.outcomes(journal)["test_some.py::test_fails"]
+
+
 def test_rehearsal(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """All steps: killed in the midst of one, gone on with, one over its limit, one that fails."""
+    """All steps: a bundle is made, the script is killed during a step and called again with its files; a sanitizer
+    finds something, and a step is over its limit."""
     if not request.config.getoption("--rehearsal"):
         pytest.skip("takes minutes: --rehearsal")
-    command = [str(SCRIPT), "--small", "--cases", "rmsnorm.tinyllama.s32", "--out", str(tmp_path)]
+    bundle, first, out = tmp_path / "bundle", tmp_path / "first", tmp_path / "out"
+    make = [sys.executable, str(ROOT / "benchmarks" / "gpu_minutes" / "bundle.py"), str(bundle), "--small"]
+    subprocess.run([*make, "--only", "rmsnorm.tinyllama.s32"], check=True)
+    options = ("--bundle", str(bundle), "--limit", "smoke=200", "--limit", "uses=300")
+    command = [str(SCRIPT), "--small", "--cases", "rmsnorm.tinyllama.s32", "--out", str(first), *options]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True)
-    while '"right": {\n  "status": "running"' not in _text(tmp_path / "state.json"):
-        assert process.poll() is None, _text(tmp_path / "summary.txt")
+    while '"step": "uses", "status": "running"' not in _text(first / "state.jsonl"):
+        assert process.poll() is None, _text(first / "log.txt")
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    options = (*options, "--resume", str(first), "--limit", "seed84=0.5")
     for _ in range(5):
-        done = call(tmp_path, "--limit", "targets=0.5", STUB_SANITIZER_FINDS="racecheck")
+        done = call(out, *options, STUB_SANITIZER_FINDS="racecheck")
         if done.returncode != 75:
             break
     assert done.returncode == 1, done.stdout + done.stderr
-    found = json.loads((tmp_path / "summary.json").read_text())
-    assert {name: s["status"] for name, s in found["steps"].items()} == {
-        **dict.fromkeys(("versions", "compile-ahead", "gpu-tests", "right", "memcheck"), "done"),
+    assert "programs are compiled here" not in done.stdout
+    assert {name: s["status"] for name, s in states_of(out).items()} == {
+        **dict.fromkeys(("smoke", "uses", "gpu-tests", "right", "memcheck"), "done"),
         "racecheck": "failed",
-        "synccheck": "done",
-        "targets": "over its limit",
-        "seed84": "done",
-        "ncu": "done",
-    }
-    assert found["right"]["right"] == found["right"]["cases"] == 2
-    assert found["seed84"]["geomean"] > 0
-    assert found["seed84"]["without graphs"] == []
-    assert found["sanitizers"]["racecheck"] == "ERROR SUMMARY: 1 error"
-    assert len(list((tmp_path / "ncu").glob("*.txt"))) == 2
+        "seed84": "over its limit",
+        "ncu": "failed",
+    }, _text(out / "log.txt")
+    assert _text(out / "smoke.jsonl").startswith(_text(first / "smoke.jsonl").rpartition("\n")[0])
+    assert "racecheck  failed" in done.stdout
+    assert "ERROR SUMMARY: 1 error" in done.stdout
+    assert "right: 2 of 2 right" in done.stdout
+    assert {f.name for f in out.iterdir()} <= set(Path(f).name for f in FILES)
+
+
+FILES = "state.jsonl smoke.jsonl gpu-tests.jsonl right.jsonl seed84.jsonl ncu.txt log.txt summary.txt".split()
 
 
 def _text(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def _install() -> None:
     import stub_cuda
 
     stub_cuda.install(setattr).__enter__()
+    run = threading.Thread.run
+
+    def run_on_device(self: threading.Thread) -> None:
+        with stub_cuda.OnDevice():
+            run(self)
+
+    threading.Thread.run = run_on_device
 
 
 sys.meta_path.insert(0, _After("torch", _install))
