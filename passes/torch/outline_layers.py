@@ -121,7 +121,8 @@ class OutlineLayersPass(ModulePass):
                     names = (f"layer_{number}" if number else "layer" for number in count())
                     name = next(name for name in names if name not in taken)
                     taken.add(name)
-                    outline(op, function, kind, name)
+                    # A kind outlined earlier has replaced values that these parts read.
+                    outline(op, function, [Part(part.ops) for part in kind], name)
             for inner in op.walk():
                 inner.attributes.pop(LAYER, None)
 

@@ -83,3 +83,47 @@ func.func @main(%x: tensor<4xf32>, %w: tensor<4xf32>, %b: tensor<4xf32>, %v: ten
   %3 = torch.mul.Tensor(self = %2, other = %c) {layer = "layers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return %3 : tensor<4xf32>
 }
+
+// -----
+
+// Two kinds: each part of the second kind reads the result of the first kind's last part.
+// CHECK-LABEL: func.func private @layer(
+// CHECK-LABEL: func.func private @layer_1(
+// CHECK-LABEL: func.func @main
+// CHECK-NEXT: %[[A:.*]] = func.call @layer(%x)
+// CHECK-NEXT: %[[B:.*]] = func.call @layer(%[[A]])
+// CHECK-NEXT: %[[C:.*]] = func.call @layer_1(%t, %[[B]])
+// CHECK-NEXT: %[[D:.*]] = func.call @layer_1(%[[C]], %[[B]])
+// CHECK-NEXT: func.return %[[D]]
+func.func @main(%x: tensor<4xf32>, %t: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = torch.neg(self = %x) {layer = "blocks.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = torch.relu(self = %0) {layer = "blocks.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = torch.neg(self = %1) {layer = "blocks.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  %3 = torch.relu(self = %2) {layer = "blocks.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  %4 = torch.mul.Tensor(self = %t, other = %3) {layer = "readers.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %5 = torch.exp(self = %4) {layer = "readers.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %6 = torch.mul.Tensor(self = %5, other = %3) {layer = "readers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %7 = torch.exp(self = %6) {layer = "readers.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %7 : tensor<4xf32>
+}
+
+// -----
+
+// Two kinds in turns: each part of one reads a part of the other.
+// CHECK-LABEL: func.func @main
+// CHECK-NEXT: %[[A:.*]] = func.call @layer(%x)
+// CHECK-NEXT: %[[B:.*]] = func.call @layer_1(%[[A]], %x)
+// CHECK-NEXT: %[[C:.*]] = func.call @layer(%[[B]])
+// CHECK-NEXT: %[[D:.*]] = func.call @layer_1(%[[C]], %[[A]])
+// CHECK-NEXT: func.return %[[D]]
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = torch.neg(self = %x) {layer = "blocks.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = torch.relu(self = %0) {layer = "blocks.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = torch.mul.Tensor(self = %1, other = %x) {layer = "others.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = torch.exp(self = %2) {layer = "others.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %4 = torch.neg(self = %3) {layer = "blocks.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  %5 = torch.relu(self = %4) {layer = "blocks.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  %6 = torch.mul.Tensor(self = %5, other = %1) {layer = "others.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %7 = torch.exp(self = %6) {layer = "others.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %7 : tensor<4xf32>
+}
