@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import IntegerType, f64, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.payload import element_bytes, element_type, is_float, is_float8, with_element
-from ....dialects.shapes.extents import SymbolAttr, most
-from ....dialects.tensor.builder import Builder, Number
+from ....dialects.shapes.extents import SymbolAttr, extents_of, most, static
+from ....dialects.tensor.builder import Builder, Number, dims
 from .registry import decomposes
 
 
@@ -83,15 +83,53 @@ def to_dtype(b: Builder, self: SSAValue, dtype: Attribute | None) -> SSAValue:
 
 @decomposes("view.dtype")
 def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
-    """The same bits in another type of the same size."""
+    """The same bits in another type; of another size, the last dimension has more elements, or fewer."""
     own, wanted = element_type(self.type), b.result_element
     if own == wanted:
         return self
-    if is_float8(own) or is_float8(wanted) or i1 in (own, wanted) or element_bytes(own) != element_bytes(wanted):
-        raise b.unsupported("dtype", f"only a type of the same size is supported, not {wanted} for {own}")
-    if isinstance(own, IntegerType) and isinstance(wanted, IntegerType):
-        return b.cast(self, b.result_element)  # signed or not
-    return b.insert(arith.BitcastOp(self, with_element(self.type, wanted)))
+    if is_float8(own) or is_float8(wanted) or i1 in (own, wanted):
+        raise b.unsupported("dtype", f"the bits of {own} as {wanted} are not supported")
+    size, wanted_size = element_bytes(own), element_bytes(wanted)
+    if size != wanted_size:
+        if not isinstance(extents_of(self.type)[-1], int):
+            raise b.unsupported("dtype", f"{own} as {wanted}: a last dimension whose size varies is not supported")
+        bits = b.cast(_as_bits(b, self, IntegerType(8 * size)), i64)
+        bits = _split(b, bits, wanted_size) if size > wanted_size else _joined(b, bits, size)
+        self = b.cast(bits, IntegerType(8 * wanted_size))
+    return _as_bits(b, self, wanted)
+
+
+def _as_bits(b: Builder, x: SSAValue, element: Attribute) -> SSAValue:
+    """The bits of `x` in another type of the same size."""
+    own = element_type(x.type)
+    if own == element or {type(own), type(element)} == {IntegerType}:  # signed or not
+        return b.cast(x, element)
+    return b.insert(arith.BitcastOp(x, with_element(x.type, element)))
+
+
+def _split(b: Builder, bits: SSAValue, size: int) -> SSAValue:
+    """The parts of `size` bytes of numbers, the lowest first, each in the lowest bits of an i64."""
+    last = len(b.result_shape) - 1
+    count = static(b.result_shape)[last] // max(static(extents_of(bits.type))[last], 1)
+    exprs = dims(last + 1)
+    exprs[last] = exprs[last] // count
+    part = b.rem(b.iota(last, b.result_shape), b.constant(count, b.result_shape, i64))
+    return b.insert(arith.ShRSIOp(b.map(bits, exprs, b.result_shape), b.scaled(part, 8 * size)))
+
+
+def _joined(b: Builder, bits: SSAValue, size: int) -> SSAValue:
+    """Numbers of parts of `size` bytes, the lowest first, which are the lowest bits of an i64 each."""
+    last = len(b.result_shape) - 1
+    count = static(extents_of(bits.type))[last] // max(static(b.result_shape)[last], 1)
+    whole: SSAValue | None = None
+    for i in range(count):
+        exprs = dims(last + 1)
+        exprs[last] = exprs[last] * count + i
+        part = b.map(bits, exprs, b.result_shape)
+        part = b.insert(arith.AndIOp(part, b.like(part, (1 << 8 * size) - 1)))
+        part = b.insert(arith.ShLIOp(part, b.like(part, 8 * size * i)))
+        whole = part if whole is None else b.either(whole, part)
+    return filled(b, 0) if whole is None else whole
 
 
 @decomposes("clone", "alias", "detach", "contiguous", "lift_fresh_copy")
