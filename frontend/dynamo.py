@@ -30,6 +30,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CompileError, ShapeError, UnsupportedError
 from .api import OPTIONS, CompiledFunction, compile
+from .capture.addressed_views import AddressedViews
 from .capture.decompositions.differentiable import above_autograd
 from .capture.decompositions.table import decomposition_table
 from .capture.eager_fallback import has_effects
@@ -122,7 +123,7 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         partition_fn=_partition,
         decompositions=dict(decomposition_table()),
     )
-    with sdpa_kernel(SDPBackend.MATH), known_sizes(), above_autograd():
+    with sdpa_kernel(SDPBackend.MATH), known_sizes(), above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
 
 

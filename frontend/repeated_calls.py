@@ -51,7 +51,7 @@ def unlike(*args: Any, **kwargs: Any) -> Any:
 
 def _only_kernels(captured: CapturedProgram) -> bool:
     """Whether a call is nothing but checks of its arguments and the kernels."""
-    special = captured.draws or captured.eager or captured.checks or captured.dense or any(captured.viewed)
+    special = captured.draws or captured.eager or captured.checks or captured.layouts or any(captured.viewed)
     special = special or any(map(any, captured.needs[:1]))  # which are noted where gradients are disabled, too
     return not special and all(_is_simple(o, captured.outputs) for o in captured.outputs)
 

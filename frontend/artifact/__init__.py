@@ -139,7 +139,7 @@ def _described(b: Binding, names: Mapping[str, Sequence[str]], tensors: _Tensors
     return entry | {"tensor": tensors.key(b.tensor)}
 
 
-_WRITTEN = ("outputs", "updates", "examples", "viewed", "dense", "checks", "needs", "autocast")
+_WRITTEN = ("outputs", "updates", "examples", "viewed", "layouts", "checks", "needs", "autocast")
 """What is written down of a captured program as it is."""
 
 

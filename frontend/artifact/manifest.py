@@ -20,7 +20,7 @@ from typing import Any, cast
 from ...errors import CompileError
 
 FORMAT = "deplodock-artifact"
-VERSION = 6
+VERSION = 7
 """Raised whenever an older deplodock could misread what a newer one writes."""
 
 MANIFEST = "manifest.json"

@@ -72,18 +72,20 @@ class Place:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to write to dense memory: what `restored` takes."""
-        for step, args in self._steps():
+        for step, args in self._steps(tensor.dim()):
             tensor = step(tensor, *args)
         return tensor
 
-    def _steps(self) -> list[tuple[torch._ops.OpOverload, tuple[Any, ...]]]:
+    def _steps(self, rank: int) -> list[tuple[torch._ops.OpOverload, tuple[Any, ...]]]:
+        """The views that lead to dense memory. Complex numbers that are stored as pairs have one dimension more."""
         steps: list[tuple[Any, tuple[Any, ...]]] = [(torch.ops.aten.slice.Tensor, (d, 0, 1)) for d in self.once]
         moved = self.order != tuple(sorted(self.order))
-        return [*steps, (torch.ops.aten.permute.default, (list(self.order),))] if moved else steps
+        order = [*self.order, *range(len(self.order), rank)]
+        return [*steps, (torch.ops.aten.permute.default, (order,))] if moved else steps
 
     def written(self, graph: Graph, node: Node) -> Node:
         """What `graph` writes to dense memory for its result `node`."""
-        for step, args in self._steps():
+        for step, args in self._steps(node.meta["val"].dim()):
             with graph.inserting_before(graph.output_node()):
                 made = graph.call_function(step, (node, *args))
             made.meta = {"val": step(node.meta["val"], *args), "stack_trace": node.meta.get("stack_trace")}

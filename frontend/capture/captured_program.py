@@ -17,12 +17,12 @@ from ...dialects.payload import element_type, is_float8
 from ...dialects.shapes.binding import bind_sizes, symbols_of
 from ...dialects.support.calls import CONSTANTS, UPDATES, set_numbers, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
+from .addresses import Layout
 from .aliasing import Place, Step
 from .arguments import leaf_names, rearranged, structure_problem
 from .arrays import capturing, dtype_of
 from .autocast import State
 from .eager_fallback import EagerCall
-from .importer import is_dense
 from .refusals import UserCalls
 
 
@@ -63,14 +63,14 @@ class CapturedProgram:
     computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
     program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `viewed` has
     the arguments and the results of `@main` that executors know in another type: eight-bit floats as bytes, complex
-    numbers as pairs of real ones in a last dimension. `dense` says that
-    an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
-    of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to multiply f32
-    so. `needs` has, for calls with gradients disabled and enabled, for every one of `outputs` and then of `updates` the
-    arguments that it depends on as autograd sees it (`gradients.py`); nothing where that does not matter. `autocast` is
-    what autocast did where it was traced, for the devices on which it could cast what one of the operators reads.
-    `calls` knows the calls of the user that operators come from, for errors. `parameters` are the names of the
-    arguments by position.
+    numbers as pairs of real ones in a last dimension. `layouts` has
+    strides and storage offsets of the arguments whose memory an operator addresses; `checks` are pairs (result,
+    message) of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to
+    multiply f32 so. `needs` has, for calls with gradients disabled and enabled, for every one of `outputs` and then of
+    `updates` the arguments that it depends on as autograd sees it (`gradients.py`); nothing where that does not
+    matter. `autocast` is what autocast did where it was traced, for the devices on which it could cast what one of the
+    operators reads. `calls` knows the calls of the user that operators come from, for errors. `parameters` are the
+    names of the arguments by position.
     """
 
     module: ModuleOp
@@ -82,7 +82,7 @@ class CapturedProgram:
     out_spec: pytree.TreeSpec
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
     viewed: tuple[Mapping[int, torch.dtype], Mapping[int, torch.dtype]] = field(default_factory=lambda: ({}, {}))
-    dense: bool = False
+    layouts: Mapping[int, Layout] = field(default_factory=dict[int, Layout])
     checks: tuple[tuple[int, str], ...] = ()
     f32_matmul_precision: str | None = None
     needs: tuple[tuple[frozenset[int], ...], ...] = ()
@@ -105,6 +105,8 @@ class CapturedProgram:
             tensors = [_tensor(b, leaves, key) for b in self.bindings]
         else:
             tensors = [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+        if self.layouts:
+            self._check_layouts(tensors)
         if self.viewed[0]:
             tensors = [_stored(t) if i in self.viewed[0] else t for i, t in enumerate(tensors)]
         if varying:
@@ -113,8 +115,6 @@ class CapturedProgram:
             except CompileError as error:
                 error.kind, error.remedy = "dynamic-sizes", "compile again for other sizes, or with a wider range (Dim)"
                 raise
-        if self.dense:
-            self._check_dense(tensors)
         if self.updates:
             self._check_leaves(tensors)
             self._check_alone(tensors)
@@ -161,11 +161,14 @@ class CapturedProgram:
         types = main_function(self.module).function_type.inputs
         return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
 
-    def _check_dense(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse inputs whose elements do not lie in memory in order, where an operator names places there."""
-        for binding, tensor in zip(self.bindings, tensors, strict=True):
-            if not is_dense(tensor):
-                raise ShapeError("not contiguous, or not at the start of its memory", argument=binding.name)
+    def _check_layouts(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raises ShapeError for an argument whose memory is addressed and that has another layout than the example."""
+        for i, (stride, offset) in self.layouts.items():
+            layout = tensors[i].stride(), tensors[i].storage_offset()
+            if layout != (stride, offset):
+                reason = f"expected strides {stride} and storage offset {offset}, but got {layout[0]} and {layout[1]}"
+                why = "as_strided addresses its memory; pass a tensor of that layout, or compile again for this one"
+                raise ShapeError(f"{reason}: {why}", argument=self.bindings[i].name)
 
     def _check_leaves(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse to change in place, as PyTorch does, a leaf of autograd's graph where gradients are enabled, and a

@@ -30,6 +30,7 @@ from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from ..memory import traced_peak
+from .addressed_views import AddressedViews
 from .aliasing import Lies, memory_of
 from .arguments import leaf_names, parameter_names
 from .autocast import State, autocast_of
@@ -197,8 +198,10 @@ def _export(
             unruled = without_rule(exported.graph)
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported, *known
-            if any(map(is_complex, exported.graph.nodes)):
-                exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
+            if shapes is None or any(map(is_complex, exported.graph.nodes)):
+                # PyTorch writes conditions on arguments so that they fail for complex tensors, and for the size of the
+                # memory that a view is a part of. Where sizes are fixed, each call is compared with the example.
+                exported._guards_code = []
             exported = decomposed(exported, unruled)
             if exported.graph.find_nodes(op="call_function", target=NUMBER_OF):
                 index_by_tensors(exported.graph)
@@ -228,7 +231,8 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, abov
     export = torch.export.export if above else _trace._export
     how = {"dynamic_shapes": shapes, "strict": False, "prefer_deferred_runtime_asserts_over_guards": shapes is not None}
     if not above:
-        return export(module, args, kwargs, **how)
+        with AddressedViews():
+            return export(module, args, kwargs, **how)
     with marked_grad_mode(module) as switch:
         found = export(module, args, kwargs, **how)
     if switch.asked:

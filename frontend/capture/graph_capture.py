@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
 from ...errors import CompileError, UnsupportedError
+from .addresses import address_elements
 from .aliasing import A_COPY, Lies, place_of
 from .captured_program import Binding, CapturedProgram, Output, announce, float8_in
 from .complex import Rewritten, without_complex, without_rule
@@ -92,17 +94,20 @@ def import_graph(
     numbers of the results, of which `lies` says where they lie in memory, `examples` the leaves of the caller's
     arguments, `specs` their structure and that of the result. For the others see `capture`. Raises UnsupportedError.
     """
+    addressed = address_elements(graph)
     is_complex = any(map(touches_complex, graph.nodes))
     left = is_complex and fallback is not None and bool(without_rule(graph))
     rewritten = without_complex(graph) if is_complex and not left else Rewritten()
     arguments = [*arguments, *((Binding(name, "constant", tensor=t), node) for name, node, t in rewritten.constants)]
     leaves: Sequence[Any] = graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
     found = [(leaves[i], x) for i, x in zip(results, lies, strict=True)]
-    found = [(leaf, None if leaf in rewritten.nodes else x) for leaf, x in found]  # which is another tensor now
     written = {
         leaf: x.place.written(graph, leaf)
         for i, (leaf, x) in enumerate(found)
         if x is not None and x.place and x.shares == i and _is_computed(leaf)
+    }
+    rewritten.results |= {
+        w.name: rewritten.results.pop(n.name) for n, w in written.items() if n.name in rewritten.results
     }
     importer = GraphImporter(place, fallback, sizes, graph.nodes, calls)
     importer.declare([(b.name, node) for b, node in arguments])
@@ -131,7 +136,9 @@ def import_graph(
         replaced.append((importer.result_index(leaves[number].name), argument))
     outputs = tuple(output(*result) for result in found)
     bindings = [b for b, _ in arguments]
-    return _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten)
+    captured = _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten)
+    names = {node.name: layout for node, layout in addressed.items()}
+    return replace(captured, layouts={i: names[n.name] for i, (_, n) in enumerate(arguments) if n.name in names})
 
 
 def _finish(
@@ -168,9 +175,8 @@ def _finish(
         *specs,
         importer.eager,
         viewed,
-        importer.dense,
-        checks,
-        "tf32" if allows_tf32() else None,
+        checks=checks,
+        f32_matmul_precision="tf32" if allows_tf32() else None,
         calls=importer.calls,
     )
 

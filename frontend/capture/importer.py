@@ -26,9 +26,8 @@ from ...dialects.torch import OPS, SCHEMAS, AtenOp
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.conversion import decompose
 from ...passes.convert.torch_to_tensor.random import draws
-from ...passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
+from ...passes.convert.torch_to_tensor.registry import COMPLEX, why_refused
 from ...passes.convert.torch_to_tensor.scalars import common_element
-from ...passes.convert.torch_to_tensor.views import DENSE
 from ...passes.torch.outline_layers import LAYER, MIN_OPS
 from .arrays import element_of, tensor_type
 from .eager_fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
@@ -41,8 +40,8 @@ class GraphImporter:
     """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace, `sizes` are
     the dimensions that vary under a name of the user's.
 
-    `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any. `dense` says
-    that an operator names places in memory, `checks` lists (node, message) of values that must be true.
+    `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any. `checks`
+    lists (node, message) of values that must be true.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class GraphImporter:
         if fallback not in (None, "eager"):
             raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
         self.eager: dict[str, EagerCall] = {}
-        self.dense = False
         self.checks: list[tuple[str, str]] = []
         self._fallback = fallback
         self._declared: dict[object, FuncOp] = {}
@@ -236,10 +234,6 @@ class GraphImporter:
             op = OPS[name](arguments, types)
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
-        if name in DENSE:
-            if not is_dense(named["self"].meta["val"]):
-                raise UnsupportedError(STRIDES, operator=f"aten.{name}")
-            self.dense = True
         if self._fallback:
             _try_to_decompose(op, Algebra(list(self._sizes.derived)))
         op.location = file_location(*place) if place else UnknownLoc()
@@ -398,11 +392,6 @@ def _result_types(node: Node, operator: str, sizes: SizeTable) -> list[Attribute
         raise UnsupportedError("the result is not a tensor", operator=operator)
     types: list[Attribute] = [tensor_type(v, sizes) for v in values]
     return types
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of `tensor` lie in order at the start of its memory."""
-    return tensor.is_contiguous() and not tensor.storage_offset()
 
 
 def _check_metadata(node: Node) -> None:

@@ -158,3 +158,27 @@ def test_choices_that_are_made_again() -> None:
     assert 0 < i.sum() < 300
     (found,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(found, w[:, i].T)
+
+
+class Pooled(nn.Module):
+    """Three views of one projection, and a pool whose gradient AOTAutograd writes with `as_strided` of fresh zeros."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.project, self.pool = nn.Linear(4, 12), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c = self.project(x.permute(0, 2, 3, 1)).unflatten(-1, (3, 4)).permute(3, 0, 4, 1, 2)
+        return self.pool(F.normalize(a, dim=1) * F.normalize(b, dim=1) + c).flatten(1)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_gradient_of_a_global_average_pool(batch: int) -> None:
+    torch.manual_seed(0)
+    module, x = Pooled(nn.AdaptiveAvgPool2d(1)), torch.randn(batch, 4, 3, 3, requires_grad=True)
+    expected = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="deplodock", options={"executor": "reference"})
+    gradients = torch.autograd.grad(compiled(x).square().sum(), [x, *module.parameters()])
+    for ours, eager in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, eager)

@@ -157,8 +157,8 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
 def test_another_version_or_target_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="was compiled for sm_90a, not for sm_80"):
         load(saved, target="sm_80")
-    path = edited(copied(saved, tmp_path), lambda m: m.update(version=7))
-    with pytest.raises(ArtifactError, match="is of version 7 of the format"):
+    path = edited(copied(saved, tmp_path), lambda m: m.update(version=8))
+    with pytest.raises(ArtifactError, match="is of version 8 of the format"):
         load(path)
 
 

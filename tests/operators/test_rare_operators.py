@@ -47,17 +47,42 @@ def test_places_in_memory(function: Callable[[torch.Tensor], torch.Tensor]) -> N
     check(function, x)
 
 
-def test_places_in_memory_of_a_tensor_that_is_not_dense_are_refused() -> None:
+def test_as_strided_of_tensors_in_every_layout() -> None:
+    """`as_strided` addresses the memory of the argument, in whatever layout that is."""
+    whole = torch.randn(6, 8)
+    image = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    cases = [
+        (lambda x: x.as_strided((3, 2), (1, 4), 1) * 2, torch.randn(4, 3).mT),
+        (lambda x: x.as_strided((3, 2), (1, 4)) * 2, torch.randn(5, 4)[1:]),
+        (lambda x: x.as_strided((2, 5, 3), (60, 12, 1), 2) + 1, image),
+        (lambda x: (x * 2).as_strided((2, 5, 3), (60, 12, 1), 2) + 1, image),
+        (lambda x: x[1:].as_strided((2, 2), (3, 2), 0) + 1, whole),
+        (lambda x: x[:, ::2].mT.as_strided((2, 2), (8, 3), 1) + 1, whole),
+        (lambda x: x.as_strided((2, 2), (16, 4), 2) + 1, whole[::2, ::2]),
+        (lambda x: torch.as_strided_scatter(x.mT, x[:2, :2] * 3, (2, 2), (5, 1), 0) + 1, whole),
+    ]
+    for function, x in cases:
+        compiled = deplodock.compile(function, (x,), target="sm_90a", executor="reference")
+        torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+
+
+def test_as_strided_holds_for_the_layout_that_was_compiled() -> None:
     function = MEMORY[1]  # what it computes from; a result that is nothing but such a view is PyTorch's own
-    with pytest.raises(UnsupportedError, match="strides"):
-        deplodock.compile(lambda x: function(x.mT), (x,))
-    with pytest.raises(UnsupportedError, match="strides"):
-        deplodock.compile(lambda x: function(x[1:]), (torch.randn(5, 4),))
-    compiled = deplodock.compile(function, (x,))
-    with pytest.raises(ShapeError, match="x: not contiguous"):
-        compiled(torch.randn(4, 3).mT)
-    with pytest.raises(ShapeError, match="start of its memory"):
-        compiled(torch.randn(4, 4)[1:])
+    compiled = deplodock.compile(lambda x, y: function(x) + y.sum(), (x, torch.ones(2, 3)))
+    transposed = torch.randn(4, 3).mT
+    with pytest.raises(ShapeError, match=r"x: expected strides \(4, 1\) .* but got \(1, 3\).* compile again"):
+        compiled(transposed, torch.ones(2, 3))
+    with pytest.raises(ShapeError, match="storage offset 0, but got .* and 4"):
+        compiled(torch.randn(4, 4)[1:], torch.ones(2, 3))
+    assert torch.equal(compiled(x, torch.ones(3, 2).mT), function(x) + 6)  # whose strides do not matter
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.as_strided((2, 2), (8, 1)) + 1, lambda x: x.as_strided((9,), (8,)) + 1]
+)
+def test_addresses_outside_of_the_elements_are_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError, match=r"as_strided.*: addresses memory outside of the elements of its tensor"):
+        deplodock.compile(function, (torch.randn(6, 8)[::2, ::2],))
 
 
 def test_assertions_hold_or_raise(tmp_path: Path) -> None:

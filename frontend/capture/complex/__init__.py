@@ -30,7 +30,7 @@ PARTWISE = set(
     lift_fresh_copy flip roll cat stack unfold index index_select gather diagonal tril triu constant_pad_nd pad sum mean
     cumsum neg add sub where masked_fill slice_scatter select_scatter index_put index_add index_copy scatter
     scatter_add copy zeros_like empty_like _to_copy zeros empty new_zeros new_empty full full_like new_full
-    scalar_tensor dropout fill
+    scalar_tensor dropout fill as_strided as_strided_copy as_strided_scatter diagonal_scatter
 """.split()
 )
 """Operators that do the same to both parts: linear ones, and those that move elements."""
@@ -50,11 +50,9 @@ def without_rule(graph: Graph) -> set[Any]:
 
 @dataclass
 class Rewritten:
-    """What rewriting a graph has changed: `nodes` are those that stand for others now, `results` the data types of
-    results that were complex, by their new names, and `constants` the arguments that were added: (name, placeholder,
-    value)."""
+    """What rewriting a graph has changed: `results` are the data types of results that were complex, by their new
+    names, and `constants` the arguments that were added: (name, placeholder, value)."""
 
-    nodes: set[Node] = field(default_factory=set[Node])
     results: dict[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
     constants: list[tuple[str, Node, torch.Tensor]] = field(default_factory=list[tuple[str, Node, torch.Tensor]])
 
@@ -78,7 +76,6 @@ def without_complex(graph: Graph) -> Rewritten:
             error.operator = error.operator or str(node.target)
             raise blame(error, node) from None
         if isinstance(found[node], Node) and not is_complex(node):
-            done.nodes.add(found[node])
             node.replace_all_uses_with(found[node])
     for node in reversed(list(graph.nodes)):
         if node in found and node.op != "placeholder" and not node.users:
@@ -92,7 +89,6 @@ def _give_results(e: Emitter, output: Node, found: dict[Node, Any], done: Rewrit
     for node in output.all_input_nodes:
         if node.op != "placeholder" and isinstance(pair := found.get(node), Pair):
             whole = e.inline(output, _as_real, pair)
-            done.nodes.add(whole)
             done.results[whole.name] = node.meta["val"].dtype
             output.replace_input_with(node, whole)
 

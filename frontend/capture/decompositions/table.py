@@ -15,6 +15,7 @@ from torch.export import ExportedProgram, exported_program
 
 from ....dialects.torch import SCHEMAS
 from ....passes.convert.torch_to_tensor.registry import get_decompositions
+from ..addressed_views import addressed_views
 from ..importer import overload_name
 from . import DECOMPOSITIONS
 from .lists import lists
@@ -98,7 +99,7 @@ def decomposed(program: ExportedProgram, also: Collection[Any] = ()) -> Exported
     read = (user.args[1] for n in program.graph.nodes if n.target in _BAGS for user in n.users if user.users)
     if any(read):
         others = {target: made for target, made in others.items() if target not in _BAGS}
-    with unset_fake_temporarily():
+    with unset_fake_temporarily(), addressed_views(program.graph_module):
         return exported_program._decompose_exported_program(
             program,
             cia_to_decomp=dict(composite),

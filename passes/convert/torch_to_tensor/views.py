@@ -1,5 +1,9 @@
 """Views: everything that only renames indices is one index map. So are parts along a dimension at places that are known
-before run time."""
+before run time.
+
+In the IR a tensor has no strides: `as_strided` and its relatives address the elements in their order, one after the
+other. The frontend writes them so (`frontend/capture/addresses.py`).
+"""
 
 from __future__ import annotations
 
@@ -207,12 +211,6 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
         return selected(b, self, dim, place.number)
     shape[dim] = 1
     return selected(b, moved(b, self, dim, place, shape), dim, 0)
-
-
-DENSE = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "resize"})
-"""Operators that name places in memory, whose first argument has to lie there densely and in order. That it does is for
-whoever captures the program to know: in the IR a tensor has no strides, and it means the flat sequence of its elements.
-"""
 
 
 def _count(x: SSAValue) -> int:

@@ -1,0 +1,109 @@
+"""Changes in place through chains of two views, beside eager PyTorch: the base, its views and all memory around them.
+
+`--views all` runs every chain, each as a program of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from fuzz.views_in_place import Case, Together, as_eager, every_case, is_refused, memory, shares_elements, some_cases
+
+import deplodock
+from deplodock.errors import CompileError, UnsupportedError
+
+Tensor = torch.Tensor
+
+ON_REFERENCE = {"target": "sm_90a", "executor": "reference"}
+AT_ONCE = 10
+"""Cases of one program."""
+
+
+def differences(cases: Sequence[Case], run: Callable[..., Any]) -> list[str]:
+    """The cases after which `run`, called like all cases together, leaves something else than eager PyTorch."""
+    arguments = [case.argument() for case in cases]
+    wrong: list[str] = []
+    for case, x, results in zip(cases, arguments, run(*arguments), strict=True):
+        for ours, eager in zip([memory(x), *results], as_eager(case) or [], strict=True):
+            same = ours.dtype == eager.dtype and ours.shape == eager.shape
+            same = same and (ours.stride() == eager.stride() or not eager.numel())
+            if not same or not torch.equal(ours.nan_to_num(), eager.nan_to_num()):
+                wrong.append(f"{case}: {ours} instead of {eager}")
+                break
+    return wrong
+
+
+def compiled(cases: Sequence[Case], **options: Any) -> Callable[..., Any]:
+    return deplodock.compile(Together(cases), tuple(case.argument() for case in cases), **options)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_in_the_reference(part: int) -> None:
+    cases = some_cases()[part::4]
+    assert differences(cases, compiled(cases, **ON_REFERENCE)) == []
+
+
+def test_on_the_cpu() -> None:
+    cases = some_cases()[:AT_ONCE]
+    assert differences(cases, compiled(cases, target="cpu")) == []
+
+
+def test_under_torch_compile() -> None:
+    cases = some_cases()[AT_ONCE : 2 * AT_ONCE]
+    torch._dynamo.reset()
+    assert (
+        differences(cases, torch.compile(Together(cases), backend="deplodock", options=ON_REFERENCE, fullgraph=True))
+        == []
+    )
+
+
+def test_gradients_under_torch_compile() -> None:
+    cases = [c for c in every_case() if "inside" in c.base and _is_differentiable(c)]
+    cases = cases[:: len(cases) // AT_ONCE]
+
+    def gradients(run: Callable[..., Any]) -> list[Tensor]:
+        arguments = [case.argument().clone().requires_grad_() for case in cases]
+        results = [r for results in run(*arguments) for r in results if r.requires_grad]
+        weights = [(torch.arange(r.numel()) % 7 - 3.0).reshape(r.shape) for r in results]
+        total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+        return list(torch.autograd.grad(total, arguments))
+
+    torch._dynamo.reset()
+    ours = gradients(torch.compile(Together(cases), backend="deplodock", options=ON_REFERENCE, fullgraph=True))
+    wrong = [str(c) for c, a, b in zip(cases, ours, gradients(Together(cases)), strict=True) if not torch.equal(a, b)]
+    assert wrong == []
+
+
+def _is_differentiable(case: Case) -> bool:
+    """Whether eager PyTorch differentiates a case, which it does not for changes of one of several views."""
+    if case.dtype != torch.float32 or any("size" in v or "complex" in v for v in case.views) or is_refused(case):
+        return False
+    x = case.argument().clone().requires_grad_()
+    try:
+        torch.autograd.grad(sum(r.sum() for r in case(x) if r.requires_grad), x)
+    except (RuntimeError, AttributeError):
+        return False
+    return "detach" not in case.views
+
+
+def test_shared_elements_are_refused_in_words() -> None:
+    case = next(c for c in every_case() if shares_elements(c) and c.change == "add_")
+    with pytest.raises(UnsupportedError, match="in an order that PyTorch does not define; change the tensor itself"):
+        compiled([case], **ON_REFERENCE)
+    uniform = [c for c in every_case() if shares_elements(c) and c.change in ("fill_", "zero_")][::9]
+    assert differences(uniform, compiled(uniform, **ON_REFERENCE)) == []
+
+
+def test_every_chain(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--views") != "all":
+        pytest.skip("with --views all")
+    wrong: list[str] = []
+    for case in every_case():
+        try:
+            wrong += differences([case], compiled([case], **ON_REFERENCE))
+        except CompileError as error:
+            wrong += [] if is_refused(case) else [f"{case}: {error}"]
+    assert wrong == []
