@@ -159,16 +159,24 @@ def _conflict(op: LoadOp | StoreOp | Walk, other: Operation) -> bool:
 
 
 def is_same_in_lanes(value: SSAValue) -> bool:
-    """Whether the lanes of a vector have one register of a value, as where rows are looked up by their number, or are
-    computed."""
-    op = value.owner
-    if registers(value) == 1 or not isinstance(op, Operation):
-        return registers(value) == 1
-    if isinstance(op, kernel.IndicesOp):
-        return not any(op.steps.get_values()[:4])
-    if isinstance(op, kernel.ShuffleRegistersOp):
-        return (linear := linear_steps(op.registers)) is not None and not any(linear[1][:4])
-    return (is_payload(op) or isinstance(op, kernel.SplatOp)) and all(map(is_same_in_lanes, op.operands))
+    """Returns true if the lanes of a vector have one register of a value, such as the number of a row."""
+    seen, left = set[SSAValue](), [value]
+    while left:
+        current = left.pop()
+        op = current.owner
+        if current in seen or registers(current) == 1:
+            continue
+        seen.add(current)
+        if isinstance(op, kernel.IndicesOp):
+            same = not any(op.steps.get_values()[:4])
+        elif isinstance(op, kernel.ShuffleRegistersOp):
+            same = (linear := linear_steps(op.registers)) is not None and not any(linear[1][:4])
+        else:
+            same = isinstance(op, kernel.SplatOp) or isinstance(op, Operation) and is_payload(op)
+            left += op.operands if isinstance(op, Operation) else ()
+        if not same:
+            return False
+    return True
 
 
 def lane_steps(op: LoadOp | StoreOp) -> list[int] | None:

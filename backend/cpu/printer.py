@@ -79,7 +79,7 @@ _HELPERS = read_helpers((_HERE / "functions.hpp").read_text())
 _HELPERS |= {c: Helper(c, f"{STRUCTS[c]}\nSTORED({c}, {word})") for c, word in WORDS.items()}
 
 _OURS = re.findall(r"\b([a-z]\w*)(?=[(<])", _PRELUDE + "".join(helper.cuda for helper in _HELPERS.values()))
-_OURS += ["lanes", "locality", "mask", "failure", "first", "i", "l", "n"]
+_OURS += ["lanes", "locality", "mask", "failure", "first", "i", "l", "n", "row"]
 """What functions, types and the counters of loops over vectors are called in the text: values have other names."""
 
 

@@ -18,6 +18,7 @@ from ..cuda.ordering import is_view, linear_steps, registers
 from ..cuda.writer import Place, Writer
 from ..dtypes import STRUCTS
 from .ends import Ends
+from .ordering import is_same_in_lanes
 from .panels import SIDE_BY_SIDE
 
 VECTOR, LANE = "i", "i + l"
@@ -84,6 +85,8 @@ class VectorWriter(Writer):
         """What is read of a value in a loop over vectors, from the register `VECTOR` on."""
         if value in self.locals:
             return self.locals[value]
+        if value in self.places and is_same_in_lanes(value):
+            return self.lanes(value, self.read(value, VECTOR), False)
         op, memory, steps = value.owner, value, [1 << bit for bit in range(registers(value).bit_length() - 1)]
         if value not in self.places and isinstance(op, Operation) and is_view(op):
             linear = linear_steps(op.registers) if isinstance(op, kernel.ShuffleRegistersOp) else None

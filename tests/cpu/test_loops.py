@@ -71,6 +71,41 @@ def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
     torch.testing.assert_close(CpuProgram(module, print_cpp(module)).run([x]), [4 * x + 4 * (4 * x) ** 2])
 
 
+def test_rows_whose_numbers_are_kept_are_one_number_in_all_lanes() -> None:
+    """Their array is read element by element. What is computed from an element is no vector, but part of an address."""
+    regs = "regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 0], [0, 0]]"
+    memory = "memref<8x16xf32> (vector<64xindex>, index)"
+    side_by_side = "regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0]]"
+    spread = ", ".join(str(i // 16) for i in range(64))
+    module = parse_module(
+        make_context(),
+        f"""
+        kernel.func @k0(%x: memref<8x16xf32>, %y: memref<4x16xf32>) grid [1] warps 1 lanes 1 {{
+          %0 = payload.constant 0 : index
+          %two = payload.constant 2 : vector<64xindex>
+          %one = payload.constant 1 : vector<64xindex>
+          %rows = kernel.indices %0 steps [0, 0, 0, 0, 1, 2] : vector<64xindex>
+          %low = arith.addi %rows, %two : vector<64xindex>
+          %row = arith.muli %low, %one : vector<64xindex>
+          %x_in = kernel.load %x[%row, %0] {regs} : {memory} -> vector<64xf32>
+          %sum = kernel.reduce_registers add %x_in over [0, 1, 2, 3] : vector<64xf32> -> vector<4xf32>
+          %all = kernel.shuffle_registers %sum from [{spread}] : vector<4xf32> -> vector<64xf32>
+          %next = arith.addi %row, %two : vector<64xindex>
+          %next_in = kernel.load %x[%next, %0] {regs} : {memory} -> vector<64xf32>
+          %out = arith.mulf %next_in, %all : vector<64xf32>
+          kernel.store %out, %y[%0, %0] {side_by_side} : memref<4x16xf32> (index, index), vector<64xf32>
+        }}
+        func.func @main(%x: memref<8x16xf32>, %y: memref<4x16xf32>) {{
+          kernel.launch @k0(%x, %y) : memref<8x16xf32>, memref<4x16xf32>
+          func.return
+        }}
+        """,
+        "rows.mlir",
+    )
+    x = _floats(8, 16)
+    torch.testing.assert_close(CpuProgram(module, print_cpp(module)).run([x]), [x[4:8] * x[2:6].sum(-1, keepdim=True)])
+
+
 def test_constants_that_differ_in_some_lanes() -> None:
     """g++ 12 took the last vector of a mask of 56 of 64 elements for the others, stored by memcpy: rows counted 64."""
     x, chunks = _floats(2, 8, 56, 56), ",".join(["1,64,64"] * 4)
