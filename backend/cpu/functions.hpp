@@ -1,6 +1,8 @@
 // Functions of vectors, in sections as those of functions.cuh. The polynomials are minimax (Remez), without branches.
 
 //// vector.fused
+// Instructions, where they have names: g++ finds them in loops over arrays too, but the arrays cost it a time that grows
+// with the square of their number.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
@@ -12,7 +14,16 @@ INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c
     for (int l = 0; l < n; ++l) r[l] = fused(x[l], y[l], r[l]); \
     return load_as<V>(r); \
   }
-FUSED(vec<float>, float) FUSED(vec<double>, double) FUSED(in_one<double>, double)
+#ifdef AVX512
+INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); }
+INLINE in_one<double> fused(in_one<double> a, in_one<double> b, in_one<double> c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }
+#elif defined(AVX)
+INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return __builtin_ia32_vfmaddps256(a, b, c); }
+INLINE in_one<double> fused(in_one<double> a, in_one<double> b, in_one<double> c) { return __builtin_ia32_vfmaddpd256(a, b, c); }
+#else
+FUSED(vec<float>, float) FUSED(in_one<double>, double)
+#endif
+FUSED(vec<double>, double)
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
 // Products of words of neighbours along k, added to c: of two in bf16, in an order and with a rounding of its own ...
@@ -35,6 +46,12 @@ INLINE vec<int> fused(vec<unsigned> a, vec<unsigned> b, vec<int> c) {
 #endif
 }
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
+// A polynomial of x, by its coefficients, the highest first.
+template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
+  auto p = all(first);
+  ((p = fused(p, x, all((float)others))), ...);
+  return p;
+}
 
 //// vector.converted.bf16 needs bf16; to_f32.bf16; to_bf16
 INLINE vec<float> to_f32(bf16_vec x) { return (vec<float>)(convert<unsigned>(x.bits) << 16); }
@@ -60,17 +77,21 @@ INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f1
 #endif
 
 //// vector.builtin
-#define BUILTIN(F) INLINE vec<float> F(vec<float> x) PER_ELEMENT(__builtin_##F)
-BUILTIN(sqrtf) BUILTIN(fabsf) BUILTIN(floorf) BUILTIN(ceilf) BUILTIN(truncf) BUILTIN(rintf)
+#ifdef AVX512
+INLINE vec<float> sqrtf(vec<float> x) { return __builtin_ia32_sqrtps512_mask(x, x, -1, 4); }
+#define ROUNDED(F, mode) INLINE vec<float> F(vec<float> x) { return __builtin_ia32_rndscaleps_mask(x, mode, x, -1, 4); }
+#elif defined(AVX)
+INLINE vec<float> sqrtf(vec<float> x) { return __builtin_ia32_sqrtps256(x); }
+#define ROUNDED(F, mode) INLINE vec<float> F(vec<float> x) { return __builtin_ia32_roundps256(x, mode); }
+#else
+INLINE vec<float> sqrtf(vec<float> x) PER_ELEMENT(__builtin_sqrtf)
+#define ROUNDED(F, mode) INLINE vec<float> F(vec<float> x) PER_ELEMENT(__builtin_##F)
+#endif
+ROUNDED(rintf, 8) ROUNDED(floorf, 9) ROUNDED(ceilf, 10) ROUNDED(truncf, 11)
+INLINE vec<float> fabsf(vec<float> x) { return (vec<float>)((mask)x & 0x7fffffff); }
 INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 
 //// vector.exponential needs vector.fused; vector.builtin
-// A polynomial of x, by its coefficients, the highest first.
-template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
-  auto p = all(first);
-  ((p = fused(p, x, all((float)others))), ...);
-  return p;
-}
 // Within [least, most]; NaN stays NaN.
 INLINE vec<float> clamped(vec<float> x, float least, float most) { return smaller(all(most), larger(all(least), x)); }
 // m * 2^n for whole n from -252 to 254, also where that is a denormal number; below these 0, which is not multiplied out:
@@ -110,24 +131,23 @@ INLINE vec<float> expm1f(vec<float> x) {
 //// vector.logf needs vector.fused
 // The logarithm of x to base 2 or e, or that of 1 + x: of (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2).
 enum Logarithm { to_base_2, natural, of_1_more };
-template <Logarithm kind> INLINE float log_of(float x) {
-  const float u = kind == of_1_more ? 1.0f + x : x, lost = kind == of_1_more ? (x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u : 0.0f;
-  const bool tiny = u < 1.17549435e-38f;
-  const int bits = __float_as_int(tiny ? u * 8388608.0f : u), n = (bits - 0x3f3504f3) >> 23;
-  const float e = (float)n - (tiny ? 23.0f : 0.0f), f = __int_as_float(bits - (n << 23)) - 1.0f, s = f * f;
-  float p = fused(-0.07859598f, f, 0.12881635f);  // (log(1 + f) - f + f^2 / 2) / f^3
-  p = fused(p, f, -0.13128753f), p = fused(p, f, 0.14181194f), p = fused(p, f, -0.16624555f);
-  p = fused(p, f, 0.20002286f), p = fused(p, f, -0.2500081f), p = fused(p, f, 0.33333316f);
-  const float rest = fused(s, -0.5f, s * f * p);
-  float r = kind == to_base_2 ? e + fused(f, 1.4423828125f, fused(f, 0.0003122284f, rest * 1.442695041f))
-                              : fused(e, 0.693359375f, fused(e, -0.00021219444f, rest + lost) + f);
-  r = x == __builtin_inff() || kind == of_1_more && x == 0.0f ? x : r;
-  r = u == 0.0f ? -__builtin_inff() : r;
-  return u < 0.0f || x != x ? __builtin_nanf("") : r;
+template <Logarithm kind> INLINE vec<float> log_of(vec<float> x) {
+  const vec<float> u = kind == of_1_more ? 1.0f + x : x;
+  const vec<float> lost = kind == of_1_more ? choose(x < 1.0f, x - (u - 1.0f), 1.0f - (u - x)) / u : all(0.0f);
+  const mask tiny = u < 1.17549435e-38f, bits = (mask)choose(tiny, u * 8388608.0f, u), n = (bits - 0x3f3504f3) >> 23;
+  const vec<float> e = convert<float>(n) - choose(tiny, all(23.0f), all(0.0f)), f = (vec<float>)(bits - (n << 23)) - 1.0f;
+  const vec<float> s = f * f, p = polynomial(f, -0.07859598f, 0.12881635f, -0.13128753f, 0.14181194f, -0.16624555f,
+      0.20002286f, -0.2500081f, 0.33333316f);  // (log(1 + f) - f + f^2 / 2) / f^3
+  const vec<float> rest = fused(s, -0.5f, s * f * p);
+  const vec<float> r = kind == to_base_2 ? e + fused(f, 1.4423828125f, fused(f, 0.0003122284f, rest * 1.442695041f))
+                                         : fused(e, 0.693359375f, fused(e, -0.00021219444f, rest + lost) + f);
+  const mask same = kind == of_1_more ? (x == __builtin_inff()) | (x == 0.0f) : x == __builtin_inff();
+  const vec<float> of_positive = choose(u == 0.0f, all(-__builtin_inff()), choose(same, x, r));
+  return choose((u < 0.0f) | (x != x), all(__builtin_nanf("")), of_positive);
 }
-INLINE vec<float> logf(vec<float> x) PER_ELEMENT(log_of<natural>)
-INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log_of<to_base_2>)
-INLINE vec<float> log1pf(vec<float> x) PER_ELEMENT(log_of<of_1_more>)
+INLINE vec<float> logf(vec<float> x) { return log_of<natural>(x); }
+INLINE vec<float> log2f(vec<float> x) { return log_of<to_base_2>(x); }
+INLINE vec<float> log1pf(vec<float> x) { return log_of<of_1_more>(x); }
 
 //// vector.tanhf needs vector.expf
 INLINE vec<float> tanhf(vec<float> x) {
@@ -148,33 +168,32 @@ INLINE vec<float> erff(vec<float> x) {
   return with_sign(a < 0.92f ? near : far, x);
 }
 
-//// vector.turn needs vector.fused
+//// vector.turn needs vector.fused; vector.builtin
 // sin(x + quarters * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
-template <int quarters> INLINE float turned(float x) {
-  const float k = __builtin_rintf(x * 0.636619772f);
+template <int quarters> INLINE vec<float> turned(vec<float> x) {
+  const auto k = rintf(x * 0.636619772f);
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  const float far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
-  const float rounded = 2.0f * __builtin_fabsf(r) > __builtin_fabsf(far) ? fused(k, 4.371139e-08f, far - r) : 0.0f;
-  const float low = fused(k, 1.7151245e-15f, rounded);
+  const auto far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
+  const auto rounded = choose(2.0f * fabsf(r) > fabsf(far), fused(k, 4.371139e-08f, far - r), all(0.0f));
+  const auto low = fused(k, 1.7151245e-15f, rounded);
 #else  // a product that is rounded leaves nothing of x: the first 33 bits of pi / 2 times k are exact in double
-  const double whole = (x - k * 1.5707963267341256) - k * 6.077100506506192e-11;
-  const float r = (float)whole, low = (float)(whole - r);
+  const auto turns = convert<double>(k);
+  const auto whole = (convert<double>(x) - turns * 1.5707963267341256) - turns * 6.077100506506192e-11;
+  const auto r = convert<float>(whole), low = convert<float>(whole - convert<double>(r));
 #endif
-  const float t = r * r;
-  float s = fused(-0.00019516978f, t, 0.008332176f);
-  s = r + fused(fused(s, t, -0.16666655f) * t, r, low);
-  float c = fused(2.4438092e-05f, t, -0.0013887364f);
-  c = fused(fused(c, t, 0.041666646f), t, -0.5f), c = 1.0f + fused(c, t, -low * r);
-  const int n = (int)k + quarters;
-  const float v = n & 1 ? c : s;
-  return n & 2 ? -v : v;
+  const auto t = r * r;
+  const auto s = r + fused(polynomial(t, -0.00019516978f, 0.008332176f, -0.16666655f) * t, r, low);
+  const auto c = 1.0f + fused(polynomial(t, 2.4438092e-05f, -0.0013887364f, 0.041666646f, -0.5f), t, -low * r);
+  const auto n = convert<int>(k) + quarters;
+  const auto v = choose((n & 1) != 0, c, s);
+  return choose((n & 2) != 0, -v, v);
 }
 // The same of a vector, or `far` of each element where one is too large.
 template <int quarters> INLINE vec<float> all_turned(vec<float> x, float (*far)(float)) {
   bool large = false;
   PER_LANE large |= !(__builtin_fabsf(x[l]) < 4096.0f);
   if (large) return each<float>([&](int l) { return far(x[l]); });
-  PER_ELEMENT(turned<quarters>)
+  return turned<quarters>(x);
 }
 INLINE vec<float> sinf(vec<float> x) { return all_turned<0>(x, sinf); }
 INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
