@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import i1
@@ -44,6 +45,7 @@ class VectorWriter(Writer):
 
     def __init__(self, func: kernel.FuncOp) -> None:
         super().__init__(func)
+        self.scalars = replace(self.scalars, exact=True)
         self.locals: dict[SSAValue, Lanes] = {}
         self.ends = Ends()
         self.prefetched: set[LoadOp] = set()

@@ -210,9 +210,9 @@ def call(name: str, operands: Sequence[Expr]) -> Expr:
     return Expr(f"{name}({', '.join(o.text for o in operands)})")
 
 
-def _narrowed(a: Expr, c: str) -> Expr:
-    """C++ computes small integers in `int`: back to their own width."""
-    return Expr(f"({c}){a.at(UNARY)}", UNARY) if c in NARROW else a
+def _narrowed(a: Expr, c: str, name: str = "") -> Expr:
+    """Returns `a` in the type `c`: C++ computes small integers in `int`, and an unsigned operation as unsigned."""
+    return Expr(f"({c}){a.at(UNARY)}", UNARY) if c in NARROW or name in UNSIGNED else a
 
 
 def _unsigned(c: str) -> str:
@@ -222,11 +222,13 @@ def _unsigned(c: str) -> str:
 @dataclass(frozen=True)
 class Scalars:
     """Prints payload operations of one kernel, for operands that are scalars already: `index` is the C++ type of
-    indices, `use` is called with the key of every helper that an expression calls."""
+    indices, `use` is called with the key of every helper that an expression calls. With `exact` an expression has the
+    C++ type of its type in the IR, as where the type of a variable is that of its expression."""
 
     index: str
     use: Callable[[str], None]
     ranges: Ranges
+    exact: bool = False
 
     def print(self, op: Operation, operands: Sequence[Expr]) -> Expr:
         """The C++ of an operation with one result. Raises CompileError for one that has no C++."""
@@ -290,9 +292,8 @@ class Scalars:
             return _narrowed(infix(a, operator.symbol, b, operator.level), c)
         wide = _unsigned(c) if name in UNSIGNED else "int" if c in NARROW else ""
         wide = "long long" if not wide and is_index and c == "long long" else wide  # a literal is an int
-        return _narrowed(
-            call(operator.symbol, [Expr(f"({wide}){o.at(UNARY)}", UNARY) if wide else o for o in operands]), c
-        )
+        operands = [Expr(f"({wide}){o.at(UNARY)}", UNARY) if wide else o for o in operands]
+        return _narrowed(call(operator.symbol, operands), c, name if self.exact else "")
 
     def _float(self, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
         c = c_type(t)
@@ -331,20 +332,23 @@ class Scalars:
         ):
             c = _unsigned(c)
             operands = [Expr(f"({c}){o.at(UNARY)}", UNARY) for o in operands]
+        name = op.name if c != narrow and self.exact else ""
         if operator.level == SHIFT:
             total = 0 <= least and most < (64 if "long" in c else 32) and (operator.symbol == ">>" or natural)
         else:
             total = least > 0 or most < -1
         if total:
-            return _narrowed(infix(operands[0], operator.symbol, operands[1], operator.level), narrow)
+            return _narrowed(infix(operands[0], operator.symbol, operands[1], operator.level), narrow, name)
         kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
-        return _narrowed(self._helper(operator.helper, operands, kind), narrow)
+        if c == narrow:
+            operands = [self._as_index(o, op.results[0].type) for o in operands]
+        return _narrowed(self._helper(operator.helper, operands, kind), narrow, name)
 
     def cast(self, a: Expr, source: Attribute, target: Attribute) -> Expr:
         """`a` converted as `payload.cast` does."""
         c_source, c_target = c_type(source, self.index), c_type(target, self.index)
         if c_source == c_target:
-            return a
+            return a if source == target else self._as_index(a, source)
         if c_source in STRUCTS:
             self.use(f"to_f32.{c_source}")
             a, c_source = call("to_f32", [a]), "float"
@@ -355,6 +359,12 @@ class Scalars:
         if c_target == "bool":
             return Expr(f"{a.at(ADD)} != 0", EQUALITY)
         return Expr(f"({c_target}){a.at(UNARY)}", UNARY)
+
+    def _as_index(self, a: Expr, t: Attribute) -> Expr:
+        """`a` in the type `t`. An index of 64 bits may be printed as an int: a literal, or the counter of a loop. An
+        overloaded function does not take it for a long long."""
+        wide = self.exact and isinstance(element_type(t), IndexType) and self.index == "long long"
+        return Expr(f"(long long){a.at(UNARY)}", UNARY) if wide else a
 
     def _bitcast(self, a: Expr, s: Attribute, t: Attribute) -> Expr | None:
         names = c_type(s), c_type(t)
