@@ -304,7 +304,8 @@ class Builder:
         return self.map(x, [AffineExpr.dimension(d) for d in at], shape)
 
     def reduce(self, kind: str, x: SSAValue, over: Sequence[int]) -> SSAValue:
-        """Reduce over the dimensions `over`; over none it is `x`."""
+        """Reduce over the dimensions `over`; over none it is `x`. The sum of truth values is true if one of them is."""
+        kind = "or" if kind == "add" and element_type(x.type) == i1 else kind
         return self.insert(tensor.ReduceOp(kind, x, over)) if over else x
 
     def scan(self, kind: str, x: SSAValue, dim: int) -> SSAValue:
