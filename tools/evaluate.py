@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import math
 import re
 import sys
@@ -52,7 +53,10 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
     `torch`, `nn`, `F` and `math` are in scope. Random inputs follow torch's seed. Raises PythonError with the place in
     the code.
     """
-    tree = _parse(code.strip() if file == EXPRESSION else code, file)
+    code = code.strip() if file == EXPRESSION else code
+    tree = _parse(code, file)
+    if file == EXPRESSION:  # so that errors have the text of the call
+        linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         line = tree.body[-1].lineno if tree.body else 1
         raise PythonError("the last statement is not an expression to compile", location=f"{file}:{line}")

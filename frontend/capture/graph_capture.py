@@ -112,6 +112,8 @@ def import_graph(
     importer = GraphImporter(place, fallback, sizes, graph.nodes, calls)
     importer.declare([(b.name, node) for b, node in arguments])
     importer.run(graph.nodes)
+    tensors = [node.meta.get("val") for _, node in arguments] + [torch.empty(0)] * (not arguments)
+    devices = {t.device.type for t in tensors if isinstance(t, torch.Tensor)}
 
     def output(leaf: Any, x: Lies | None) -> Output:
         if x is not None and x.source:
@@ -122,6 +124,9 @@ def import_graph(
         if not isinstance(leaf.meta.get("val"), torch.Tensor):
             error = UnsupportedError("a result that is a number and varies is not supported", kind="dynamic-sizes")
             raise blame(error, leaf, place)
+        if (device := leaf.meta["val"].device.type) not in devices:
+            reason = f"a result is on the device {device}, but the arguments are on {' and '.join(sorted(devices))}"
+            raise blame(UnsupportedError(reason, kind="devices-and-types", remedy=_DEVICE), leaf, place)
         owner = leaf if x is None else found[x.shares][0]
         argument = importer.argument_index(owner.name)
         if argument is not None:  # with a place PyTorch left out what made a copy of it
@@ -139,6 +144,9 @@ def import_graph(
     captured = _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten)
     names = {node.name: layout for node, layout in addressed.items()}
     return replace(captured, layouts={i: names[n.name] for i, (_, n) in enumerate(arguments) if n.name in names})
+
+
+_DEVICE = "move the arguments, or the result after the call (x.to(...))"
 
 
 def _finish(

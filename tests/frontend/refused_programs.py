@@ -337,6 +337,11 @@ def two_devices(x, v):
     return x + v  # here
 
 
+@refused("x.to('cuda:0')", "device cuda", remedy="move the arguments")
+def moved_inside(x):
+    return x.to("cuda:0")  # here
+
+
 @refused("uint16", remedy="x.to(", args=(torch.ones(4, dtype=torch.uint16),))
 def type_of_an_argument(x):
     return x.reshape(-1)
