@@ -115,6 +115,8 @@ def _scalars() -> list[HelperUnit]:
         units += [_each(f"{name}{n}", f"f{n}", f"{name}{n}()", f"f{n}") for n in (32, 64)]
     for name in ("max_nan", "min_nan"):
         units += [_each(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d) for d in ("f32", "f64")]
+    for d in ("f32", "f64"):
+        units.append(_each(f"log_add_exp.{C_TYPES[d]}", d, "log_add_exp(a[i], b[i])", d, d, exact=False))
     for name in ("int_div", "int_rem", "shift_left", "shift_right"):
         for d in ("i32", "i64"):
             c = C_TYPES[d]

@@ -492,8 +492,9 @@ INLINE vec<float> log_add_exp(vec<float> a, vec<float> b) {
 
 //// vector.scan
 // An inclusive scan along lanes, or down columns, `inner` of which lie side by side; a register at a time. Sums of the row
-// so far are apart from the value that the row starts with: a long chain of tiles rounds less often.
-template <class T, int inner> struct Scan {
+// so far are apart from the value that the row starts with: a long chain of tiles rounds less often. With `short_row` the
+// registers are several rows of that length.
+template <class T, int inner, int short_row = 0> struct Scan {
   typedef in_one<T> part;
   typedef typename Int<sizeof(T)>::type word;
   static constexpr int n = sizeof(part) / sizeof(T);
@@ -524,17 +525,20 @@ template <class T, int inner> struct Scan {
 #pragma GCC unroll 4
     for (int k = 0; k < lanes; k += n) {
       auto p = load_as<part>(&x[k]);
+      const part none = neutral - part{};
+      if (short_row && (i + k) % (short_row ? short_row : 1) == 0)
+        for (auto& s : sums) s = none;
       if constexpr (inner >= n) {
         const int at = (i + k) % inner / n;
         sums[at] = joined(sums[at], p);
         p = joined(before[at], sums[at]);
       } else {
-        const part none = neutral - part{};
+        constexpr int row = short_row && short_row < n ? short_row : n;
 #pragma GCC unroll 4
-        for (int apart = inner; apart < n; apart *= 2)
-          p = joined(moved_lanes(none, p, [=](int l) { return l < apart ? l : n + l - apart; }), p);
-        p = joined(sums[0], p);
-        sums[0] = moved_lanes(p, p, [](int l) { return n - inner + l % inner; });
+        for (int apart = inner; apart < row; apart *= 2)
+          p = joined(moved_lanes(none, p, [=](int l) { return l % row < apart ? l : n + l - apart; }), p);
+        if constexpr (row == n) p = joined(sums[0], p);
+        if constexpr (row == n) sums[0] = moved_lanes(p, p, [](int l) { return n - inner + l % inner; });
         p = joined(before[0], p);
       }
       store_as(&x[k], p);

@@ -193,7 +193,7 @@ class VectorStatements(Statements):
         writer = self.writer
         scanned = [op for op in group.ops if isinstance(op, ScanRegistersOp)]
         walk = row_of_scan(scanned[0]) if scanned else None
-        self.row = row = (row_of(folds[0]) if folds else None) or (walk[0] if walk else group.size)
+        self.row = row = (row_of(folds[0]) if folds else None) or (walk.row if walk else group.size)
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         scans = {op: RowScan(self, op) for op in scanned}

@@ -144,7 +144,7 @@ def _walk(op: Walk) -> object:
     """Equal for operations that one loop computes."""
     if isinstance(op, kernel.ScanRegistersOp):
         found = row_of_scan(op)
-        return None if found is None else ("scan", found[0])
+        return None if found is None else ("scan", found.row)
     return row_of(op), columns_of(op)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xdsl.dialects.builtin import i1
 
@@ -21,14 +21,26 @@ if TYPE_CHECKING:
     from .groups import VectorStatements
 
 
-def row_of_scan(op: ScanRegistersOp) -> tuple[int, int] | None:
-    """Returns the registers of a row, and how many neighbours in it are in different scans; None if the bits of the
-    scan have gaps, a row is shorter than a vector, or no vector instruction combines two elements."""
-    bits = [*op.bits.get_values()]
-    if not bits or bits != [*range(bits[0], bits[-1] + 1)] or element_type(op.source.type) == i1:
+class ScanLoop(NamedTuple):
+    """Loop of a scan over `row` registers, of which `inner` neighbours are in different scans. `short`: registers of a
+    row, where the loop takes several rows that are shorter than a vector; else 0."""
+
+    row: int
+    inner: int
+    short: int = 0
+
+
+def row_of_scan(op: ScanRegistersOp) -> ScanLoop | None:
+    """Returns the loop of a scan; None if the bits of the scan have gaps, if no vector instruction combines two
+    elements, or if rows are shorter than a vector and start with other values than the identity."""
+    bits, size = [*op.bits.get_values()], registers(op.source)
+    if not bits or bits != [*range(bits[0], bits[-1] + 1)] or element_type(op.source.type) == i1 or not combining(op):
         return None
-    row = 2 << bits[-1]
-    return (row, 1 << bits[0]) if row >= MAX_LANES and combining(op) is not None else None
+    row, inner = 2 << bits[-1], 1 << bits[0]
+    if row >= MAX_LANES:
+        return ScanLoop(row, inner)
+    alone = constant_of(op.init) == identity(op.kind.data, element_type(op.source.type)) and not op.carry.uses
+    return ScanLoop(size, inner, row) if alone and size >= MAX_LANES else None
 
 
 class RowScan:
@@ -41,7 +53,7 @@ class RowScan:
             self.writer.use(helper)
         found = row_of_scan(op)
         assert found is not None
-        self.row, self.inner = found
+        self.row, self.inner, self.short = found
         self.several = registers(op.carry) > 1
         self.carry = self.writer.declare(op.carry) if self.several and op.carry.uses else None
         self.name = self.writer.names.mint(hint_of(op.result))
@@ -59,7 +71,8 @@ class RowScan:
         writer, op = self.writer, self.op
         same = constant_of(op.init) is not None or not self.several
         start = writer.read(op.init, 0 if same else self._at("l")).text
-        writer.line(f"Scan<{self.element}, {self.inner}> {self.name};")
+        short = f", {self.short}" if self.short else ""
+        writer.line(f"Scan<{self.element}, {self.inner}{short}> {self.name};")
         writer.line(f"{self.name}.start_row([&](int l) {{ return ({self.element}){start}; }}, {self.neutral});")
 
     def next(self, source: str) -> str:

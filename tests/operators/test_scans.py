@@ -74,6 +74,7 @@ def test_every_dimension(executor: str) -> None:
             *(x.cumsum(d) for d in range(3)),
             y.cumsum(0),
             y.cumsum(1),
+            y[:, :2].cummin(1).indices,
             y[:, :2].cumsum(0),
             y.t().cummax(1).values,
             a[:, ::2].cumsum(1),
