@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import decode
 import torch
 from cases import DTYPES, SUITES, Case, Group, cases
 from journal import Journal
@@ -115,6 +114,8 @@ def main(
         rows.append(row_of(case, journal.run(case.key, one), commit))
         click.echo(line(rows[-1]))
     if device == "cpu" and not (predicts or check):
+        import decode  # which needs transformers
+
         for name in [n for n in decode.MODELS if "decode" in (suites or ALL) and only in f"decode: {Path(n).stem}"]:
             case = Case("decode", Group(""), Path(name).stem, "bf16")
             rows.append(row_of(case, journal.run(case.key, partial(decode.measure, name)), commit))
