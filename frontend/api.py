@@ -29,6 +29,7 @@ from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
 from .module_attributes import attribute
+from .module_state import ModuleState
 from .repeated_calls import RepeatedCalls, unlike
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class CompiledFunction:
         self._executor: Executor | None = None
         self._module: torch.nn.Module | None = None
         self._training = False
+        self._state: ModuleState | None = None
         self._forget_calls()
 
     @property
@@ -75,6 +77,8 @@ class CompiledFunction:
         try:
             if _is_any_autocast_enabled() or self._autocast:
                 check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
+            if self._state is not None and not self._state.is_current():
+                self._follow(self._state.renewed(self.captured))
             result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
             return self._call(args, kwargs) if result is NotImplemented else result
         except DeplodockError as error:
@@ -83,6 +87,8 @@ class CompiledFunction:
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call that is unlike those before."""
         captured, executor = self.captured, self.executor
+        if self._state is not None:
+            self._state.check()
         tensors = captured.bind(args, kwargs)
         refuse_transforms(tensors)
         results = executor.run(tensors)
@@ -94,6 +100,12 @@ class CompiledFunction:
             if self._calls is not None:
                 self._calls.remember(tensors, results, result)
         return result
+
+    def _follow(self, captured: CapturedProgram) -> None:
+        """Take the tensors of a program as those that the module has."""
+        self.captured = captured
+        self._state = None if self._module is None else ModuleState(self._module, captured.bindings)
+        self._forget_calls()
 
     def _forget_calls(self) -> None:
         self._calls: RepeatedCalls | None = None
@@ -114,8 +126,7 @@ class CompiledFunction:
         other.__dict__.update(self.__dict__)
         other._module = copy.deepcopy(self._module, memo)
         bindings = tuple(replace(b, tensor=copy.deepcopy(b.tensor, memo)) for b in self.captured.bindings)
-        other.captured = replace(self.captured, bindings=bindings)
-        other._forget_calls()
+        other._follow(replace(self.captured, bindings=bindings))
         return other
 
     def __getattr__(self, name: str) -> Any:
@@ -252,6 +263,7 @@ def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -
     compiled.check()  # what is refused is refused here, not at the first call
     if isinstance(module, torch.nn.Module):
         compiled._module, compiled._training = module, module.training
+        compiled._follow(captured)
     return compiled
 
 
