@@ -117,6 +117,12 @@ RULES = (
         "pass it as an argument, or register it (self.register_buffer)",
     ),
     Rule(
+        "size_bytes_is_heap_allocated",
+        "mutation-and-aliasing",
+        "two arguments share memory, and one of them is changed in place",
+        "pass a copy of one (x.clone()), or pass their common tensor and make the views inside",
+    ),
+    Rule(
         "fake tensor in the exported program constant",
         "mutation-and-aliasing",
         "a tensor is changed behind autograd (x.data, x.set_), which cannot be captured",

@@ -107,3 +107,11 @@ def test_every_chain(request: pytest.FixtureRequest) -> None:
         except CompileError as error:
             wrong += [] if is_refused(case) else [f"{case}: {error}"]
     assert wrong == []
+
+
+def test_arguments_that_share_memory_are_refused_in_words() -> None:
+    t = torch.arange(24.0).reshape(4, 6)
+    with pytest.raises(
+        CompileError, match="two arguments share memory, and one of them is changed in place; pass a copy"
+    ):
+        deplodock.compile(lambda t, a: (t.add_(100), a[0])[1], (t, t[1:]), **ON_REFERENCE)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.errors import CaptureError
+from deplodock.errors import CaptureError, UnsupportedError
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
 
@@ -83,3 +83,8 @@ def test_other_sizes_below(executor: str, dtype: torch.dtype) -> None:
     x = torch.arange(8.0).reshape(2, 4)
     compiled = deplodock.compile(lambda x: x.view(dtype) * 2, (x,), executor=executor)
     assert torch.equal(compiled(x), x.view(dtype) * 2)
+
+
+def test_bits_of_complex_numbers_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="complex numbers are not supported"):
+        deplodock.compile(lambda x: x.view(torch.int64) + 1, (torch.zeros(3, dtype=torch.complex64),))

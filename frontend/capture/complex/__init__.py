@@ -137,7 +137,7 @@ Rule = Callable[[Call, dict[str, Any]], Any]
 
 
 def _rule(node: Node) -> Rule | None:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target is torch.ops.aten.view.dtype:
         return None
     name = node.target._schema.name.partition("::")[2]
     if name in _OF_ONE:
