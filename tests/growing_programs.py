@@ -446,3 +446,15 @@ def casts_between(n: int) -> Program:
         return x
 
     return run, (_rows(64),)
+
+
+@kind
+def unrolled_scan(n: int) -> Program:
+    def run(x: Tensor, decay: Tensor, drive: Tensor, read: Tensor) -> Tensor:
+        state, found = torch.zeros(2, 16, 4), []
+        for t in range(n):
+            state = decay[:, :, t] * state + drive[:, :, t] * x[:, :, t, None]
+            found.append(torch.matmul(state, read[:, t, :, None])[..., 0])
+        return torch.stack(found, -1)
+
+    return run, (_rows(2, 16, n), _rows(2, 16, n, 4), _rows(2, 16, n, 4), _rows(2, n, 4))

@@ -233,6 +233,8 @@ class Search:
         """Kept candidate -> the kept candidates that its kernel reads."""
         self.readers: dict[int, set[int]] = {}
         """Kept candidate -> those whose kernels read it."""
+        self.room = LARGEST
+        """Values that the kernels may compute together in addition to what they compute now."""
 
     def _read(self, function: func.FuncOp) -> None:
         """Find out from which candidates every value is computed."""
@@ -255,6 +257,7 @@ class Search:
         self.inlined = dict.fromkeys(range(len(self.values)), 0)
         self.sources = {v: set(read) for v, read in self.inputs.items()}
         self.readers = {v: set(users) for v, users in self.users.items()}
+        self.room = LARGEST
         for value in without:
             if self._gain(value) < inf and self._legal(value):
                 self._stop_keeping(value)
@@ -327,8 +330,16 @@ class Search:
         return excess, largest
 
     def _legal(self, value: int) -> bool:
-        """Whether each kernel that reads `value` may compute it."""
-        return all(self.may_be_one(*key) for key in self._kernels_without(value))
+        """Returns true if each kernel that reads `value` may compute it, and the kernels together do not become longer
+        than those of the unfused program and one more. Otherwise every step of an unrolled recurrence would compute
+        all steps before it."""
+        return self._longer(value) <= self.room and all(self.may_be_one(*key) for key in self._kernels_without(value))
+
+    def _longer(self, value: int) -> int:
+        """Returns how many values more the kernels compute together if `value` is no longer kept."""
+        readers = self._kernels_without(value)
+        more = sum(self.cost(r, inlined)[1] - self.cost(r, self.inlined[r])[1] for r, inlined in readers)
+        return more - self.cost(value, self.inlined[value])[1]
 
     def _step(self, value: int) -> tuple[float, int, int]:
         """No longer keeping `value`, as it is ranked: by what it gains, to the picosecond; of equal ones the one that
@@ -338,6 +349,7 @@ class Search:
 
     def _stop_keeping(self, value: int) -> list[int]:
         """Let all kernels that read `value` compute it; gives them in program order."""
+        self.room -= self._longer(value)
         for r, inlined in self._kernels_without(value):
             self.inlined[r] = inlined
         del self.inlined[value]

@@ -80,6 +80,7 @@ LONG = {
     "unequal_transformer_blocks",
     "unrolled_gru_cells",
     "unrolled_lstm_cells",
+    "unrolled_scan",
 }
 """Kinds whose kernels reach their bound late, so that measuring takes 5 seconds and more: with `--growth all`."""
 
@@ -159,6 +160,16 @@ def test_work_within_a_limit_of_memory() -> None:
     small, large = (measured("crossed_values", size, 0) for size in (128, 256))
     steep = {name: round(e, 2) for name, e in exponents(small, large).items() if e > EXPONENT}
     assert not steep
+
+
+def test_kernels_of_a_scan_grow_with_its_steps() -> None:
+    """No step computes all steps before it again, once kernels have reached their size."""
+    sizes = list[int]()
+    for steps in (16, 32):
+        function, args = KINDS["unrolled_scan"](steps)
+        module = Compilation(capture(function, args).module, target="cpu", record="none").at("loop")
+        sizes.append(sum(1 for _ in module.walk()))
+    assert sizes[1] <= 2**EXPONENT * sizes[0]
 
 
 def test_quadratic_work_is_seen() -> None:
