@@ -220,8 +220,9 @@ And where PyTorch is not taken as the judge:
 - A common factor of all terms of a sum, as the inverse sum of softmax, is applied after the sum: the result is infinite
   where the sum without the factor is beyond the range, and where the factor is infinite and PyTorch's terms cancel to
   NaN. PyTorch's fused attention divides after the sum, too.
-- Attention with `is_causal`: scores of later keys are replaced, as in PyTorch's fused kernels, so their NaN does not
-  show; unfused ones add -infinity, and it shows. Chunks that a comparison of positions masks as a whole are not read.
+- Attention adds -infinity to scores that a mask hides, as PyTorch does on the CPU, so their NaN shows, and an infinity
+  becomes NaN. With `is_causal` scores of later keys are replaced, as in PyTorch's fused kernels, and no NaN shows.
+  Chunks that a comparison of positions masks as a whole are not read.
 - `multi_margin_loss`: NaN in a row is NaN in its loss, as in PyTorch's decomposition; its kernels leave such terms out.
 - An index outside of its dimension reads zero and writes nothing, where PyTorch raises (on CUDA it stops the device). A
   program compiled with `checked` stops as well; an index that is a constant is refused in every program.

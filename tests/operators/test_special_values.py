@@ -173,6 +173,9 @@ PAIRS: dict[str, Operator] = {
     "attention, query": lambda x, y: attention(x[:, None], y[None, :5], y[None, :5], None),
     "attention, key": lambda x, y: attention(y[:, None], torch.stack([x, y], 1), torch.stack([y, y], 1), None),
     "attention, value": lambda x, y: attention(y[:, None], torch.stack([y, y], 1), torch.stack([x, y], 1), None),
+    "attention, hidden keys": lambda x, y: attention(
+        y[:, None], torch.stack([x, y, x], 1), torch.stack([y, x, y], 1), (y[:, :3] > 0)[:, None]
+    ),
     "attention, mask": lambda x, y: attention(y[:, None], y[None, :7], y[None, :7], x[:, None]),
     "eager attention": lambda x, y: (y[:, None] @ y[:7].t() * 0.3 + x[:, None]).softmax(-1) @ y[:7],
     "where and softmax": lambda x, y: torch.where(y > 0, y, x).softmax(-1),
@@ -208,7 +211,7 @@ PRODUCTS = [
     "linear",
     "cosine_similarity",
     "pairwise_distance",
-    *(f"attention, {x}" for x in ("query", "key", "value")),
+    *(f"attention, {x}" for x in ("query", "key", "value", "hidden keys")),
 ]
 LEFT_OUT: dict[str, Callable[..., Tensor]] = {
     # Another order of the terms is beyond the range elsewhere. Of variances and their like see docs/coverage.md.

@@ -21,7 +21,9 @@ from .random import dropped
 from .registry import decomposes
 
 
-def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue, SSAValue, SSAValue]:
+def shifted_exp(
+    b: Builder, x: SSAValue, over: Sequence[int], *, may_hide: bool = False
+) -> tuple[SSAValue, SSAValue, SSAValue]:
     """Computes exp(x - max(x)).
 
     The exponential of f32 is the power of two of (x - max(x)) * log2(e). It may be approximate (`afn`): the largest one
@@ -33,18 +35,22 @@ def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue,
         b: the builder of the operator.
         x: the exponents.
         over: the dimensions of the maximum and of the sum.
+        may_hide: exponentials are 0 where the maximum is -infinity, in place of NaN.
 
     Returns:
         The exponentials, their sum, and the maximum.
     """
-    if element_type(x.type) != f32:
-        highest = b.reduce("max", x, over)
-        e = b.exp(b.sub(x, b.keep(highest, over, extents_of(x.type))))
-        return e, b.reduce("add", e, over), highest
-    y, factor = _without_factor(b, x)
-    highest = b.reduce("max", y, over)
-    power = b.scaled(b.sub(y, b.keep(highest, over, extents_of(x.type))), factor * log2(exp(1)))
-    e = b.insert(math.Exp2Op(power, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))))
+    wide = element_type(x.type) != f32
+    y, factor = (x, 1.0) if wide else _without_factor(b, x)
+    highest = frame = b.reduce("max", y, over)
+    if may_hide:
+        frame = b.select(b.cmp("eq", highest, float("-inf")), b.like(highest, 0), highest)
+    difference = b.sub(y, b.keep(frame, over, extents_of(x.type)))
+    if wide:
+        e = b.exp(difference)
+    else:
+        power = b.scaled(difference, factor * log2(exp(1)))
+        e = b.insert(math.Exp2Op(power, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))))
     return e, b.reduce("add", e, over), b.scaled(highest, factor)
 
 
@@ -115,9 +121,9 @@ def scaled_dot_product_attention(
     q, k, v = (_with_heads(b, x, group) for x, group in zip((q, k, v), (1, *groups), strict=True))
     leading = {x: range(n - len(extents_of(x.type)) + 2, n) for x in (q, k, v)}
     scores = contract(b, q, [*leading[q], n, n + 2], k, [*leading[k], n + 1, n + 2], scores_space, 1)
-    scores = b.scaled(scores, 1 / sqrt(depth) if scale is None else scale) if depth or scale is not None else scores
-    scores = _masked(b, scores, attn_mask, is_causal)
-    p, total, highest = shifted_exp(b, scores, [n + 1])
+    factor = scale if scale is not None else 1 / sqrt(depth) if depth else 1.0
+    scores = _masked(b, scores, factor, attn_mask, is_causal)
+    p, total, _ = shifted_exp(b, scores, [n + 1], may_hide=attn_mask is not None)
     if dropout_p != 0:
         p, _ = dropped(b, p, dropout_p, generator)
     if b.result_element != element:
@@ -125,13 +131,11 @@ def scaled_dot_product_attention(
         p = b.cast(b.insert(payload.CastOp(p, b.result_element, reassoc=True)), element)
     space = [*batch, rows, width, keys]
     o = contract(b, p, [*range(n + 1), n + 2], v, [*leading[v], n + 2, n + 1], space, 1)
-    # Normalised after the product, and the sum may run online. It is at least 1, or there is nothing to normalise.
-    o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)), permit=FastMathFlag.ALLOW_RECIP)
-    if attn_mask is None and least(keys) > 0:
-        return o
-    # PyTorch gives 0, not NaN, for a row of which no key may be seen, or where there is none.
-    hidden = b.cmp("eq", highest, float("-inf"))
-    return b.select(b.keep(hidden, [n + 1], extents_of(o.type)), b.like(o, 0), o)
+    # Normalised after the product, and the sum may run online. It is at least 1, or 0 for a row of which no key may be
+    # seen, or where there is none: PyTorch multiplies the values by weights of 0 then.
+    if attn_mask is not None or least(keys) == 0:
+        total = b.select(b.cmp("eq", total, 0), b.like(total, 1), total)
+    return b.div(o, b.keep(total, [n + 1], extents_of(o.type)), permit=FastMathFlag.ALLOW_RECIP)
 
 
 def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:
@@ -156,15 +160,19 @@ def _with_heads(b: Builder, x: SSAValue, group: int) -> SSAValue:
     return b.map(x, exprs, shape)
 
 
-def _masked(b: Builder, scores: SSAValue, mask: SSAValue | None, is_causal: bool) -> SSAValue:
+def _masked(b: Builder, scores: SSAValue, factor: float, mask: SSAValue | None, is_causal: bool) -> SSAValue:
+    """Returns the scores times the factor, masked. What a mask hides is -infinity, but NaN and infinity stay or become
+    NaN, as in PyTorch; scores of later keys are replaced (`is_causal`), as in its fused kernels."""
     shape = extents_of(scores.type)
     low = b.like(scores, float("-inf"))
     if is_causal:
         rank = len(shape)
         seen = b.cmp("le", b.iota(rank - 1, shape), b.iota(rank - 2, shape))
-        return b.select(seen, scores, low)
+        return b.select(seen, b.scaled(scores, factor), low)
     if mask is None:
-        return scores
-    if element_type(mask.type) == i1:
-        return b.select(b.broadcast(mask, shape), scores, low)
-    return b.add(scores, b.broadcast(b.cast(mask, element_type(scores.type)), shape))
+        return b.scaled(scores, factor)
+    if element_type(mask.type) != i1:
+        return b.add(b.scaled(scores, factor), b.broadcast(b.cast(mask, element_type(scores.type)), shape))
+    bias = b.select(b.broadcast(mask, shape), b.like(scores, 0), low)
+    # Before the product, where that gives the same, so that the factor can move on (`_without_factor`).
+    return b.scaled(b.add(scores, bias), factor) if factor > 0 else b.add(b.scaled(scores, factor), bias)
