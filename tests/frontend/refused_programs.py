@@ -327,11 +327,6 @@ def changes_behind_autograd(x):
     return x
 
 
-@refused("torch.as_strided(x.t().exp(), (2, 2), (1, 2))", remedy="change a copy")
-def strides(x):
-    return torch.as_strided(x.t().exp(), (2, 2), (1, 2))  # here
-
-
 @refused("x + v", "cpu and meta", remedy="move all to one device", args=(X, torch.empty(4, 4, device="meta")))
 def two_devices(x, v):
     return x + v  # here

@@ -99,7 +99,7 @@ def test_with_fallback_the_rest_is_listed_with_another_remedy() -> None:
     assert "fallback" not in str(error)
 
 
-@pytest.mark.parametrize("name", ["inverse", "one_of_many_on_a_line", "several_lines", "flexible_attention", "mask"])
+@pytest.mark.parametrize("name", ["inverse", "one_of_many_on_a_line", "several_lines", "mask"])
 def test_torch_compile_names_the_same(name: str) -> None:
     program = PROGRAMS[name]
     torch._dynamo.reset()
