@@ -38,11 +38,15 @@ from ..dtypes import STRUCTS
 from .ends import End, Limit
 from .folds import HELPERS, columns_of, combined, combiner, combining, row_of
 from .functions import FUNCTIONS, operations
+from .gathers import gathered
 from .ordering import VectorOrdering, is_same_in_lanes, lane_steps
 from .panels import SIDE_BY_SIDE, extents, is_read_by_columns, operands, packed_type
 from .scans import RowScan, row_of_scan
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Lanes, VectorWriter
+
+WIDE = ("double", "long long", "unsigned long long")
+"""C++ types of which a vector takes two registers."""
 
 UNROLLED = 64
 """Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
@@ -386,6 +390,9 @@ class VectorStatements(Statements):
         operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
             # Of truth values the greater one is -1.
+            if c_type(source, writer.index) in WIDE:
+                function = f"[](auto a, auto b) {{ return {writer.scalars.print(op, [Expr('a'), Expr('b')]).text}; }}"
+                return call("compare", [Expr(function), *whole])
             compared = writer.scalars.print(op, whole[::-1] if source == i1 else operands)
             return compared if c_type(source, writer.index) in ("float", "int") else call("as_mask", [compared])
         if isinstance(op, SelectOp):
@@ -440,6 +447,8 @@ class VectorStatements(Statements):
             return writer.lanes(result, Expr(f"load_{some}, {fill})"))
         differ = any(registers(v) > 1 for v in op.checks) or any(map(any, op.check_steps[:4]))
         same = steps is not None and not any(steps) and not differ
+        if not same and (read := gathered(writer, op, self._is_limit)) is not None:
+            return writer.lanes(result, read)
         one = loaded(writer, op, VECTOR if same else LANE)
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 

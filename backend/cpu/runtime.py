@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block
 
 from ...dialects.kernel import FuncOp, PanelFmaOp
+from ...dialects.kernel.memory import AtomicRmwOp
 from ...dialects.payload import AssertOp
 from ...dialects.shapes.ranges import trip_count
 from ...errors import ExecutionError
@@ -98,21 +99,43 @@ class _Placed:
 
 
 @dataclass(frozen=True)
+class CpuKernel:
+    """A kernel of a program.
+
+    number  position in the text
+    work    about how many elements a block computes, loads and stores
+    serial  whether its blocks run on one core, because they update the same elements
+    """
+
+    number: int
+    work: int
+    serial: bool
+
+    def is_shared(self, blocks: int) -> bool:
+        """Returns true if several cores share a launch of so many blocks."""
+        return not self.serial and blocks > 1 and blocks * self.work >= SHARED_WORK
+
+
+@dataclass(frozen=True)
 class CpuPlan:
     """What has to be known of a module at the kernel level to call its C++: the plan, whether it asserts something, and
-    for each kernel its number in the text and about how many elements a block computes. Where no size is known only at
-    a call, it may go to another process."""
+    its kernels. Where no size is known only at a call, it may go to another process."""
 
     plan: LaunchPlan
     asserts: bool
-    kernels: Mapping[str, tuple[int, int]]
+    kernels: Mapping[str, CpuKernel]
 
     @staticmethod
     def of(module: ModuleOp) -> CpuPlan:
         """That of a module."""
         names = kernel_names(module)
         functions = [op for op in module.body.ops if isinstance(op, FuncOp)]
-        kernels = {names[f.sym_name.data]: (i, _work(f.body.block)) for i, f in enumerate(functions)}
+        kernels = {
+            names[f.sym_name.data]: CpuKernel(
+                i, _work(f.body.block), any(isinstance(op, AtomicRmwOp) for op in f.walk())
+            )
+            for i, f in enumerate(functions)
+        }
         return CpuPlan(make_plan(module), any(isinstance(op, AssertOp) for op in module.walk()), kernels)
 
 
@@ -248,11 +271,11 @@ class CpuProgram:
         """Launches as `run` of the C++ reads them, where the buffers lie at `places`."""
         numbers, works, any_shared = list[int](), list[int](), False
         for launch in launches:
-            (kernel, work), blocks = self._kernels[launch.kernel], prod(launch.blocks)
-            works.append(blocks * work)
-            shared = blocks > 1 and works[-1] >= SHARED_WORK
+            kernel, blocks = self._kernels[launch.kernel], prod(launch.blocks)
+            works.append(blocks * kernel.work)
+            shared = kernel.is_shared(blocks)
             any_shared |= shared
-            numbers += [kernel, blocks, self.cores if shared else 1, len(launch.buffers)]
+            numbers += [kernel.number, blocks, self.cores if shared else 1, len(launch.buffers)]
             for number, begin in zip(launch.buffers, launch.begins(), strict=True):
                 memory, offset = places[number]
                 numbers += [memory, offset + begin]

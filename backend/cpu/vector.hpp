@@ -49,9 +49,41 @@ template <class To, class V> INLINE vec<To> convert(V x) {
     return __builtin_convertvector(x, vec<To>);
 }
 
-// A comparison is as wide as what is compared: of doubles, of bytes ...
+// Elements of 8 bytes take two registers. g++ compares and selects such vectors element by element, halves of them at once.
+template <class T> struct Half { typedef T type __attribute__((vector_size(lanes / 2 * sizeof(T)))); };
+template <class T> using half = typename Half<T>::type;
+#if !defined(__clang__) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HALVES
+template <int from, class V, int... l> INLINE auto part(V v, std::integer_sequence<int, l...>) { return __builtin_shufflevector(v, v, (from + l)...); }
+template <class V> INLINE auto low(V v) { return part<0>(v, std::make_integer_sequence<int, lanes / 2>()); }
+template <class V> INLINE auto high(V v) { return part<lanes / 2>(v, std::make_integer_sequence<int, lanes / 2>()); }
+template <class V, int... l> INLINE auto joined(V a, V b, std::integer_sequence<int, l...>) { return __builtin_shufflevector(a, b, l...); }
+template <class V> INLINE auto join(V a, V b) { return joined(a, b, std::make_integer_sequence<int, lanes>()); }
+#endif
+#endif
+// A function of vectors that gives such vectors; and a comparison, which is as wide as what is compared, as a mask.
+template <class F, class V> INLINE V in_halves(F f, V a, V b) {
+#ifdef HALVES
+  if constexpr (sizeof(a[0]) > 4) return join(f(low(a), low(b)), f(high(a), high(b)));
+#endif
+  return f(a, b);
+}
 template <class V> INLINE mask as_mask(V m) { return __builtin_convertvector(m, mask); }
+template <class F, class V> INLINE mask compare(F f, V a, V b) {
+#ifdef HALVES
+  if constexpr (sizeof(a[0]) > 4)
+    return join(__builtin_convertvector(f(low(a), low(b)), half<int>), __builtin_convertvector(f(high(a), high(b)), half<int>));
+#endif
+  return as_mask(f(a, b));
+}
 template <class V> INLINE V choose(mask m, V a, V b) {
+#ifdef HALVES
+  if constexpr (sizeof(a[0]) > 4) {
+    const auto l = __builtin_convertvector(low(m), half<long long>), h = __builtin_convertvector(high(m), half<long long>);
+    return join(l ? low(a) : low(b), h ? high(a) : high(b));
+  }
+#endif
   return __builtin_convertvector(m, vec<typename Int<sizeof(a[0])>::type>) ? a : b;
 }
 template <class T> INLINE vec<T> all(T x) { return x - vec<T>{}; }
@@ -186,8 +218,8 @@ INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
   return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
 }
 // The second one where one is NaN: as the instructions do, which g++ does not find by itself.
-template <class V> INLINE V larger(V a, V b) { return a > b ? a : b; }
-template <class V> INLINE V smaller(V a, V b) { return a < b ? a : b; }
+template <class V> INLINE V larger(V a, V b) { return in_halves([](auto a, auto b) { return a > b ? a : b; }, a, b); }
+template <class V> INLINE V smaller(V a, V b) { return in_halves([](auto a, auto b) { return a < b ? a : b; }, a, b); }
 #ifdef AVX512
 INLINE vec<float> larger(vec<float> a, vec<float> b) { return __builtin_ia32_maxps512_mask(a, b, b, -1, 4); }
 INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_minps512_mask(a, b, b, -1, 4); }
@@ -195,20 +227,49 @@ INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_mi
 INLINE vec<float> larger(vec<float> a, vec<float> b) { return __builtin_ia32_maxps256(a, b); }
 INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_minps256(a, b); }
 #endif
-template <class V> INLINE V magnitude(V v) { return v < 0 ? -v : v; }
+template <class V> INLINE V magnitude(V v) { return in_halves([](auto v, auto minus) { return v < 0 ? minus : v; }, v, -v); }
 #ifdef AVX512
 // g++ takes the magnitude of a zero-extended byte, as a byte again, for that of the signed byte. `asm` hides the extension.
 INLINE mask magnitude(mask v) { asm("" : "+v"(v)); return v < 0 ? -v : v; }
 #endif
 // As for single elements, NaN wins.
-template <class V> INLINE V max_nan(V a, V b) { return a != a ? a : larger(a, b); }
-template <class V> INLINE V min_nan(V a, V b) { return a != a ? a : smaller(a, b); }
+template <class V> INLINE V max_nan(V a, V b) {
+  if constexpr (sizeof(a[0]) > 4) return in_halves([](auto a, auto b) { return a != a || a > b ? a : b; }, a, b);
+  return a != a ? a : larger(a, b);
+}
+template <class V> INLINE V min_nan(V a, V b) {
+  if constexpr (sizeof(a[0]) > 4) return in_halves([](auto a, auto b) { return a != a || a < b ? a : b; }, a, b);
+  return a != a ? a : smaller(a, b);
+}
+// Integers of 64 bits as the nearest of 32 bits: what is beyond these stays outside of any buffer.
+INLINE mask narrow(mask x) { return x; }
+INLINE mask narrow(vec<long long> x) {
+#if defined(AVX512) && defined(HALVES)
+  return join(__builtin_ia32_pmovsqd512_mask(low(x), half<int>{}, -1), __builtin_ia32_pmovsqd512_mask(high(x), half<int>{}, -1));
+#else
+  return convert<int>(smaller(larger(x, all(-0x7fffffffll)), all(0x7fffffffll)));
+#endif
+}
+// Elements at an offset for each lane. Lanes that are not `inside` are `fill`, and read nothing.
+template <class T> INLINE vec<T> gather(const T* p, mask at, mask inside, T fill) {
+#ifdef AVX512
+  if constexpr (sizeof(T) == 4)
+    return (vec<T>)__builtin_ia32_gathersiv16sf((vec<float>)all(fill), (const float*)p, at, __builtin_ia32_cvtd2mask512(inside), 4);
+#elif defined(AVX) && defined(__AVX2__)
+  if constexpr (sizeof(T) == 4)
+    return (vec<T>)__builtin_ia32_gathersiv8sf((vec<float>)all(fill), (const float*)p, at, (vec<float>)inside, 4);
+#endif
+  auto v = all(fill);
+  PER_LANE if (inside[l]) v[l] = p[at[l]];
+  return v;
+}
 
-#define ATOMIC(NAME, EXPRESSION) template <class T> static T NAME(T* p, T v) { \
-  T old = *p, result; do { result = EXPRESSION; } while (!__atomic_compare_exchange(p, &old, &result, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); return old; }
+
+// A kernel with atomics runs on one core: plain accesses take a tenth of the time of locked ones.
+#define ATOMIC(NAME, EXPRESSION) template <class T> INLINE T NAME(T* p, T v) { const T old = *p; *p = EXPRESSION; return old; }
 ATOMIC(atomicAdd, old + v) ATOMIC(atomicMax, old < v ? v : old) ATOMIC(atomicMin, v < old ? v : old)
 ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
-template <class T> static T atomicCAS(T* p, T expected, T v) { __atomic_compare_exchange(p, &expected, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); return expected; }
+template <class T> INLINE T atomicCAS(T* p, T expected, T v) { const T old = *p; if (old == expected) *p = v; return old; }
 
 // Cores take the blocks in shares, of which one that is busy with something else gets fewer. Most are large: memory is read
 // fastest on and on. The last eighth is in small ones, so that all cores are ready at about the same time.

@@ -197,16 +197,15 @@ class _Cpu:
 
     def __init__(self, module: ModuleOp) -> None:
         from ..cpu.build import options
-        from ..cpu.runtime import SHARED_WORK, CpuPlan
+        from ..cpu.runtime import CpuPlan
 
         self.flags = [flag for flag in options("native") if flag not in ("-fPIC", "-shared")]
-        self._shared = SHARED_WORK
-        self._work = {name: work for name, (_, work) in CpuPlan.of(module).kernels.items()}
+        self._kernels = CpuPlan.of(module).kernels
 
     def launch(self, launch: Launch, places: list[str]) -> list[str]:
         """Returns the statements of a launch on the buffers at `places`."""
         blocks = math.prod(launch.blocks)
-        threads = "omp_get_max_threads()" if blocks > 1 and blocks * self._work[launch.kernel] >= self._shared else "1"
+        threads = "omp_get_max_threads()" if self._kernels[launch.kernel].is_shared(blocks) else "1"
         sizes = ", ".join(map(str, launch.values)) or "0"
         return [
             f"    char* const buffers[] = {{{', '.join(f'(char*){p}' for p in places)}}};",

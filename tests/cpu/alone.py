@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.build_cache import cached_file, digest
 from deplodock.backend.cpu.build import FLAGS
 from deplodock.backend.cpu.printer import print_cpp
-from deplodock.backend.cuda.printer import kernel_names
+from deplodock.backend.cpu.runtime import CpuKernel, CpuPlan
 from deplodock.backend.dtypes import DTYPES
 from deplodock.backend.launch_plan import Launch, LaunchPlan, make_plan
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
@@ -67,17 +67,18 @@ class Machine:
         places = dict(plan.in_place)  # a result whose memory is that of an argument
         contents = [to_numpy(a.contiguous()).tobytes() for a in args]
         contents += [b"" if i in places else bytes(b.bytes) for i, b in enumerate(plan.buffers) if i >= len(args)]
-        indices = {name: i for i, name in enumerate(kernel_names(module).values())}
-        launches = [n for step in plan.launches for n in self._numbers(step, indices, places)]
+        kernels = CpuPlan.of(module).kernels
+        launches = [n for step in plan.launches for n in self._numbers(step, kernels[step.kernel], places)]
         sizes = [len(c) for c in contents]
         sent = [_numbered(sizes), *contents, _numbered(launches), _numbered([self.threads])]
         written = _call([*self.start, str(self.build(text or print_cpp(module)))], b"".join(sent))
         begins = np.cumsum([0, *sizes])
         return [_tensor(plan, i, written[begins[places.get(i, i)] :]) for i in range(plan.inputs, plan.arguments)]
 
-    def _numbers(self, launch: Launch, indices: dict[str, int], places: dict[int, int]) -> list[int]:
+    def _numbers(self, launch: Launch, kernel: CpuKernel, places: dict[int, int]) -> list[int]:
         blocks = prod(launch.blocks)
-        numbers = [indices[launch.kernel], blocks, self.threads if blocks > 1 else 1, len(launch.buffers)]
+        threads = 1 if kernel.serial or blocks == 1 else self.threads
+        numbers = [kernel.number, blocks, threads, len(launch.buffers)]
         for number, begin in zip(launch.buffers, launch.begins(), strict=True):
             numbers += [places.get(number, number), begin]
         return [*numbers, len(launch.values), *launch.values]

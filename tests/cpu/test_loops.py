@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -117,13 +118,50 @@ def test_constants_that_differ_in_some_lanes() -> None:
 
 
 def test_rows_that_are_looked_up_are_loaded_as_vectors() -> None:
-    """Where lanes have one index; rows of less than a vector are loaded element by element."""
+    """Where lanes have one index; rows of less than a vector are gathered."""
     indices = torch.randint(100, (40,), generator=torch.Generator().manual_seed(0))
     for columns, vectors in ((48, True), (5, False)):
         table = _floats(100, columns)
         looked_up = deplodock.compile(lambda i, t: F.embedding(i, t) * 2.0, (indices, table), target="cpu")
         assert torch.equal(looked_up(indices, table), 2.0 * table[indices])
-        assert ("each<float>" not in looked_up.compilation.cpp.partition("static void k0(")[2]) == vectors
+        kernel = looked_up.compilation.cpp.partition("static void k0(")[2]
+        assert "each<float>" not in kernel
+        assert ("gather(" not in kernel) == vectors
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
+def test_gathers_read_what_is_inside(isa: str) -> None:
+    """Indices of both types, at the ends of a buffer and beyond, where a lane reads nothing; lanes of 4 and of 8 bytes,
+    and the ends of rows."""
+    rows, i = torch.arange(3)[:, None], torch.randint(-40, 40, (3, 37), generator=torch.Generator().manual_seed(0))
+    i[:, :4] = torch.tensor([0, 39, -1, -40])
+    beyond = i.clone()
+    beyond[:, 4:10] = torch.tensor([2**40, -(2**40), 2**31, -(2**31) - 1, 2**32, 40])
+    outside = (beyond < -40) | (beyond >= 40)
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64):
+        x = (torch.randn(3, 40, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
+        f = deplodock.compile(lambda x, i: x.gather(1, i % 40) + x[rows, i], (x, i), target=f"cpu{{isa={isa}}}")
+        assert "gather(" in f.compilation.cpp.partition("static void k0(")[2]
+        assert torch.equal(f(x, i), x[rows, i] * 2)
+        wanted = x[rows, beyond % 40] + x[rows, beyond.where(~outside, 0)].where(~outside, 0)
+        assert torch.equal(f(x, beyond), wanted)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
+def test_wide_elements_are_compared_and_selected(isa: str) -> None:
+    """At the ends of the ranges, and NaN; of lengths that end within a vector."""
+    i = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 2**32, -(2**32), 5] * 5)[:37]
+    d = torch.tensor([0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), float("nan"), 1e-310] * 5)[:37].double()
+
+    def function(i: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        j, e = i.flip(0), d.flip(0)
+        ordered = (i < j, i >= j, i == j, d < e, d != e, d <= e)
+        chosen = (torch.where(i < j, i, j), torch.where(d < e, d, e), torch.maximum(i, j), torch.minimum(i, j))
+        return *ordered, *chosen, torch.maximum(d, e), torch.minimum(d, e), i.abs(), d.clamp(-1, 1), i.clamp(-3, 3)
+
+    f = deplodock.compile(function, (i, d), target=f"cpu{{isa={isa}}}")
+    for result, wanted in zip(f(i, d), function(i, d), strict=True):
+        assert torch.equal(result.nan_to_num(7.0), wanted.nan_to_num(7.0))
 
 
 def test_what_lies_near_is_loaded_as_vectors() -> None:
