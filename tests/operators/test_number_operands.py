@@ -16,7 +16,7 @@ REVERSED = """bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Sca
 bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor bucketize.Scalar float_power.Scalar
 isin.Scalar_Tensor pow.Scalar remainder.Scalar_Tensor special_xlogy.self_scalar xlogy.Scalar_Self""".split()
 OTHERS = ("linspace", "logspace", "result_type", "_functional_assert_scalar")
-REFUSED = ("chebyshev", "hermite", "laguerre", "legendre", "zeta", "special_xlog1py")
+SPECIAL = ("chebyshev", "hermite", "laguerre", "legendre", "zeta", "special_xlog1py")
 
 
 def _overloads_of_a_number_and_a_tensor() -> set[str]:
@@ -26,7 +26,7 @@ def _overloads_of_a_number_and_a_tensor() -> set[str]:
         kinds = [str(a.type) for a in schema.arguments]
         if namespace != "aten" or len(kinds) < 2 or schema.is_mutable:
             continue
-        if kinds[:2] == ["number", "Tensor"] and not any(word in name for word in (*OTHERS, *REFUSED)):
+        if kinds[:2] == ["number", "Tensor"] and not any(word in name for word in (*OTHERS, *SPECIAL)):
             names.add(f"{name}.{schema.overload_name}")
     return names
 

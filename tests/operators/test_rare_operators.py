@@ -16,7 +16,6 @@ from torch import nn
 
 import deplodock
 from deplodock.errors import ExecutionError, ShapeError, UnsupportedError
-from deplodock.frontend.capture.eager_fallback import FallbackWarning
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.executors import make_executor
@@ -186,16 +185,6 @@ def test_special_functions(name: str) -> None:
     with mpmath.workdps(60):
         truth = torch.tensor([float(function(mpmath.mpf(p))) for p in points], dtype=torch.float64)
     torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-14)
-
-
-def test_rare_special_functions_are_left_to_pytorch_on_request() -> None:
-    x = torch.tensor([0.5, 2.0, 9.0])
-    for function in (torch.special.bessel_y1, torch.special.airy_ai, torch.special.scaled_modified_bessel_k0):
-        with pytest.raises(UnsupportedError, match="this special function is not supported"):
-            deplodock.compile(lambda v, f=function: f(v) + 1, (x,))
-        with pytest.warns(FallbackWarning):
-            compiled = deplodock.compile(lambda v, f=function: f(v) + 1, (x,), fallback="eager")
-        torch.testing.assert_close(compiled(x), function(x) + 1)
 
 
 @pytest.mark.parametrize("name", TRUTH)

@@ -14,9 +14,11 @@ from torch.utils._python_dispatch import _disable_current_modes  # pyright: igno
 
 from ....errors import UnsupportedError
 from .backward import BACKWARD, along, wide
+from .bessel import BESSEL
 from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
+from .polynomials import POLYNOMIALS
 from .sampling import ANTIALIASED, INTERPOLATED, NEAREST_ELEMENTS, SAMPLING
 from .special import SPECIAL
 
@@ -359,8 +361,10 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     **ANTIALIASED,
     **BACKWARD,
     **BAGS,
+    **BESSEL,
     **DISTRIBUTIONS,
     **ORDERING,
+    **POLYNOMIALS,
     **SAMPLING,
     **SPECIAL,
 }

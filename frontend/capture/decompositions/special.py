@@ -23,20 +23,26 @@ def _of(*operators: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tens
     """Enter a function of f64 tensors as the decomposition of `operators`, whose result is a float of their type."""
 
     def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @wraps(function)
-        def made(*args: Any) -> Tensor:
-            tensors = [v for v in args if isinstance(v, Tensor)]
-            dtype = torch.result_type(tensors[0], tensors[-1])
-            found = function(*(v.to(torch.float64) if isinstance(v, Tensor) else v for v in args))
-            return found.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
-
-        SPECIAL.update({f"{operator}.default": made for operator in operators})
+        SPECIAL.update({f"{operator}.default": of_floats(function) for operator in operators})
         return function
 
     return enter
 
 
-def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+def of_floats(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns a function of f64 tensors as one of tensors of any type, whose result is a float of their type."""
+
+    @wraps(function)
+    def made(*args: Any) -> Tensor:
+        tensors = [v for v in args if isinstance(v, Tensor)]
+        dtype = torch.result_type(tensors[0], tensors[-1])
+        result = function(*(v.to(torch.float64) if isinstance(v, Tensor) else v for v in args))
+        return result.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
+
+    return made
+
+
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     """The polynomial with these coefficients, of the highest power first."""
     total = torch.full_like(x, coefficients[0])
     for c in coefficients[1:]:
@@ -66,7 +72,7 @@ def _lgamma(x: Tensor) -> Tensor:
     y = torch.where(left, 1 - x, x)  # reflected to y >= 0.5
     z = y + _SHIFT
     # Stirling: (z - 1/2) log z - z + log(2 pi) / 2 + sum of B(2k) / (2k (2k - 1) z^(2k - 1))
-    tail = _polynomial(1 / (z * z), [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(8, 0, -1)]) / z
+    tail = polynomial(1 / (z * z), [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(8, 0, -1)]) / z
     value = (z - 0.5) * z.log() - z + tail + log(2 * pi) / 2 - prod((y + k for k in range(1, _SHIFT)), start=y).log()
     value = torch.where(y > 1e15, y * (y.log() - 1), value)
     found = torch.where(left, log(pi) - _near(x).sin().abs().log() - value, value)
@@ -79,7 +85,7 @@ def _digamma(x: Tensor) -> Tensor:
     y = torch.where(left, 1 - x, x)
     z = y + _SHIFT
     square = 1 / (z * z)
-    tail = _polynomial(square, [float(_B[2 * k] / (2 * k)) for k in range(8, 0, -1)]) * square
+    tail = polynomial(square, [float(_B[2 * k] / (2 * k)) for k in range(8, 0, -1)]) * square
     value = z.log() - 0.5 / z - tail - sum((1 / (y + k) for k in range(1, _SHIFT)), start=1 / y)
     found = torch.where(left, value - pi / _near(x).tan(), value)
     found = torch.where(left & _is_whole(x), nan, found)
@@ -134,7 +140,7 @@ _ERFINV = (
 def _erfinv(y: Tensor) -> Tensor:
     """Giles' approximation, then two steps of Newton's method."""
     size = -((1 - y) * (y + 1)).log()
-    x = torch.where(size < 5, _polynomial(size - 2.5, _ERFINV[0]), _polynomial(size.sqrt() - 3.0, _ERFINV[1])) * y
+    x = torch.where(size < 5, polynomial(size - 2.5, _ERFINV[0]), polynomial(size.sqrt() - 3.0, _ERFINV[1])) * y
     for _ in range(2):
         x = torch.where(y.abs() < 1, x - (x.erf() - y) / ((-x * x).exp() * (2 / sqrt(pi))), x)
     edge = torch.where(y.abs() == 1, torch.copysign(torch.full_like(y, inf), y), nan)
@@ -170,7 +176,7 @@ def _ndtri(p: Tensor) -> Tensor:
     the same relative precision everywhere in the tail."""
     lower = torch.minimum(p, 1 - p)
     t = (-2 * lower.log()).sqrt()
-    start = _polynomial(t, (0.010328, 0.802853, 2.515517)) / _polynomial(t, (0.001308, 0.189269, 1.432788, 1.0))
+    start = polynomial(t, (0.010328, 0.802853, 2.515517)) / polynomial(t, (0.001308, 0.189269, 1.432788, 1.0))
     x = t - start  # so far below the mean
     for _ in range(4):
         ratio = _erfcx(x * sqrt(0.5))  # tail / density, but for a factor
@@ -180,16 +186,16 @@ def _ndtri(p: Tensor) -> Tensor:
     return torch.where(lower >= 0, x, nan)
 
 
-def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
+def bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
     """The modified Bessel function of order 0 or 1, times exp(-|x|) if `scaled`: its power series, or for large |x| the
     asymptotic one."""
     size = x.abs()
     half = size.clamp(max=30) * 0.5
-    near = _polynomial(half * half, [1.0 / (factorial(k) * factorial(k + order)) for k in range(60, -1, -1)])
+    near = polynomial(half * half, [1.0 / (factorial(k) * factorial(k + order)) for k in range(60, -1, -1)])
     near = near * half if order else near
     terms = [((2 * i - 1) ** 2 - 4 * order * order) / (8 * i) for i in range(1, 24)]  # A&S 9.7.1
     series = [prod(terms[:k]) for k in range(23, -1, -1)]
-    far = _polynomial(1 / size.clamp(min=30), series) / (size * (2 * pi)).sqrt()
+    far = polynomial(1 / size.clamp(min=30), series) / (size * (2 * pi)).sqrt()
     if scaled:
         near = near * (-size).exp()
     else:
@@ -201,10 +207,10 @@ def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
 
 
 for _operators, _function, *_rest in (
-    (("i0", "special_modified_bessel_i0"), _bessel_i, 0, False),
-    (("special_i0e",), _bessel_i, 0, True),
-    (("special_i1", "special_modified_bessel_i1"), _bessel_i, 1, False),
-    (("special_i1e",), _bessel_i, 1, True),
+    (("i0", "special_modifiedbessel_i0"), bessel_i, 0, False),
+    (("special_i0e",), bessel_i, 0, True),
+    (("special_i1", "special_modifiedbessel_i1"), bessel_i, 1, False),
+    (("special_i1e",), bessel_i, 1, True),
 ):
     _of(*_operators)(lambda x, function=_function, rest=_rest: function(x, *rest))
 
