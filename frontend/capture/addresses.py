@@ -175,9 +175,10 @@ class Memory:
                 mask = self.flat(torch.ones(self._shape, dtype=torch.bool))
                 inside = bool(mask.as_strided(size, stride, start).all())
         if not inside:
-            reason = (
-                "memory outside of the elements of its tensor; apply as_strided to the tensor that has all elements"
+            raise UnsupportedError(
+                "addresses memory outside of the elements of its tensor",
+                kind="mutation-and-aliasing",
+                remedy="apply as_strided to the tensor that has all elements",
             )
-            raise UnsupportedError(f"addresses {reason}")
         if written and self._repeated:
             raise UnsupportedError("writes to a tensor of which several elements have one address; use a copy of it")
