@@ -207,9 +207,9 @@ def bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
 
 
 for _operators, _function, *_rest in (
-    (("i0", "special_modifiedbessel_i0"), bessel_i, 0, False),
+    (("i0", "special_modified_bessel_i0"), bessel_i, 0, False),
     (("special_i0e",), bessel_i, 0, True),
-    (("special_i1", "special_modifiedbessel_i1"), bessel_i, 1, False),
+    (("special_i1", "special_modified_bessel_i1"), bessel_i, 1, False),
     (("special_i1e",), bessel_i, 1, True),
 ):
     _of(*_operators)(lambda x, function=_function, rest=_rest: function(x, *rest))
