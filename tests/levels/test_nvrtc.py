@@ -201,3 +201,25 @@ def test_occupancy() -> None:
     assert occupancy(target, 256, 32, 100 * 1024) == 2
     assert occupancy(target, 256, 32, 300 * 1024) == 0
     assert occupancy(target, 1024, 128, 0) == 0
+
+
+@pytest.mark.parametrize(("version", "uncached"), [((13, 0), True), ((12, 4), False)])
+def test_a_text_that_nvrtc_knows_has_a_log(
+    version: tuple[int, int], uncached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, NVRTC 13 gave an empty log for a text that it had compiled before; an older one has no such flag."""
+    compiled = set[str]()
+
+    def compile_as_nvrtc_does(source: str, flags: tuple[str, ...], name: str) -> bytes:
+        known = source in compiled and "-no-cache" not in flags and version >= (13, 0)
+        compiled.add(source)
+        assert ("-no-cache" in flags) == uncached
+        (entry,) = re.findall(r"void .*?(k_\w+)\(", source)
+        log = f"Compiling entry function '{entry}'\nUsed 8 registers"
+        return (b"" if known else log.encode()) + b"\0cubin"
+
+    monkeypatch.setattr(nvrtc, "_compile", compile_as_nvrtc_does)
+    monkeypatch.setattr(nvrtc, "compiler_build", lambda: (version, "a build"))
+    source = f'{HELPERS_MARK}\n{KERNELS_MARK}extern "C" __global__ void k0(float* x) {{\n  x[0] = 1.0f;\n}}\n'
+    for _ in range(2):
+        assert compile_cubin(source, "sm_90a", cached=False).kernels["k0"].registers == 8

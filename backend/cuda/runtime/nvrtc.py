@@ -27,6 +27,10 @@ from .driver import Version
 FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
 """Flags of every compilation. No fast math: what PyTorch rounds, we round."""
 
+UNCACHED = ("-no-cache",)
+"""Flags from NVRTC 13.0 on. Where there is a GPU, NVRTC keeps what it compiles; for a text that it has compiled before
+its log is empty, and registers and spills of the kernels are unknown."""
+
 
 @dataclass(frozen=True)
 class KernelUse:
@@ -69,7 +73,7 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
     if "__cluster_dims__" in source and not check_arch(arch).has("cluster"):
         raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
     check_arch(arch)
-    flags = (f"--gpu-architecture={arch}", *FLAGS)
+    flags = (f"--gpu-architecture={arch}", *FLAGS, *(UNCACHED if compiler_build()[0] >= (13, 0) else ()))
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
     texts = kernel_texts(source)
     different = list({t.text: t for t in texts}.values())
