@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import Distribution, DistributionFinder, version
+from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return version("deplodock")
+        try:
+            return version("deplodock")
+        except PackageNotFoundError:
+            return "unknown"
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -52,6 +55,10 @@ def __getattr__(name: str) -> Any:
         if (advice := missing_package(error)) is not None:
             raise MissingPackageError(advice) from None
         raise
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
 
 
 class _Checkout(Distribution):

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch._dynamo.exc import TorchDynamoException
 from torch._ops import HigherOrderOperator
 from torch.fx import Graph, Node
 
@@ -202,6 +201,8 @@ _REASONS = (
 def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureError:
     """Returns the refusal for an exception that was raised while PyTorch traced the user's program. In its `graphs` the
     call is looked for where no frame of the user's is in the traceback."""
+    from torch._dynamo.exc import TorchDynamoException  # imported with the exporter, at the first capture
+
     first = error
     while isinstance(first, TorchDynamoException) and (cause := first.__cause__ or first.__context__) is not None:
         first = cause

@@ -249,7 +249,8 @@ def test_outcomes_of_tests_have_an_origin(tmp_path: Path, minutes: Any) -> None:
     for expected in (4, 0):
         known = str(journal.stat().st_size if journal.exists() else 0)
         variables = {"PYTHONPATH": path, gpu_tests.JOURNAL: str(journal), gpu_tests.KNOWN: known}
-        done = subprocess.run(how, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, check=False)
+        outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(how, env={**outer, **variables}, cwd=tmp_path, capture_output=True, check=False)
         assert done.returncode == (1 if expected else 5), done.stdout
     found = {
         name.partition("::")[2]: (e["outcome"], e.get("origin")) for name, e in gpu_tests.outcomes(journal).items()
