@@ -62,10 +62,11 @@ template <class V, int... l> INLINE auto joined(V a, V b, std::integer_sequence<
 template <class V> INLINE auto join(V a, V b) { return joined(a, b, std::make_integer_sequence<int, lanes>()); }
 #endif
 #endif
+template <class V> constexpr bool two_registers = sizeof(V) > 4 * lanes;  // not so a part of a scan
 // A function of vectors that gives such vectors; and a comparison, which is as wide as what is compared, as a mask.
 template <class F, class V> INLINE V in_halves(F f, V a, V b) {
 #ifdef HALVES
-  if constexpr (sizeof(a[0]) > 4) return join(f(low(a), low(b)), f(high(a), high(b)));
+  if constexpr (two_registers<V>) return join(f(low(a), low(b)), f(high(a), high(b)));
 #endif
   return f(a, b);
 }

@@ -61,7 +61,7 @@ def gpu_scans(info: NestInfo, target: Target) -> list[Schedule]:
         _set_along(sizes, held * threads if by_rows else along)
         sizes.fill([i for i in order if i is not index], max(1, threads * held // sizes.tile[index]))
         if sizes.elements(info.free) >= threads or warps == 1:
-            steps = -(-info.extents[index] // sizes.tile[index])
+            steps = max(1, -(-info.extents[index] // sizes.tile[index]))
             few = sizes.blocks() // steps < target.sms
             ranked.setdefault(plan(sizes, warps), (steps, warps if few else abs(warps.bit_length() - 3)))
     return sorted(ranked, key=lambda schedule: ranked[schedule])
