@@ -250,8 +250,9 @@ def _raised_by_user(error: BaseException) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The text of an exception without PyTorch's names for what it traces with."""
-    return text.replace("FakeTensorDeviceMismatchError", "RuntimeError").replace("FakeTensor", "Tensor")
+    """The text of an exception without PyTorch's names for what it traces with and without a final full stop."""
+    text = text.replace("FakeTensorDeviceMismatchError", "RuntimeError").replace("FakeTensor", "Tensor")
+    return re.sub(r"(?<!\.)\.$", "", text)
 
 
 def _sizes(text: str) -> str:

@@ -73,7 +73,7 @@ def test_errors_in_one_line_with_a_place(code: str) -> None:
 
 def test_errors_in_the_program_have_a_place() -> None:
     program = evaluate("x = torch.randn(3, 4)\n(x @ x) + 1")
-    with pytest.raises(CompileError, match=r"^<expression>:2:2: RuntimeError: a and b"):
+    with pytest.raises(CompileError, match=r"^<expression>:2:2: x @ x: RuntimeError: a and b"):
         capture(program.function, program.args, place=program.place)
 
 

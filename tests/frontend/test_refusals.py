@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from refused_programs import PROGRAMS, V, X, expression
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import deplodock
 from deplodock.errors import REMEDIES, CompileError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
-
-from .refused_programs import PROGRAMS, V, X, expression
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

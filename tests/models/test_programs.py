@@ -83,16 +83,16 @@ def test_compiles_for_every_target(number: int) -> None:
 
 
 REFUSED = {
-    "torch.randn(5, 7)[torch.randn(5, 7) > 0]": "aten.index.Tensor: a size that depends on data",
-    "torch.nonzero(torch.randn(5))": "aten.nonzero: .* depends on data",
-    "x = torch.randn(3, 4); x.sum().item()": "aten._local_scalar_dense: .*depends on data",
-    "x = torch.randn(3, 4); x if x.sum() > 0 else -x": "<expression>:1:29: error: Guard",
-    "torch.linalg.inv(torch.randn(3, 3))": "linalg",
-    "torch.cumprod(torch.randn(3, dtype=torch.complex64), 0)": "<expression>:1: error: aten.cumprod.default: complex",
-    "torch.arange(3).to(torch.uint16)": "aten.to.dtype: the data type uint16",
-    "torch.poisson(torch.rand(5))": "aten.poisson: random numbers",
-    "torch.randn(2, 3) @ torch.randn(2, 3)": "<expression>:1:1: error: RuntimeError: .*reduction dim",
-    "torch.randn(2, 3).no_such_method()": "<expression>:1:1: error: AttributeError",
+    "torch.randn(5, 7)[torch.randn(5, 7) > 0]": r"<expression>:1: error: torch.randn.*\[.* > 0\]: .* depends on data",
+    "torch.nonzero(torch.randn(5))": r"<expression>:1: error: torch.nonzero\(.*\): .* depends on data",
+    "x = torch.randn(3, 4); x.sum().item()": r"<expression>:1: error: x.sum\(\).item\(\): .* depends on data",
+    "x = torch.randn(3, 4); x if x.sum() > 0 else -x": r"<expression>:1:29: error: x.sum\(\) > 0: the branch depends",
+    "torch.linalg.inv(torch.randn(3, 3))": r"<expression>:1: error: torch.linalg.inv\(.*\): ",
+    "torch.cumprod(torch.randn(3, dtype=torch.complex64), 0)": r"<expression>:1: error: torch.cumprod\(.*\): complex",
+    "torch.arange(3).to(torch.uint16)": r"<expression>:1: error: torch.arange\(3\).to\(.*\): .* uint16",
+    "torch.poisson(torch.rand(5))": r"<expression>:1: error: torch.poisson\(.*\): random numbers",
+    "torch.randn(2, 3) @ torch.randn(2, 3)": r"<expression>:1:1: error: .* @ .*: RuntimeError: .*reduction dim.*[^.]; ",
+    "torch.randn(2, 3).no_such_method()": r"<expression>:1:1: error: .*\.no_such_method: AttributeError",
     "nn.Linear(3)": "<expression>:1:1: error: TypeError",
     "nn.Linear(3, 4)": "<expression>:1:1: error: a module alone",
     "1 + 1": "nothing is computed from a tensor",
@@ -116,6 +116,7 @@ def test_refused_in_one_line(code: str, capfd: pytest.CaptureFixture[str]) -> No
     assert re.search(REFUSED[code], lines[0]), err
     assert len(lines) <= 3, err  # with the source and a caret
     assert "internal error" not in err
+    assert "aten." not in lines[0]
 
 
 def test_a_program_in_place_changes_its_argument_once() -> None:

@@ -83,12 +83,12 @@ def test_covariances_that_pytorch_refuses() -> None:
 
 
 def test_what_depends_on_data_is_refused() -> None:
-    for function, operator in (
-        (lambda x: torch.bincount(x.long().abs().reshape(-1)), "bincount"),
-        (lambda x: x[x > 0], "index"),
-        (lambda x: torch.masked_select(x, x > 0), "masked_select"),
+    for function, call in (
+        (lambda x: torch.bincount(x.long().abs().reshape(-1)), r"torch\.bincount\(.*\)"),
+        (lambda x: x[x > 0], r"x\[x > 0\]"),
+        (lambda x: torch.masked_select(x, x > 0), r"torch\.masked_select\(x, x > 0\)"),
     ):
-        with pytest.raises(CompileError, match=operator):
+        with pytest.raises(CompileError, match=rf"test_known_sizes\.py:\d+: {call}: .* depends on data"):
             deplodock.compile(function, (X,), executor="reference")
 
 
