@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 import torch
+import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.timing import by_clock
@@ -64,7 +65,55 @@ def _scans() -> list[Case]:
     return cases + [Case(f"{name} 1024x1024", function, _rows(1024, 1024)) for name, function in functions.items()]
 
 
-CASES = [*_scans()]
+def _places(rows: int, columns: int, bound: int) -> torch.Tensor:
+    return torch.randint(bound, (rows, columns))
+
+
+def _ordering() -> list[Case]:
+    """Sorting, selection and searches."""
+    square = _rows(1024, 1024)
+    return [
+        Case("sort 1024x1024", lambda x: x.sort(-1)[0], square),
+        Case("topk 8 of 1024x1024", lambda x: x.topk(8, -1)[0], square),
+        Case("median 1024x1024", lambda x: x.median(-1)[0], square),
+        Case("kthvalue 1024x1024", lambda x: x.kthvalue(50, -1)[0], square),
+        Case(
+            "bincount of 1e6 in 1000",
+            lambda x: torch.bincount(x, minlength=1000),
+            lambda: (_places(1, 10**6, 1000)[0],),
+        ),
+        Case(
+            "searchsorted of 1e6 in 1000",
+            lambda s, x: torch.searchsorted(s, x),
+            lambda: (torch.randn(1000).sort()[0], torch.randn(10**6)),
+        ),
+    ]
+
+
+def _addresses() -> list[Case]:
+    """Loads and stores at computed addresses: pads, gathers, scatters and samples of images."""
+    image = _rows(8, 32, 56, 56)
+    two = lambda: (torch.randn(1024, 1024), _places(1024, 1024, 1024))  # noqa: E731
+    three = lambda: (*two(), torch.randn(1024, 1024))  # noqa: E731
+    cases = [
+        Case(f"{mode} pad 8x32x56x56", lambda x, mode=mode: F.pad(x, (3, 3, 3, 3), mode=mode), image)
+        for mode in ("reflect", "circular", "replicate")
+    ]
+    return cases + [
+        Case("gather along rows 1024x1024", lambda x, i: x.gather(1, i), two),
+        Case("gather along columns 1024x1024", lambda x, i: x.gather(0, i), two),
+        Case("scatter_add along rows 1024x1024", lambda x, i, y: x.scatter_add(1, i, y), three),
+        Case(
+            "index_add 50000x64",
+            lambda x, i, y: x.index_add(0, i, y),
+            lambda: (torch.randn(10_000, 64), _places(1, 50_000, 10_000)[0], torch.randn(50_000, 64)),
+        ),
+        Case("bilinear x2 8x32x56x56", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), image),
+        Case("bicubic x2 8x32x56x56", lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), image),
+    ]
+
+
+CASES = [*_scans(), *_ordering(), *_addresses()]
 
 
 def _error(result: Any, wanted: Any) -> float:
