@@ -175,7 +175,10 @@ WHEN = (
     "05a6691 (samplers of grids and embedding bags: 7ab8074): 1514 in 1300 s beside other work, at most 13 s each. "
     "What the other runs found first (two crashes of empty complex results, resizing through a filter in float64) is "
     "mended, and was run again. Ten operators that are refused since, and what PyTorch's database has of "
-    "them, were run again: segmented reductions, the Bessel functions J, Y and K, and Ai."
+    "them, were run again: segmented reductions, the Bessel functions J, Y and K, and Ai. Based on 46bc7bb, all "
+    "columns but `keywords` and `backward` were run again for these functions, orthogonal polynomials, `igamma`, "
+    "`igammac`, `frexp` and `grid_sampler_3d`, which are no longer refused, and, but for `constants`, for "
+    "`tensor_split`."
 )
 """Which commits the results are of; kept by hand."""
 

@@ -17,7 +17,7 @@ from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from deplodock.errors import CaptureError
+from deplodock.errors import CompileError
 from deplodock.frontend.capture import export as capturing
 from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.capture.complex import without_rule
@@ -25,6 +25,7 @@ from deplodock.frontend.capture.decompositions.table import tables
 from deplodock.frontend.capture.graph_capture import capture_graph
 from deplodock.frontend.capture.known_indices import index_by_tensors
 from deplodock.frontend.capture.known_sizes import known_sizes
+from deplodock.frontend.capture.refusals import refusal_of
 
 
 class Tracer:
@@ -50,10 +51,12 @@ class Tracer:
                     graph = make_fx(again, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                         *tensors
                     )
+        except CompileError:
+            raise
         except Exception as error:  # whatever PyTorch raises
             if "mutating a non-functional tensor" in str(error):  # decompositions do, of constants' views
                 return Exporter().trace(function, tensors)
-            raise CaptureError(capturing._reason(error)) from error
+            raise refusal_of(error) from error
         graph.graph.eliminate_dead_code()
         index_by_tensors(graph.graph)
         updated = _take_updates(graph)

@@ -152,7 +152,7 @@ def test_complex_state_and_results(tmp_path: Path):
 
 
 def test_what_has_no_rule_is_refused():
-    with pytest.raises(UnsupportedError, match=r"aten\.cumprod.*complex numbers are not supported"):
+    with pytest.raises(UnsupportedError, match=r":\d+: z\.cumprod\(0\): complex numbers are not supported"):
         capture(lambda z: z.cumprod(0), (number(3),))
 
 
@@ -185,7 +185,7 @@ def test_long_fourier_transforms(points: int):
 
 
 def test_a_fourier_transform_of_too_many_points_is_refused():
-    with pytest.raises(UnsupportedError, match=r"aten\._fft_r2c.*a Fourier transform of 4099 points is not supported"):
+    with pytest.raises(UnsupportedError, match=r"torch\.fft\.rfft: a Fourier transform of 4099 points is not supp"):
         capture(torch.fft.rfft, (real(4099),))
 
 
