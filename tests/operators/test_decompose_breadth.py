@@ -131,7 +131,6 @@ def test_corners(traced: Tracer, name: str, level: str) -> None:
         (lambda x: torch.fft.rfft(x, 5003), "Fourier transform"),
         (lambda x: torch.linalg.inv(x), "factorization"),
         (lambda x: torch.poisson(x), "random numbers"),
-        (lambda x: torch.special.chebyshev_polynomial_t(x, x), "special function"),
         (lambda x: torch.complex(x, x).cumprod(0), "complex numbers"),
     ],
 )
