@@ -194,7 +194,12 @@ def operations_at(function: FuncOp, roots: Sequence[int | str]) -> list[Operatio
         ScheduleError: A root does not exist.
     """
     ops = list(function.body.block.ops)
-    owners = {name: value.owner for name, value in value_names(function).items() if value.owner in ops}
+    owners: dict[str, Operation] = {}
+    if any(isinstance(root, str) for root in roots):  # records have positions, and need no names
+        named = value_names(function).items()
+        owners = {
+            name: v.owner for name, v in named if isinstance(v.owner, Operation) and v.owner.parent_op() is function
+        }
     found: list[Operation] = []
     for root in roots:
         if isinstance(root, int):
@@ -203,7 +208,7 @@ def operations_at(function: FuncOp, roots: Sequence[int | str]) -> list[Operatio
             found.append(ops[root])
             continue
         op = owners.get(f"%{root.removeprefix('%')}")
-        if not isinstance(op, Operation):
+        if op is None:
             names = ", ".join(owners)
             raise ScheduleError(f"expected one of the values {names}, but got {root}", operator=function.name)
         found.append(op)

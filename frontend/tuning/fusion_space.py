@@ -43,6 +43,11 @@ class Fusion:
         """What all launches take together, by the times of nests by their keys."""
         return sum(task.launches * times[task.key] for task in self.tasks)
 
+    @property
+    def expected(self) -> float:
+        """Seconds that the model predicts for all launches together."""
+        return self.seconds({task.key: task.expected for task in self.tasks})
+
 
 def fusions(compilation: Compilation) -> Iterator[Fusion]:
     """The planner's plan of a program, and every legal one with one value more or one less in memory. A plan whose
@@ -84,12 +89,12 @@ def explain_fusion(compilation: Compilation, most: int = 24) -> str:
     plans = list(fusions(compilation))
     ops = [*main.body.block.ops]
     lines: list[str] = []
-    base = sum(task.launches * task.expected for task in plans[0].tasks) if plans else 0.0
+    base = plans[0].expected if plans else 0.0
     for plan in plans[1:]:
         (position,) = {*plan.roots} ^ {*plans[0].roots}
         op, kept = choices[position], position not in plan.roots
         size = sum(tensor_bytes(v.type) for v in op.results)
-        price = sum(task.launches * task.expected for task in plan.tasks) - base
+        price = plan.expected - base
         roots = ",".join(names[ops[i]] for i in plan.roots)
         state = "is kept" if kept else "is computed where it is used"
         lines.append(
