@@ -26,6 +26,7 @@ MODULES = (
     "results_page",
     "suite",
     "compile_programs",
+    "cliffs",
 )
 
 
@@ -177,3 +178,18 @@ def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) 
         "## Predicted, not",
     ):
         assert wanted in text, text
+
+
+def test_the_table_of_cliffs_has_an_earlier_version(
+    benchmarks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process measures the earlier version, here the same one; a version that refuses a case prints it."""
+    cliffs, path = benchmarks("cliffs"), tmp_path / "cliffs.json"
+    monkeypatch.setattr(cliffs, "ROUNDS", 1)
+    monkeypatch.setattr(cliffs.deplodock, "compile", lambda *_, **__: 1 / 0)
+    words = ["--only", "cumsum 64x256x64", "--before", str(ROOT), "--json", str(path)]
+    text = CliRunner().invoke(cliffs.main, words, catch_exceptions=False).output
+    row = json.loads(path.read_text())["cases"][0]
+    assert row["now"] == "refused"
+    assert row["eager/before"] == pytest.approx(row["eager"] / row["before"], rel=1e-3)
+    assert "| refused |" in text.splitlines()[-1]
