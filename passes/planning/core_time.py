@@ -22,6 +22,7 @@ from .matmul import Matmul, own_sum_index
 from .nest_info import LoadSite, NestInfo, Reduction, strides
 from .points import Bools, Floats, ceil_div, largest, product, total
 from .roofline import SPECIAL
+from .strided_operands import is_strided
 from .tiles import Tiles
 
 SHORT = 128
@@ -223,10 +224,12 @@ class CoreTime:
 
     def _accesses(self, tiles: Tiles) -> Floats:
         """Seconds of loads and stores, but of factors that products read where they lie."""
-        factors = {load for p in self.arithmetic.products for load in _read_in_place(p)}
+        factors = {load: p for p in self.arithmetic.products for load in _read_in_place(p)}
         found = np.zeros(tiles.rows)
         for site in self.info.sites:
-            if site.op not in factors:
+            if site.op in factors:
+                found = found + self._gathered(site, factors[site.op], tiles)
+            else:
                 along, tile = contiguous_index(site.op), self._tile_of(site)
                 found = found + self._access(site.indices, tile, along, site.op.source.type, tiles)
         for result in self.info.nest.res:
@@ -237,6 +240,14 @@ class CoreTime:
         rows = [r for r in self.info.reductions if r.contraction is None]
         held = 8 * largest((tiles.elements({*r.around, *r.indices}) for r in rows), tiles.rows)  # read, and computed
         return found * np.where(held > self.core.l2, 3.0, np.where(held > self.core.l1, 1.2, 1.0))
+
+    def _gathered(self, site: LoadSite, p: Matmul, tiles: Tiles) -> Floats:
+        """Seconds to load an operand of a product element by element where a tile of it is no matrix with strides."""
+        outer = next((side for side in self._sides(p, tiles)[:2] if not side.isdisjoint(site.indices)), set[SSAValue]())
+        copied = any(self.info.free[i] in outer for i in tiles.points.pack)
+        each = (self.costs.gathered + self.costs.checked) * self.vector
+        strided = is_strided(site.op, (outer, p.reduction.indices), copied, tiles)
+        return np.where(strided, 0.0, each * tiles.visits(site.indices))
 
     def _tile_of(self, site: LoadSite) -> Collection[SSAValue]:
         """The indices of the tiles that what is loaded is used for, in which it is loaded for each element."""

@@ -104,6 +104,18 @@ def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
     assert not planned(few).schedule.data.pack, "nothing is read more than once"
 
 
+@pytest.mark.parametrize(("side", "stride"), [(7, 1), (7, 2), (5, 1)])
+def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int) -> None:
+    """A tile with several rows of the window in a chunk and several rows of pixels would be loaded element by element,
+    since both share the bounds of the image."""
+    shapes = (1, 256, side * stride, side * stride), (256, 256, 3, 3)
+    info = nest_of(lambda x, w: F.conv2d(x, w, padding=1, stride=stride), *shapes)
+    best = planned(info).schedule.data
+    assert best.chunk[0] >= 64, "the sum goes along channels"
+    assert best.chunk[1:] == (1, 1), "for one element of the window at a time"
+    assert best.block[2:] == (1, 8), "for pixels of one row"
+
+
 def test_rows_that_are_computed_while_the_next_are_read() -> None:
     info = nest_of(lambda x: torch.softmax(x, -1), (28, 2048, 2048))
     one, eight = (predicted(info, block=(1, n, 2048), chunk=(2048, 2048)).times.compute for n in (1, 8))
