@@ -38,6 +38,7 @@ from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
 from .decompositions.table import decomposed, is_ours
 from .eager_fallback import Fallback, is_complex
+from .exported_programs import merge_duplicates
 from .gradients import Needs, marked_grad_mode, needs_of
 from .graph_capture import Argument, import_graph
 from .known_indices import NUMBER_OF, index_by_tensors
@@ -202,6 +203,7 @@ def _export(
                 # PyTorch writes conditions on arguments so that they fail for complex tensors, and for the size of the
                 # memory that a view is a part of. Where sizes are fixed, each call is compared with the example.
                 exported._guards_code = []
+            merge_duplicates(exported)
             exported = decomposed(exported, unruled)
             if exported.graph.find_nodes(op="call_function", target=NUMBER_OF):
                 index_by_tensors(exported.graph)

@@ -79,3 +79,24 @@ def _dim(expr: Any, roots: Mapping[Any, Any]) -> Any:
         return Dim.AUTO
     dim = roots[symbol] if factor == 1 else int(factor) * roots[symbol]
     return dim + int(rest) if rest else dim
+
+
+def merge_duplicates(program: ExportedProgram) -> None:
+    """Makes the tensors that a module has under several names, as a layer that is registered twice has, one input of
+    the exported program. PyTorch cannot decompose a program that writes one of two such inputs.
+
+    Args:
+        program: changed in place; the first name of a tensor stays.
+    """
+    tensors = {**program.constants, **program.state_dict}
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    specs, first = program.graph_signature.input_specs, dict[int, Any]()
+    for spec in list(specs):
+        tensor = tensors.get(spec.target or "")
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        node = nodes[spec.arg.name]
+        if (same := first.setdefault(id(tensor), node)) is not node:
+            node.replace_all_uses_with(same)
+            program.graph.erase_node(node)
+            specs.remove(spec)

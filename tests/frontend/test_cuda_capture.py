@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -37,3 +39,11 @@ def test_programs_of_the_smoke_test(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_an_operator_that_is_composite_on_the_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU `rms_norm` is one operator, `_fused_rms_norm`, which has a decomposition all the same."""
     assert "rsqrt" in captured(lambda: (nn.RMSNorm(8), (torch.randn(4, 8),)), monkeypatch)
+
+
+def test_nothing_is_refused_on_a_gpu_only(request: pytest.FixtureRequest) -> None:
+    """With `--people all` every program of the suites is captured, otherwise a slice."""
+    every = 1 if request.config.getoption("--people") == "all" else 23
+    script = str(Path(__file__).with_name("cuda_programs.py"))
+    run = subprocess.run([sys.executable, script, str(every)], capture_output=True, text=True, timeout=600)
+    assert (run.returncode, run.stdout) == (0, ""), run.stdout + run.stderr

@@ -100,3 +100,33 @@ def test_weights_that_do_not_fit_are_refused(
         for _ in range(2):
             with pytest.raises(ShapeError, match=message):
                 compiled(x)
+
+
+class Registered(nn.Module):
+    """A layer under two names, and a buffer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.layers = nn.ModuleList([self.norm, nn.Linear(4, 4), self.norm])
+        self.register_buffer("count", torch.zeros(4), persistent=False)
+        self.inner = nn.Module()
+        self.inner.register_buffer("count", self.count, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        self.inner.count.add_(1)
+        self.count.mul_(2)
+        return x + self.count
+
+
+def test_a_layer_that_is_registered_twice_and_changes_its_buffers() -> None:
+    net = Registered()
+    eager = copy.deepcopy(net)
+    compiled = deplodock.compile(net, (torch.randn(3, 4),), executor="reference")
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(compiled(x), eager(x))
+    torch.testing.assert_close(dict(net.named_buffers()), dict(eager.named_buffers()))

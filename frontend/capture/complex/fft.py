@@ -116,7 +116,7 @@ def _matrix(keep: Keep, dtype: torch.dtype, rows: int, columns: int, n: int, inv
     """The constants cos and sin of 2 pi r c / n, the sines negative unless `inverse`."""
     key = rows, columns, n, str(dtype).removeprefix("torch.")
     with torch.utils._python_dispatch._disable_current_modes():
-        index = torch.arange(rows)[:, None] * torch.arange(columns) % n
+        index = torch.arange(rows, device="cpu")[:, None] * torch.arange(columns, device="cpu") % n
         angle = index.double() * (2 * math.pi / n)
         cosine, sine = angle.cos().to(dtype), (angle.sin() if inverse else -angle.sin()).to(dtype)
     direction = "inverse" if inverse else "forward"

@@ -10,6 +10,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -50,6 +51,8 @@ class Emitter:
         self._known: dict[object, Node] = {}
         self._mode = fake_mode(graph)
         self._body = next(n for n in graph.nodes if n.op != "placeholder")
+        values = (v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val")) if isinstance(v, torch.Tensor))
+        self._device = next((v.device for v in values if v.device.type != "cpu"), torch.device("cpu"))
 
     def split(self, placeholder: Node) -> Pair:
         """The parts of a complex argument, which becomes a real one."""
@@ -94,10 +97,19 @@ class Emitter:
         if key not in self._known:
             with self._graph.inserting_before(self._body):
                 node = self._graph.placeholder("_".join(map(str, key)))
-            node.meta["val"] = self._mode.from_tensor(value, static_shapes=True)
+            node.meta["val"], value = self._placed(value)
             self.constants.append((node.name, node, value))
             self._known[key] = node
         return self._known[key].meta["val"]
+
+    def _placed(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns a constant as it is traced and as it is stored, both on the device of the program. A program of fake
+        tensors can be captured without that device: then the constant is stored on the host."""
+        if self._device.type == "cpu":
+            return self._mode.from_tensor(value, static_shapes=True), value
+        with _disable_current_modes(), self._mode:
+            traced = torch.empty(value.shape, dtype=value.dtype, device=self._device)
+        return traced, value.to(self._device) if torch.accelerator.is_available() else value
 
 
 _PLACE = ("stack_trace", "nn_module_stack")

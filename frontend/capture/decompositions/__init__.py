@@ -19,6 +19,7 @@ from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
 from .polynomials import POLYNOMIALS
+from .recurrent import RECURRENT
 from .sampling import ANTIALIASED, INTERPOLATED, NEAREST_ELEMENTS, SAMPLING
 from .special import SPECIAL
 
@@ -366,5 +367,6 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     **ORDERING,
     **POLYNOMIALS,
     **SAMPLING,
+    **RECURRENT,
     **SPECIAL,
 }

@@ -12,6 +12,7 @@ from torch._decomp import _core_aten_decompositions_post_autograd, get_decomposi
 from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace, _special_op_to_preserve_cia
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, exported_program
+from torch.utils import _pytree as pytree
 
 from ....dialects.torch import SCHEMAS
 from ....passes.convert.torch_to_tensor.registry import get_decompositions
@@ -75,7 +76,7 @@ def decomposition_table(also: Collection[Any] = ()) -> Mapping[Any, Callable[...
     those that PyTorch takes apart before it looks at a table."""
     table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(operators_named(_RARE))}
     table = {t: made for t, made in table.items() if not is_ours(t) or t in also}
-    table |= by_operator(DECOMPOSITIONS) | primitives() | lists()
+    table |= {t: _on_device(made) for t, made in (by_operator(DECOMPOSITIONS) | primitives() | lists()).items()}
     _refuse(table, _OF_FLOATS, lambda x: not x.is_floating_point())
     _refuse(table, _OF_NUMBERS, lambda x: x.dtype == torch.bool)
     return table
@@ -115,6 +116,21 @@ def is_ours(target: Any) -> bool:
         return False
     name = overload_name(target)
     return name in SCHEMAS and name in get_decompositions()
+
+
+def _on_device(function: Made) -> Made:
+    """Wraps a decomposition so that tensors which it makes without a device lie where its first tensor lies."""
+
+    @wraps(function)
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        device = max(tensors, key=lambda x: bool(x.dim())).device if tensors else None  # a number may lie on the host
+        if device is None or device == torch.get_default_device():
+            return function(*args, **kwargs)
+        with device:
+            return function(*args, **kwargs)
+
+    return placed
 
 
 def _refuse(table: dict[Any, Made], names: Iterable[str], refused: Callable[[torch.Tensor], bool]) -> None:
