@@ -205,12 +205,27 @@ INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
 #else
 #define SIMD
 #endif
-#define LIBRARY(F) extern "C" SIMD float library_##F(float) asm(#F); INLINE vec<float> F(vec<float> x) PER_ELEMENT(library_##F)
-#define LIBRARY2(F, RESULT) extern "C" SIMD float library_##F(float, float) asm(#F); INLINE vec<float> F(vec<float> x, vec<float> y) { \
-  float r[lanes], e[lanes]; store(r, x), store(e, y); _Pragma("omp simd") PER_LANE r[l] = library_##F(r[l], e[l]); return RESULT; }
-LIBRARY(acosf) LIBRARY(acoshf) LIBRARY(asinf) LIBRARY(asinhf) LIBRARY(atanf) LIBRARY(atanhf) LIBRARY(cbrtf) LIBRARY(coshf)
-LIBRARY(log10f) LIBRARY(sinhf) LIBRARY(tanf) LIBRARY2(atan2f, load(r))
-LIBRARY2(powf, choose(y == 0.0f, all(1.0f), load(r)))  // NaN to the power of 0, too
+#define LIBRARY(F, T) extern "C" SIMD T library_##F(T) asm(#F); INLINE vec<T> F(vec<T> x) PER_ELEMENT(library_##F)
+#define LIBRARY2(F, T, RESULT) extern "C" SIMD T library_##F(T, T) asm(#F); INLINE vec<T> F(vec<T> x, vec<T> y) { \
+  T r[lanes], e[lanes]; store(r, x), store(e, y); _Pragma("omp simd") PER_LANE r[l] = library_##F(r[l], e[l]); return RESULT; }
+
+//// vector.library.f32 needs vector.library
+#define F32(F) LIBRARY(F, float)
+F32(acosf) F32(acoshf) F32(asinf) F32(asinhf) F32(atanf) F32(atanhf) F32(cbrtf) F32(coshf) F32(log10f) F32(sinhf) F32(tanf)
+LIBRARY2(atan2f, float, load(r))
+LIBRARY2(powf, float, choose(y == 0.0f, all(1.0f), load(r)))  // NaN to the power of 0, too
+
+//// vector.library.f64 needs vector.library
+#define F64(F) LIBRARY(F, double)
+F64(acos) F64(acosh) F64(asin) F64(asinh) F64(atan) F64(atanh) F64(cbrt) F64(cos) F64(cosh) F64(erf) F64(exp) F64(exp2)
+F64(expm1) F64(log) F64(log10) F64(log1p) F64(log2) F64(sin) F64(sinh) F64(tan) F64(tanh)
+LIBRARY2(atan2, double, load(r))
+LIBRARY2(pow, double, choose(compare([](auto a, auto b) { return a == b; }, y, all(0.0)), all(1.0), load(r)))
+
+//// vector.builtin.f64
+#define BUILTIN(F) INLINE vec<double> F(vec<double> x) PER_ELEMENT(__builtin_##F)
+BUILTIN(sqrt) BUILTIN(fabs) BUILTIN(floor) BUILTIN(ceil) BUILTIN(trunc) BUILTIN(rint)
+INLINE vec<double> rsqrt(vec<double> x) { return 1.0 / sqrt(x); }
 
 //// vector.panel_fma needs vector.fused
 struct Range { long begin, end; };

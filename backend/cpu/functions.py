@@ -10,12 +10,15 @@ from ...dialects.cores import MAX_LANES
 FUNCTION_OPERATIONS = 32
 """Vector operations of one function: from 20 (exp) to 45 (erf)."""
 
+_LIBRARY = "acos acosh asin asinh atan atanh atan2 cbrt cosh log10 pow sinh tan".split()
+
 FUNCTIONS = dict.fromkeys("expf exp2f logf tanhf erff".split(), "vector.{}") | {"expm1f": "vector.expf"}
 FUNCTIONS |= dict.fromkeys(("log2f", "log1pf"), "vector.logf") | dict.fromkeys(("sinf", "cosf"), "vector.turn")
 FUNCTIONS |= dict.fromkeys("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split(), "vector.builtin")
-FUNCTIONS |= dict.fromkeys("acosf acoshf asinf asinhf atanf atanhf atan2f cbrtf coshf".split(), "vector.library")
-FUNCTIONS |= dict.fromkeys("log10f powf sinhf tanf".split(), "vector.library")
-"""Functions of vectors of f32, and the sections of functions.hpp that have them."""
+FUNCTIONS |= {f"{name}f": "vector.library.f32" for name in _LIBRARY}
+FUNCTIONS |= dict.fromkeys((*_LIBRARY, *"cos erf exp exp2 expm1 log log1p log2 sin tanh".split()), "vector.library.f64")
+FUNCTIONS |= dict.fromkeys("sqrt rsqrt fabs floor ceil trunc rint".split(), "vector.builtin.f64")
+"""Functions of vectors of f32 and f64 by their names in C, and the sections of functions.hpp that have them."""
 
 _FUNCTION = re.compile(rf"\b(?:{'|'.join(name for name, section in FUNCTIONS.items() if 'builtin' not in section)})\(")
 

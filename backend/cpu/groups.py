@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 
 from xdsl.dialects.arith import BitcastOp
-from xdsl.dialects.builtin import f32, i1
+from xdsl.dialects.builtin import f32, f64, i1
 from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.traits import is_side_effect_free
@@ -411,8 +411,8 @@ class VectorStatements(Statements):
             if op.name in HELPERS:
                 writer.use(HELPERS[op.name])
             return both
-        name = FLOAT_FUNCTIONS.get(op.name, "") + "f"
-        if t != f32 or name not in FUNCTIONS:
+        name = FLOAT_FUNCTIONS.get(op.name, "") + {f32: "f", f64: ""}.get(t, "?")
+        if name not in FUNCTIONS:
             return None
         writer.use(FUNCTIONS[name].format(name))
         return call(name, whole)

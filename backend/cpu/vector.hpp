@@ -214,7 +214,7 @@ template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, lo
 }
 
 // The body of a function of a vector: one without branches of each element.
-#define PER_ELEMENT(F) { float r[lanes]; store(r, x); PER_LANE r[l] = F(r[l]); return load(r); }
+#define PER_ELEMENT(F) { std::remove_reference_t<decltype(x[0])> r[lanes]; store(r, x); PER_LANE r[l] = F(r[l]); return load(r); }
 INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
   return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
 }

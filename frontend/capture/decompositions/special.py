@@ -70,11 +70,13 @@ def _near(x: Tensor) -> Tensor:
 def _lgamma(x: Tensor) -> Tensor:
     left = x < 0.5
     y = torch.where(left, 1 - x, x)  # reflected to y >= 0.5
-    z = y + _SHIFT
+    near = y < _SHIFT
+    z = torch.where(near, y + _SHIFT, y)
     # Stirling: (z - 1/2) log z - z + log(2 pi) / 2 + sum of B(2k) / (2k (2k - 1) z^(2k - 1))
-    tail = polynomial(1 / (z * z), [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(8, 0, -1)]) / z
-    value = (z - 0.5) * z.log() - z + tail + log(2 * pi) / 2 - prod((y + k for k in range(1, _SHIFT)), start=y).log()
-    value = torch.where(y > 1e15, y * (y.log() - 1), value)
+    r = 1 / z
+    tail = polynomial(r * r, [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(8, 0, -1)]) * r
+    lead = torch.where(near, prod((y + k for k in range(1, _SHIFT)), start=y), 1)
+    value = (z - 0.5) * (z.log() - 1) + tail + (log(2 * pi) - 1) / 2 - lead.log()
     found = torch.where(left, log(pi) - _near(x).sin().abs().log() - value, value)
     return torch.where((x <= 0) & _is_whole(x) | (x.abs() == inf), inf, found)
 
@@ -138,11 +140,11 @@ _ERFINV = (
 
 @_of("erfinv")
 def _erfinv(y: Tensor) -> Tensor:
-    """Giles' approximation, then two steps of Newton's method."""
+    """Giles' approximation, then a step of Halley's method, which triples the digits."""
     size = -((1 - y) * (y + 1)).log()
     x = torch.where(size < 5, polynomial(size - 2.5, _ERFINV[0]), polynomial(size.sqrt() - 3.0, _ERFINV[1])) * y
-    for _ in range(2):
-        x = torch.where(y.abs() < 1, x - (x.erf() - y) / ((-x * x).exp() * (2 / sqrt(pi))), x)
+    step = (x.erf() - y) / ((-x * x).exp() * (2 / sqrt(pi)))
+    x = x - step / (1 + x * step)
     edge = torch.where(y.abs() == 1, torch.copysign(torch.full_like(y, inf), y), nan)
     return torch.where(y.abs() < 1, x, edge)
 
