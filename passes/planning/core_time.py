@@ -14,6 +14,7 @@ from ...dialects.loop import ReduceOp, ScanOp, StagedReduceOp
 from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
+from ...dialects.support.locations import ancestors
 from ...dialects.target import Core, Target
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ..analysis.packed_operands import loaded_factor
@@ -54,6 +55,8 @@ class CoreTime:
         """Whether the last cache of the cores holds all that is read and written."""
         self.alone = {op for group in info.groups if not _is_rescaled(group[0]) for op in group}
         """The reductions that no others need chunk by chunk."""
+        self.operands = {v: _expression(v) for p in arithmetic.products for v in p.factors}
+        """The operands of products, with the operations that compute them in the same loop."""
         self.result = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
         written = sum(tensor_bytes(r.type) for r in info.nest.res)
         weights = {i: info.contiguous.get(i, 0) + (written if i is self.result else 0) for i in info.extents}
@@ -189,6 +192,7 @@ class CoreTime:
         found = np.zeros(tiles.rows)
         for counted in self.arithmetic.others:
             count, full = self._vectors(counted.indices, tiles)
+            again = self._repeats(counted.op, counted.indices, tiles)
             name = counted.op.name
             if isinstance(counted.op, ScanOp):
                 name = MONOIDS[counted.op.kind.data].combiner(counted.op.source.type).name
@@ -196,10 +200,30 @@ class CoreTime:
             if isinstance(counted.op, ScanOp):
                 along = tiles.any_of(self._lanes(counted.indices, tiles), (counted.op.index,))
                 one = one * np.where(along, 2 * log2(self.core.lanes) + 2, 1)
-            found = found + count * np.where(full, one, self.costs.scalar * self.vector)
+            found = found + again * count * np.where(full, one, self.costs.scalar * self.vector)
             if isinstance(counted.op, ReduceOp):
-                found = found + self._folds(around[counted.op], tiles)
+                found = found + again * self._folds(around[counted.op], tiles)
         return found
+
+    def _repeats(self, op: Operation, indices: Iterable[SSAValue], tiles: Tiles) -> Floats:
+        """Returns how often chunks of the reductions around an operation compute it again.
+
+        An operation is computed in the loop over the last index that it depends on. Loops around that one repeat it
+        where they run over indices that it does not depend on. The operations of a reduction are repeated with it.
+        """
+        again, needed = np.ones(tiles.rows), {*indices}
+        groups = {op: group for group in self.info.groups for op in group}
+        around = {r.op: r.around for r in self.info.reductions}
+        for outer in (o for o in ancestors(op) if isinstance(o, ReduceOp)):
+            own, inside = [*outer.body.block.args], np.zeros(tiles.rows, dtype=np.bool_)
+            for index in reversed(own):
+                if index in needed:
+                    inside = inside | (tiles.steps[index] > 1)
+                else:
+                    again = again * np.where(inside, tiles.steps[index], 1)
+            if not needed.isdisjoint(own):
+                needed = {i for stage in groups[outer] for i in around[stage]}
+        return again
 
     def _folds(self, r: Reduction, tiles: Tiles) -> Floats:
         """Seconds to reduce vectors to numbers, which is done at the end, in a tile of sums until then, or chunk by
@@ -228,10 +252,11 @@ class CoreTime:
         found = np.zeros(tiles.rows)
         for site in self.info.sites:
             if site.op in factors:
-                found = found + self._gathered(site, factors[site.op], tiles)
+                spent = self._gathered(site, factors[site.op], tiles)
             else:
                 along, tile = contiguous_index(site.op), self._tile_of(site)
-                found = found + self._access(site.indices, tile, along, site.op.source.type, tiles)
+                spent = self._access(site.indices, tile, along, site.op.source.type, tiles)
+            found = found + self._repeats(site.op, site.indices, tiles) * spent
         for result in self.info.nest.res:
             found = found + self._access(self.info.free, self.info.free, self.result, result.type, tiles)
         if tiles.points.pack and all(self.info.free[i] is not self.result for i in tiles.points.pack):
@@ -253,6 +278,9 @@ class CoreTime:
         """The indices of the tiles that what is loaded is used for, in which it is loaded for each element."""
         if site.group < 0:
             return self.info.free
+        for operand, ops in self.operands.items():
+            if site.op in ops:
+                return self.info.dependence.of(operand)
         first = self.info.groups[site.group][0]
         r = next(r for r in self.info.reductions if r.op is first)
         return found if {*site.indices} <= (found := {*r.around, *r.indices}) else site.indices
@@ -373,6 +401,17 @@ def _is_rescaled(stage: ReduceOp) -> bool:
 def _read_in_place(p: Matmul) -> list[Operation | Block | None]:
     """The loads of factors that a product reads where they lie: of its own type, or both of bf16, which it widens."""
     return [loaded_factor(f) if p.of_bf16 else f.owner for f in p.factors]
+
+
+def _expression(value: SSAValue) -> set[Operation]:
+    """Returns the operations of one body that compute a value."""
+    ops, todo = set[Operation](), [value]
+    while todo:
+        op = todo.pop().owner
+        if isinstance(op, Operation) and op not in ops and op.parent is value.owner.parent:
+            ops.add(op)
+            todo += op.operands
+    return ops
 
 
 def _neighbours(factor: SSAValue) -> SSAValue | None:

@@ -116,6 +116,27 @@ def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int) -> No
     assert best.block[2:] == (1, 8), "for pixels of one row"
 
 
+def test_what_a_loop_around_it_computes_again_counts() -> None:
+    """The statistics of a pixel depend on the place in the window, not on the channel, over which the loop around that
+    place runs."""
+    info = nest_of(_normalized_convolution, (1, 64, 14, 14), (128, 64, 2, 2))
+    once, again = (predicted(info, block=(1, 64, 1, 1), chunk=(n, 1, 1, 64, 64)).times.compute for n in (64, 1))
+    assert again > 1.5 * once
+
+
+def test_computed_operands_are_loaded_for_their_own_side() -> None:
+    """What an operand is computed from is not loaded for the rows of the other operand."""
+    info = nest_of(_normalized_convolution, (1, 64, 14, 14), (1024, 64, 2, 2))
+    few, many = (predicted(info, block=(1, n, 1, 8), chunk=(64, 1, 1, 64, 64)).times.compute for n in (16, 128))
+    assert many < 0.6 * few
+
+
+def _normalized_convolution(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A convolution of images whose channels are normalized."""
+    y = F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
+    return F.conv2d(y, w, stride=2).contiguous()
+
+
 def test_rows_that_are_computed_while_the_next_are_read() -> None:
     info = nest_of(lambda x: torch.softmax(x, -1), (28, 2048, 2048))
     one, eight = (predicted(info, block=(1, n, 2048), chunk=(2048, 2048)).times.compute for n in (1, 8))
