@@ -10,6 +10,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <memory>
 
 // Of libtorch_python. Its own header takes ten times as long to read as all others.
@@ -22,7 +23,7 @@ using Tensor = c10::TensorImpl;
 using Run = void(const long long* first, const long long* end, char* const* memory, int threads, char* message,
                  double* clock);
 
-constexpr size_t HUGE_BYTES = 4 << 20, MESSAGE = 200, MOST_SHAPES = 64;
+constexpr size_t HUGE_BYTES = 4 << 20, MESSAGE = 200, MOST_SHAPES = 64, LEAST_SAMPLES = 8, MOST_SAMPLES = 64;
 
 // The tensor of a Python object that is one: behind the head of the object (`address` lets Python check that).
 at::TensorBase& tensor_of(PyObject* object) {
@@ -92,18 +93,71 @@ struct Scratch {
   size_t size = 0;
 };
 
-// An argument from which something was computed that is kept: where it was, and how often it had been changed in place, as
-// far as PyTorch counts that.
+// A sample of the contents of a tensor, as one number: a word of 8 bytes for each KiB of its memory, at least LEAST_SAMPLES
+// and at most MOST_SAMPLES, evenly spaced from the first word to the last one. Of less memory it is all contents.
+uint64_t sample(const Tensor& t) {
+  if (!t.numel()) return 0;
+  int64_t last = 0;
+  for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+  const size_t bytes = (last + 1) * t.itemsize(), count = std::clamp(bytes / 1024, LEAST_SAMPLES, MOST_SAMPLES);
+  const char* const data = static_cast<const char*>(t.data());
+  uint64_t sum = 0, word = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t place = bytes > 8 * count ? i * (bytes - 8) / (count - 1) : 8 * i;
+    if (place < bytes) memcpy(&word, data + place, std::min<size_t>(bytes - place, 8));
+    sum += word * (0x9e3779b97f4a7c15 * (2 * i + 1));
+  }
+  return sum;
+}
+
+// An argument from which something was computed that is kept: its address, the number of changes in place that PyTorch
+// has counted, and a sample of its contents.
 struct Constant {
   Py_ssize_t argument;
   const void* data;
   uint32_t version;
+  uint64_t contents;
   static Constant of(Py_ssize_t argument, Tensor& t) {
-    return {argument, t.data(), t.is_inference() ? 0 : t.version_counter().current_version()};
+    return {argument, t.data(), t.is_inference() ? 0 : t.version_counter().current_version(), sample(t)};
   }
   bool matches(Tensor& t) const {
     const Constant now = of(argument, t);
-    return now.data == data && now.version == version;
+    return now.data == data && now.version == version && now.contents == contents;
+  }
+};
+
+// Whether dictionaries have the entries of a flat tuple (dictionary, key, value, ...). The value of the key None is the
+// number of entries.
+bool holds(PyObject* entries) {
+  PyObject* const* entry = reinterpret_cast<PyTupleObject*>(entries)->ob_item;
+  for (PyObject* const* const end = entry + Py_SIZE(entries); entry < end; entry += 3)
+    if (entry[1] == Py_None ? PyDict_GET_SIZE(entry[0]) != PyLong_AsSsize_t(entry[2])
+                            : PyDict_GetItemWithError(entry[0], entry[1]) != entry[2])
+      return false;
+  return true;
+}
+
+// Entries for `holds`, with the versions of their dictionaries, which Python before 3.14 counts: comparing a version takes
+// a tenth of the time of a lookup.
+struct State {
+  Ref entries;
+  std::vector<std::pair<PyDictObject*, uint64_t>> versions;
+  explicit State(PyObject* tuple) : entries(Ref::to(tuple)) {
+    for (Py_ssize_t i = 0; i < Py_SIZE(tuple); i += 3)
+      versions.emplace_back((PyDictObject*)PyTuple_GET_ITEM(tuple, i), 0);
+    std::sort(versions.begin(), versions.end());
+    versions.erase(std::unique(versions.begin(), versions.end()), versions.end());
+  }
+  bool is_current() {
+#if PY_VERSION_HEX < 0x030E0000
+    const auto same = [](const auto& v) { return v.first->ma_version_tag == v.second; };
+    if (std::all_of(versions.begin(), versions.end(), same)) return true;
+    if (!holds(entries.object)) return false;
+    for (auto& [dictionary, version] : versions) version = dictionary->ma_version_tag;
+    return true;
+#else
+    return holds(entries.object);
+#endif
   }
 };
 
@@ -128,6 +182,7 @@ struct Calls {
   std::vector<Py_ssize_t> changed;  // arguments
   std::vector<Leaf> leaves;         // of the result
   Ref arguments, keywords, examples, result, build, fail;
+  std::unique_ptr<State> state;
   std::vector<std::shared_ptr<Shapes>> shapes;  // those of the last calls first
   std::vector<Scratch> free;
 };
@@ -234,7 +289,8 @@ bool are_apart(const Calls& c, const Shapes& s, const c10::SmallVector<char*, 32
 Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names, bool& made) {
   Objects leaves;
   Tensors tensors;
-  if (!is_plain_thread() || !leaves_of(c, args, count, names, leaves) || !tensors_of(c, leaves, tensors)) return {};
+  if (!is_plain_thread() || !c.state->is_current()) return {};
+  if (!leaves_of(c, args, count, names, leaves) || !tensors_of(c, leaves, tensors)) return {};
   const std::shared_ptr<Shapes> s = shapes_of(c, tensors);
   if (!s) return {};
   c10::SmallVector<char*, 32> memory;
@@ -334,19 +390,19 @@ PyObject* calls_remember(PyObject* self, PyObject* args) {
   Py_RETURN_TRUE;
 }
 
-// Calls(run, arguments, keywords, examples, sources, changed, result, leaves, build, fail)
+// Calls(run, arguments, keywords, examples, sources, changed, result, leaves, build, state, fail); `state` is for `holds`.
 PyObject* calls_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *arguments, *keywords, *examples, *sources, *changed, *result, *leaves, *build, *fail;
+  PyObject *arguments, *keywords, *examples, *sources, *changed, *result, *leaves, *build, *state, *fail;
   long long run;
-  if (!PyArg_ParseTuple(args, "LO!O!O!O!O!OO!OO", &run, &PyTuple_Type, &arguments, &PyTuple_Type, &keywords,
+  if (!PyArg_ParseTuple(args, "LO!O!O!O!O!OO!OO!O", &run, &PyTuple_Type, &arguments, &PyTuple_Type, &keywords,
                         &PyTuple_Type, &examples, &PyTuple_Type, &sources, &PyTuple_Type, &changed, &result,
-                        &PyTuple_Type, &leaves, &build, &fail))
+                        &PyTuple_Type, &leaves, &build, &PyTuple_Type, &state, &fail))
     return nullptr;
   PyObject* const self = type->tp_alloc(type, 0);
   if (!self) return nullptr;
   Calls* const c = reinterpret_cast<Object*>(self)->calls = new Calls{reinterpret_cast<Run*>(run)};
   c->arguments = Ref::to(arguments), c->keywords = Ref::to(keywords), c->examples = Ref::to(examples);
-  c->result = Ref::to(result);
+  c->result = Ref::to(result), c->state = std::make_unique<State>(state);
   if (build != Py_None) c->build = Ref::to(build);
   if (fail != Py_None) c->fail = Ref::to(fail);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); ++i) {
@@ -368,9 +424,18 @@ PyObject* calls_new(PyTypeObject* type, PyObject* args, PyObject*) {
 
 void calls_free(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
   delete &calls_of(self);
   type->tp_free(self);
   Py_DECREF(type);
+}
+
+// A module may have the program that was compiled from it as an attribute: the collector has to see what leads back.
+int calls_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Calls* const c = reinterpret_cast<Object*>(self)->calls;
+  if (c && c->state) Py_VISIT(c->state->entries.object);
+  return 0;
 }
 
 // Where the tensor of a Python object is, for comparison with its `_cdata`.
@@ -462,15 +527,33 @@ PyObject* is_alike(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(same);
 }
 
+// seen(tensor): address, number of changes and sample of a constant; None for what is not a plain tensor.
+PyObject* seen(PyObject*, PyObject* object) {
+  if (!is_tensor(object) || !is_known(tensor_of(object)) || !tensor_of(object).device().is_cpu()) Py_RETURN_NONE;
+  const Constant now = Constant::of(0, *tensor_of(object).unsafeGetTensorImpl());
+  return Py_BuildValue("nIK", (Py_ssize_t)now.data, now.version, now.contents);
+}
+
+PyObject* holds_now(PyObject*, PyObject* entries) {
+  if (!PyTuple_Check(entries) || Py_SIZE(entries) % 3) return PyErr_Format(PyExc_TypeError, "holds(tuple of triples)");
+  return PyBool_FromLong(holds(entries));
+}
+
 PyMethodDef methods[] = {{"call", (PyCFunction)(void (*)())calls_call, METH_FASTCALL | METH_KEYWORDS, nullptr},
                          {"remember", calls_remember, METH_VARARGS, nullptr},
                          {}};
 PyMethodDef functions[] = {{"address", address_of, METH_O, nullptr},
                            {"snapshot", snapshot, METH_O, nullptr},
+                           {"seen", seen, METH_O, nullptr},
+                           {"holds", holds_now, METH_O, nullptr},
                            {"is_alike", (PyCFunction)(void (*)())is_alike, METH_FASTCALL, nullptr},
                            {}};
-PyType_Slot slots[] = {{Py_tp_new, (void*)calls_new}, {Py_tp_dealloc, (void*)calls_free}, {Py_tp_methods, methods}, {}};
-PyType_Spec spec = {"deplodock_calls.Calls", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
+PyType_Slot slots[] = {{Py_tp_new, (void*)calls_new},
+                       {Py_tp_dealloc, (void*)calls_free},
+                       {Py_tp_traverse, (void*)calls_traverse},
+                       {Py_tp_methods, methods},
+                       {}};
+PyType_Spec spec = {"deplodock_calls.Calls", sizeof(Object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "deplodock_calls", nullptr, -1, functions};
 
 }  // namespace

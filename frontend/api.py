@@ -26,6 +26,7 @@ from .capture.arrays import dtype_of
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
+from .capture.variables import modules_of
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
 from .module_attributes import attribute
@@ -34,6 +35,10 @@ from .repeated_calls import RepeatedCalls, unlike
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+
+OTHER_PROGRAMS = 3
+"""Programs that a module keeps of its earlier modes and submodules."""
 
 
 class CompiledFunction:
@@ -59,8 +64,9 @@ class CompiledFunction:
         self._autocast = any(captured.autocast.values())  # whether it was compiled under autocast
         self._executor: Executor | None = None
         self._module: torch.nn.Module | None = None
-        self._training = False
         self._state: ModuleState | None = None
+        self._compile_again: Callable[[torch.nn.Module | None], CompiledFunction]
+        self._others: list[dict[str, Any]] = []
         self._forget_calls()
 
     @property
@@ -77,8 +83,6 @@ class CompiledFunction:
         try:
             if _is_any_autocast_enabled() or self._autocast:
                 check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
-            if self._state is not None and not self._state.is_current():
-                self._follow(self._state.renewed(self.captured))
             result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
             return self._call(args, kwargs) if result is NotImplemented else result
         except DeplodockError as error:
@@ -86,26 +90,51 @@ class CompiledFunction:
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call that is unlike those before."""
-        captured, executor = self.captured, self.executor
         if self._state is not None:
-            self._state.check()
+            self._follow(self._state)
+        captured, executor = self.captured, self.executor
         tensors = captured.bind(args, kwargs)
         refuse_transforms(tensors)
         results = executor.run(tensors)
         result = captured.restore(results, tensors)
         if executor.program is not None:
             if self._calls is None and building().done():
-                self._calls = RepeatedCalls(captured, executor.program)
+                self._calls = RepeatedCalls(captured, executor.program, self._state.entries if self._state else ())
                 self._repeat = self._calls.call
             if self._calls is not None:
                 self._calls.remember(tensors, results, result)
         return result
 
-    def _follow(self, captured: CapturedProgram) -> None:
-        """Take the tensors of a program as those that the module has."""
+    def _follow(self, state: ModuleState) -> None:
+        """Become the program of the modules as they are now. Raises CompileError."""
+        state.check()
+        if not state.is_built_alike():
+            self._switch()
+            state = self._state or state
+        if not state.is_current():
+            self._use(state.renewed(self.captured), state.modules)
+
+    def _switch(self) -> None:
+        """Become the program of the modules with their present submodules and modes: an earlier one, or a new one."""
+        with one_at_a_time():
+            others = [vars(self).copy(), *self._others[: OTHER_PROGRAMS - 1]]
+            earlier = next((n for n, other in enumerate(others) if other["_state"].is_built_alike()), None)
+            vars(self).update(vars(self._compile_again(self._module)) if earlier is None else others.pop(earlier))
+            self._others = others
+
+    def _use(self, captured: CapturedProgram, modules: Mapping[str, torch.nn.Module]) -> None:
+        """Take the tensors of a program as those of the modules."""
         self.captured = captured
-        self._state = None if self._module is None else ModuleState(self._module, captured.bindings)
+        self._state = ModuleState(modules, captured.bindings) if modules else None
         self._forget_calls()
+
+    def refresh(self) -> None:
+        """Packs weights again in the next call (`prepack_weights`), after changes that a call does not notice: those
+        through `.data`, NumPy or DLPack to elements outside of the sample (docs/refusals.md#stale-weights)."""
+        for program in [vars(self), *self._others]:
+            program["_calls"], program["_repeat"] = None, unlike
+            if (executor := program["_executor"]) is not None:
+                executor.refresh()
 
     def _forget_calls(self) -> None:
         self._calls: RepeatedCalls | None = None
@@ -124,16 +153,16 @@ class CompiledFunction:
         """The same program on copies of its parameters and buffers, as a deep copy of a module has them."""
         other = object.__new__(CompiledFunction)
         other.__dict__.update(self.__dict__)
-        other._module = copy.deepcopy(self._module, memo)
+        other._module, other._others = copy.deepcopy(self._module, memo), []
         bindings = tuple(replace(b, tensor=copy.deepcopy(b.tensor, memo)) for b in self.captured.bindings)
-        other._follow(replace(self.captured, bindings=bindings))
+        other._use(replace(self.captured, bindings=bindings), {} if other._module is None else {"": other._module})
         return other
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the module that was compiled: its state, and `eval()`, `to()` where they change nothing."""
         if name.startswith("__") or "captured" not in self.__dict__:
             raise AttributeError(name)
-        return attribute(self._module, self._training, self, name)
+        return attribute(self._module, self, name)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise CaptureError(
@@ -232,8 +261,9 @@ def compile(
     of a call as one CUDA graph, from the second call with the same shapes on (`CudaProgram`): less work for the host,
     for scratch memory that is kept between calls. With `prepack_weights` the cores of a CPU keep from call to call what
     is computed from parameters and buffers alone, weights in the order in which products read them above all: less work
-    in a call, for memory for both orders. Where PyTorch counts that one of them was changed, it is computed again. The
-    result takes and gives torch tensors.
+    in a call, for memory for both orders. A change of one of them that PyTorch counts, or that changes a sample of at
+    most 64 words, packs them again; `refresh()` of the result does so after other changes. The result takes and gives
+    torch tensors.
     Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
@@ -261,9 +291,9 @@ def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -
     except TargetError as error:
         raise captured.calls.complete(error) from None
     compiled.check()  # what is refused is refused here, not at the first call
-    if isinstance(module, torch.nn.Module):
-        compiled._module, compiled._training = module, module.training
-        compiled._follow(captured)
+    compiled._module = module if isinstance(module, torch.nn.Module) else None
+    compiled._use(captured, modules_of(module))
+    compiled._compile_again = lambda copied: _compile((copied or module, *program[1:]), target, executor, how)
     return compiled
 
 

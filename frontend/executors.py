@@ -66,6 +66,13 @@ class Executor:
         """That of what runs on hardware; None for interpreters."""
         return None if self.program is None else self.program.trace
 
+    def refresh(self) -> None:
+        """Drops what the program keeps of its weights from call to call."""
+        from ..backend.cpu.runtime import CpuProgram
+
+        if isinstance(self.program, CpuProgram):
+            self.program.forget_constants()
+
 
 def choose_target(target: str, executor: str = "auto") -> str:
     """The target that is meant for a program that `executor` is to run: `auto` is whatever runs compiled code here, and

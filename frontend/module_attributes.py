@@ -12,10 +12,10 @@ from torch import nn
 from ..errors import AttributeRefusedError
 
 READ = frozenset(
-    "state_dict load_state_dict parameters named_parameters buffers named_buffers modules named_modules children"
-    " named_children get_parameter get_buffer get_submodule zero_grad extra_repr".split()
+    "training state_dict load_state_dict parameters named_parameters buffers named_buffers modules named_modules"
+    " children named_children get_parameter get_buffer get_submodule zero_grad extra_repr".split()
 )
-"""Methods of a module that its program passes on."""
+"""Attributes of a module that its program passes on."""
 
 MOVES = frozenset("to cuda cpu xpu half float double bfloat16 type to_empty".split())
 """Methods of a module that change where its parameters are, or their types."""
@@ -23,12 +23,11 @@ MOVES = frozenset("to cuda cpu xpu half float double bfloat16 type to_empty".spl
 _HOOKS = "a compiled program calls no hooks; register it on the module and compile again"
 
 
-def attribute(module: nn.Module | None, training: bool, program: Any, name: str) -> Any:
+def attribute(module: nn.Module | None, program: Any, name: str) -> Any:
     """Returns the attribute `name` of a compiled program, as a module would have it.
 
     Args:
         module: the module that was compiled, or None for a function.
-        training: the mode of the module when it was compiled.
         program: the compiled program, which `eval()` and its like return.
         name: the name of the attribute.
 
@@ -42,11 +41,9 @@ def attribute(module: nn.Module | None, training: bool, program: Any, name: str)
             raise _refused(name, "the program was compiled from a function, which has no state of a module", remedy)
         raise _refused(name, "a compiled program has no such attribute", "use the function that was compiled")
     if name in ("eval", "train"):
-        return _Mode(name, training, program)
+        return lambda *mode: getattr(module, name)(*mode) and program
     if name in MOVES:
         return lambda *args, **kwargs: _moved(module, program, name, *args, **kwargs)
-    if name == "training":
-        return training
     if name in READ:
         return getattr(module, name)
     if "hook" in name and of_modules:
@@ -60,21 +57,6 @@ def attribute(module: nn.Module | None, training: bool, program: Any, name: str)
 
 
 _MISSING = object()
-
-
-class _Mode:
-    """`eval` or `train` of a compiled program."""
-
-    def __init__(self, name: str, training: bool, program: Any) -> None:
-        self._name, self._training, self._program = name, training, program
-
-    def __call__(self, mode: bool = True) -> Any:
-        wanted = mode if self._name == "train" else False
-        if wanted == self._training:
-            return self._program
-        now = "training" if self._training else "evaluation"
-        remedy = f"call {self._name}() on the module, and compile again"
-        raise _refused(self._name, f"the program was compiled in {now} mode", remedy)
 
 
 def _moved(module: nn.Module, program: Any, name: str, *args: Any, **kwargs: Any) -> Any:

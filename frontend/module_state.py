@@ -1,93 +1,114 @@
-"""The parameters and buffers that a program was compiled with, as its module has them now."""
+"""State of the modules that a program was compiled from: submodules, modes, hooks, parameters and buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import is_
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules import module as every_module
 
-from ..errors import ShapeError
+from ..backend.calls import extension
+from ..errors import ExecutionError, ShapeError
 from .capture.captured_program import Binding, CapturedProgram, kind_of
-
-Link = tuple[dict[str, Any], str, Any]
-"""The dictionary of a module, a name in it, and the tensor or submodule of that name."""
 
 
 class ModuleState:
-    """The tensors of a program in the module that it was compiled from, and the submodules that lead to them.
+    """Modules as they were when a program was compiled.
+
+    `entries` is a flat tuple of dictionaries of the modules, keys and values: the entries that calls compare by
+    identity. The key None stands for the number of entries.
 
     Args:
-        module: The module that was compiled.
+        modules: The modules, by name.
         bindings: The arguments of the program.
     """
 
-    def __init__(self, module: torch.nn.Module, bindings: Sequence[Binding]) -> None:
-        self._module = module
-        links = [link for b in bindings if _is_state(b) for link in _links(module, b.name)]
-        links = list({(id(owner), name): (owner, name, value) for owner, name, value in links}.values())
-        self._owners, self._names = [owner for owner, _, _ in links], [name for _, name, _ in links]
-        self._values = [value for _, _, value in links]
-        tensors = [(b, b.tensor) for b in bindings if _is_state(b) and b.tensor is not None]
-        self._tensors = [(b, tensor, tensor.dtype, tensor.shape, tensor.device) for b, tensor in tensors]
+    def __init__(self, modules: Mapping[str, nn.Module], bindings: Sequence[Binding]) -> None:
+        self.modules = modules
+        every = {m: name for root, top in modules.items() for name, m in top.named_modules(prefix=root)}
+        tensors = {id(b.tensor): b.tensor for b in bindings if b.tensor is not None}
+        owners = ((name, owner) for m, name in every.items() for owner in (m._parameters, m._buffers, vars(m)))
+        self._links = [
+            (id(tensor), f"{name}.{leaf}".removeprefix("."), owner, leaf)
+            for name, owner in owners
+            for leaf, tensor in owner.items()
+            if id(tensor) in tensors
+        ]
+        linked = {id(tensors[i]): tensors[i] for i, *_ in self._links}
+        self._tensors = {i: (t, t.dtype, t.shape, t.device) for i, t in linked.items()}
+        hooks = [d for m in every for d in (m._forward_pre_hooks, m._forward_hooks)]
+        hooks += [every_module._global_forward_pre_hooks, every_module._global_forward_hooks]
+        modes = [(vars(m), "training", m.training) for m in every if "training" in vars(m)]
+        self._hooks = tuple(entry for owner in hooks for entry in _all_of(owner))
+        self._structure = (*(e for m in every for e in _all_of(m._modules)), *(e for mode in modes for e in mode))
+        weights = tuple(e for i, _, owner, leaf in self._links for e in (owner, leaf, tensors[i]))
+        self.entries = self._structure + self._hooks + weights
 
     def is_current(self) -> bool:
-        """Returns true if the module has the same tensors and submodules as before."""
-        return all(map(is_, map(dict.get, self._owners, self._names), self._values))
+        """Returns true if the modules have the same submodules, modes, hooks and tensors as before."""
+        return _holds(self.entries)
+
+    def is_built_alike(self) -> bool:
+        """Returns true if the modules have the same submodules and modes as before, and names that stood for one tensor
+        still do."""
+        tensors = {(i, id(owner.get(leaf))) for i, _, owner, leaf in self._links}
+        return _holds(self._structure) and len(tensors) == len(self._tensors)
 
     def check(self) -> None:
-        """Raises ShapeError for a tensor that has become another one in place, as `module.half()` makes parameters."""
-        for b, tensor, dtype, shape, device in self._tensors:
+        """Checks what a program cannot follow.
+
+        Raises:
+            ExecutionError: A forward hook was added or removed.
+            ShapeError: A tensor has become another one in place, as `module.half()` makes parameters.
+        """
+        if not _holds(self._hooks):
+            remedy = "undo that, or compile again for its effect on the results"
+            reason = "a forward hook of the module was added or removed after the program was compiled"
+            raise ExecutionError(reason, kind="stale-weights", remedy=remedy)
+        for i, name, *_ in self._links:
+            tensor, dtype, shape, device = self._tensors[i]
             if tensor.dtype != dtype or tensor.shape != shape or tensor.device != device:
                 expected = _shown(torch.empty(shape, dtype=dtype, device="meta")).removesuffix("meta")
-                raise _stale(b, f"expected {expected}{device}, but the module now has {_shown(tensor)}")
+                raise _stale(name, f"expected {expected}{device}, but the module now has {_shown(tensor)}")
 
     def renewed(self, captured: CapturedProgram) -> CapturedProgram:
-        """Returns the program with the tensors that the module has now.
+        """Returns the program with the tensors that the modules have now.
 
-        Raises ShapeError for a tensor that does not fit, and where a submodule is of another class.
+        Raises:
+            ShapeError: A tensor does not fit.
         """
-        classes = {(id(o), n): type(v) for o, n, v in zip(self._owners, self._names, self._values, strict=True)}
-
-        def current(b: Binding) -> Binding:
-            if not _is_state(b) or b.tensor is None:
-                return b
-            links = list(_links(self._module, b.name))
-            tensor = links[-1][2]
-            for owner, name, value in links[:-1]:
-                if type(value) is not classes.get((id(owner), name), type(value)):
-                    raise _stale(b, f"the submodule {name!r} is now a {type(value).__name__}")
+        now: dict[int, torch.Tensor] = {}
+        for i, name, owner, leaf in self._links:
+            tensor, before = owner.get(leaf), self._tensors[i][0]
             if not isinstance(tensor, torch.Tensor) or kind_of(tensor) is not None:
-                raise _stale(b, "the module has no such tensor any more")
-            if _shown(tensor) != _shown(b.tensor):
-                raise _stale(b, f"expected {_shown(b.tensor)}, but the module now has {_shown(tensor)}")
-            return replace(b, tensor=tensor)
-
-        return replace(captured, bindings=tuple(map(current, captured.bindings)))
-
-
-def _is_state(b: Binding) -> bool:
-    return b.kind in ("parameter", "buffer")
+                raise _stale(name, "the module has no such tensor any more")
+            if _shown(tensor) != _shown(before):
+                raise _stale(name, f"expected {_shown(before)}, but the module now has {_shown(tensor)}")
+            now[i] = tensor
+        bindings = (replace(b, tensor=now[id(b.tensor)]) if id(b.tensor) in now else b for b in captured.bindings)
+        return replace(captured, bindings=tuple(bindings))
 
 
-def _links(module: torch.nn.Module, path: str) -> Iterator[Link]:
-    """Yields the links from a module to a tensor; the last one has None if there is none."""
-    *parents, leaf = path.split(".")
-    for name in parents:
-        yield module._modules, name, module._modules.get(name)
-        child = module._modules.get(name)
-        if child is None:
-            return
-        module = child
-    owner: dict[str, Any] = module._parameters if leaf in module._parameters else module._buffers
-    yield owner, leaf, owner.get(leaf)
+def _all_of(owner: Mapping[Any, Any]) -> Iterator[Any]:
+    """Yields the number of entries of a dictionary, and its entries, as `ModuleState.entries` has them."""
+    yield from (owner, None, len(owner))
+    for key, value in owner.items():
+        yield from (owner, key, value)
+
+
+def _holds(entries: Sequence[Any]) -> bool:
+    if (native := extension()) is not None:
+        return native.holds(entries)
+    triples = zip(entries[::3], entries[1::3], entries[2::3], strict=True)
+    return all(len(owner) == v if key is None else owner.get(key) is v for owner, key, v in triples)
 
 
 def _shown(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
 
 
-def _stale(b: Binding, reason: str) -> ShapeError:
-    return ShapeError(reason, argument=b.name, kind="stale-weights", remedy="compile the module again")
+def _stale(name: str, reason: str) -> ShapeError:
+    return ShapeError(reason, argument=name, kind="stale-weights", remedy="compile the module again")

@@ -27,10 +27,13 @@ class RepeatedCalls:
     something to PyTorch, looks at data, gives views of arguments.
     """
 
-    def __init__(self, captured: CapturedProgram, program: CpuProgram | CudaProgram) -> None:
+    def __init__(
+        self, captured: CapturedProgram, program: CpuProgram | CudaProgram, state: tuple[Any, ...] = ()
+    ) -> None:
+        """`state` are the entries of modules that a call compares (`ModuleState`)."""
         self._captured, self._program = captured, program
         described = _described(captured) if _only_kernels(captured) else None
-        self._calls = None if described is None else program.repeated_calls(*described)
+        self._calls = None if described is None else program.repeated_calls(*described, state)
         self.call = unlike if self._calls is None else self._calls.call
 
     def remember(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], result: Any) -> None:

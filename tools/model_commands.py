@@ -31,7 +31,8 @@ QUANTIZE = click.option(
 PREPACK_WEIGHTS = click.option(
     "--prepack-weights/--no-prepack-weights",
     default=None,
-    help="On cpu, compute what depends on weights alone once; on for a MODEL.",
+    help="On cpu, compute what depends on weights alone once; on for a MODEL. Changes through .data, NumPy or DLPack"
+    " are noticed by a sample of each weight.",
 )
 
 

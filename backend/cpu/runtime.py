@@ -73,7 +73,7 @@ class _Constants:
     were."""
 
     memory: Any
-    seen: Mapping[int, tuple[int, int]]
+    seen: Mapping[int, tuple[int, ...]]
 
     def places(self, plan: LaunchPlan) -> list[tuple[int, int]]:
         """Where each buffer is: in which memory, and how many bytes behind its begin; -1 and the address for ours."""
@@ -83,9 +83,12 @@ class _Constants:
         return [*((i, 0) for i in range(plan.arguments)), *own]
 
 
-def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Where these arguments are, and how often they were changed in place, as far as PyTorch counts that."""
-    return {n: (args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers}
+def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """Returns, by number, the address of each argument, the number of changes in place that PyTorch has counted, and a
+    sample of the contents where the extension module is loaded."""
+    native = extension()
+    plain = {n: (args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers}
+    return plain if native is None else {n: native.seen(args[n]) or seen for n, seen in plain.items()}
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,11 @@ class CpuProgram:
         if len(placed.parts) <= 1 and isinstance(launches, _Launches) and in_place:
             how = (plan.call_bytes, launches.shared, launches.work >= LONG_WORK, tuple(placed.constants.seen))
             calls.remember(tuple(inputs), known, launches.first, launches.end, *how, (launches, placed.constants))
+
+    def forget_constants(self) -> None:
+        """Drops what constant launches gave: the next call computes it again."""
+        self._constants = _Constants(None, {})
+        self._placed.clear()
 
     def _scratch_of(self, size: int) -> Any:
         """Scratch memory of a call: what an earlier one has left, if it is enough and no other thread was faster."""

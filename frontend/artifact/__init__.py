@@ -158,6 +158,11 @@ class Artifact:
         program = self.programs.get("main") or next(iter(self.programs.values()))
         return program(*args, **kwargs)
 
+    def refresh(self) -> None:
+        """Packs the weights of all programs again in the next call, as `CompiledFunction.refresh`."""
+        for program in self.programs.values():
+            program.refresh()
+
 
 def made_for(path: str | Path) -> str:
     """The target of an artifact. Raises ArtifactError for something else."""

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -49,6 +49,7 @@ from .specialization_check import check_at_one
 from .symbolic_shapes import NamedDim, every_size, named_dims
 from .transforms import BothBranches, below_transforms, trace
 from .user_calls import function_name
+from .variables import modules_of, variables_of
 
 
 def capture(
@@ -121,7 +122,7 @@ def _capture(
     arguments = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
-    if hasattr(function, "__code__"):
+    if not isinstance(function, torch.nn.Module):
         arguments = _with_closed_over(arguments, function)
     given = arguments, *_returned(exported), lies, leaves, specs
     captured = import_graph(exported.graph, *given, place, fallback, sizes, calls)
@@ -324,15 +325,13 @@ def _bind_inputs(
 
 
 def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -> list[Argument]:
-    """The arguments with the parameters themselves that a function closes over, or that are global to it: PyTorch
-    exports them as constants, of which it is not known that they require gradients."""
-    known = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    known += [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
-    modules = [m for m in known if isinstance(m, torch.nn.Module)]
-    tensors = [t for t in known if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
-    places = {
-        (t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors if kind_of(t) is None and t.requires_grad
-    }
+    """Returns the arguments with the tensors themselves that variables of a function hold: PyTorch exports them as
+    constants, which require no gradients and are no tensors of a module."""
+    tensors = [t for t in variables_of(function).values() if isinstance(t, torch.Tensor)]
+    for module in (m for top in modules_of(function).values() for m in top.modules()):
+        owners = (vars(module), module._buffers, module._parameters)
+        tensors += [t for owner in owners for t in owner.values() if isinstance(t, torch.Tensor)]
+    places = {(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors if kind_of(t) is None}
 
     def itself(b: Binding) -> Binding:
         t = b.tensor

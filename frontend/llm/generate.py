@@ -146,6 +146,11 @@ class Generator:
             raise ArtifactError("is no language model with the two steps prefill and decode")
         return Generator(artifact.programs["prefill"], artifact.programs["decode"], plan)
 
+    def refresh(self) -> None:
+        """Packs weights again in the next step, as `CompiledFunction.refresh`."""
+        self.prefill.refresh()
+        self.decode.refresh()
+
     def _step(
         self, program: CompiledFunction, tokens: Sequence[int], start: int, last: int, caches: Caches
     ) -> tuple[torch.Tensor, Caches]:

@@ -77,6 +77,43 @@ def test_weights_that_are_replaced() -> None:
             close(program(x), module(x))
 
 
+UNCOUNTED: list[Callable[[torch.Tensor], object]] = [
+    lambda w: w.data.copy_(torch.ones(96, 64)),
+    lambda w: w.data.neg_(),
+    lambda w: w.detach().numpy().fill(2),
+    lambda w: torch.from_dlpack(w.detach()).add_(1),
+    lambda w: w.detach().numpy().__setitem__((0, 0), 100),
+    lambda w: w.detach().numpy().__setitem__((-1, -1), 100),
+]
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize("change", UNCOUNTED)
+def test_changes_that_pytorch_does_not_count(change: Callable[[torch.Tensor], object], calls: int) -> None:
+    module, x = linear(), torch.randn(4, 64)
+    program = packed(module, x)
+    for _ in range(calls):
+        close(program(x), module(x))
+    version = module.weight._version
+    change(module.weight)
+    module.weight.requires_grad_(False)
+    assert module.weight._version == version
+    for _ in range(3):
+        close(program(x), module(x))
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+def test_refresh(calls: int) -> None:
+    module, x = linear(), torch.randn(4, 64)
+    program = packed(module, x)
+    for row in range(3):
+        for _ in range(calls):
+            close(program(x), module(x))
+        module.weight.numpy()[row, 5:9] += 100
+        program.refresh()
+    close(program(x), module(x))
+
+
 def test_a_deep_copy_has_its_own() -> None:
     module, x = linear(), torch.randn(4, 64)
     program = packed(module, x)
@@ -154,6 +191,14 @@ def test_layers() -> None:
         close(program(x), module(x))
 
 
+def with_other_elements(module: nn.Module) -> nn.Module:
+    """A copy of the module with some elements of its tensors changed."""
+    changed = copy.deepcopy(module)
+    for tensor in changed.parameters():
+        tensor.detach()[..., 1:3] = 7
+    return changed
+
+
 def test_artifacts_pack_weights(tmp_path: Path) -> None:
     module, x = linear(), torch.randn(4, 64)
     program = packed(module, x, prepack_weights=False)
@@ -163,6 +208,11 @@ def test_artifacts_pack_weights(tmp_path: Path) -> None:
         assert ("{constant}" in loaded.programs["main"].ir("kernel")) == (name == "packed")
         for _ in range(4):
             close(loaded(x), module(x))
+        for b in loaded.programs["main"].captured.bindings:
+            if b.tensor is not None:
+                b.tensor.numpy()[..., 1:3] = 7
+        loaded.refresh()
+        close(loaded(x), with_other_elements(module)(x))
 
 
 def test_an_assertion_about_constants() -> None:

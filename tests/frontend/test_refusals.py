@@ -184,7 +184,6 @@ def test_a_compiled_module_has_the_state_of_the_module() -> None:
 
 
 REFUSED_OF_MODULES = {
-    "train": "compiled in evaluation mode; call train() on the module, and compile again",
     "half": "call half() on the module, and compile it again",
     "register_forward_hook": "register it on the module",
     "no_such_name": "neither the program nor Linear has this attribute",

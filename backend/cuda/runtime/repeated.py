@@ -37,7 +37,8 @@ class Known:
 
 class Calls:
     """The calls of a program, described as for `Calls` of `calls.cpp`: `sources` are, for each argument of `@main`, a
-    leaf of the caller's arguments or a tensor, and `leaves` what the leaves of the result are."""
+    leaf of the caller's arguments or a tensor, `leaves` what the leaves of the result are, and `state` what the modules
+    of the program had."""
 
     def __init__(
         self,
@@ -47,8 +48,9 @@ class Calls:
         leaves: Sequence[Any],
         result: Any,
         build: Any,
+        state: tuple[Any, ...],
     ) -> None:
-        self._program, self._extension = program, extension
+        self._program, self._extension, self._state = program, extension, state
         self._inputs = [(i, s) for i, s in enumerate(sources) if isinstance(s, int)]
         self._leaf_of = dict(self._inputs)
         self._constants = tuple(s for s in sources if not isinstance(s, int))
@@ -62,6 +64,8 @@ class Calls:
             if alike(found.inputs, args, False):
                 break
         else:
+            return NotImplemented
+        if not self._extension.holds(self._state):
             return NotImplemented
         if kwargs or not alike(found.constants, self._constants, True) or torch.cuda.is_current_stream_capturing():
             return NotImplemented
@@ -105,7 +109,7 @@ class Calls:
 def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -> Calls | None:
     """The calls of a program, `described` as `frontend/repeated_calls.py` says; None where every call has to be made by
     Python: arguments with names or in lists, or that are changed, or are returned without being the caller's."""
-    args, kwargs, examples, sources, changed, result, leaves, build = described
+    args, kwargs, examples, sources, changed, result, leaves, build, state = described
     plain = tuple(args) == tuple(range(len(examples))) and not kwargs and not changed
     inputs = [s for s in sources if isinstance(s, int)]
     returned = [n for kind, n, _ in leaves if kind == 1]
@@ -115,7 +119,7 @@ def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -
         or any(not isinstance(sources[n], int) for n in returned)
     ):
         return None
-    return Calls(program, extension, sources, leaves, result, build)
+    return Calls(program, extension, sources, leaves, result, build, state)
 
 
 def _rebuilt(tree: Any, leaves: Sequence[Any]) -> Any:
