@@ -57,9 +57,9 @@ _ROWS = (
     DType("i8", builtin.i8, np.dtype(np.int8), "int8", "signed char", 0),
     DType("i1", builtin.i1, np.dtype(np.bool_), "bool", "bool", 0),
     DType("ui8", _unsigned(8), np.dtype(np.uint8), "uint8", "unsigned char", 0),
-    DType("ui16", _unsigned(16), np.dtype(np.uint16), "", "unsigned short"),
-    DType("ui32", _unsigned(32), np.dtype(np.uint32), "", "unsigned int"),
-    DType("ui64", _unsigned(64), np.dtype(np.uint64), "", "unsigned long long"),
+    DType("ui16", _unsigned(16), np.dtype(np.uint16), "uint16", "unsigned short", 1),
+    DType("ui32", _unsigned(32), np.dtype(np.uint32), "uint32", "unsigned int", 2),
+    DType("ui64", _unsigned(64), np.dtype(np.uint64), "uint64", "unsigned long long", 4),
     DType("index", IndexType(), np.dtype(np.int64), "int64", "long long"),
     # Only PyTorch computes on these.
     DType("complex<f32>", ComplexType(builtin.f32), np.dtype(np.complex64), "complex64"),

@@ -31,15 +31,17 @@ Number = int | float | bool | SymbolAttr
 Bound = tuple[AffineExpr, int, Extent]
 """`lo <= expression < hi`."""
 
-UINT8 = IntegerType(8, Signedness.UNSIGNED)
-"""PyTorch's uint8. A storage type like bf16: computed on as i32."""
+UINT8, UINT16, UINT32, UINT64 = (IntegerType(width, Signedness.UNSIGNED) for width in (8, 16, 32, 64))
+UNSIGNED: dict[Attribute, Attribute] = {UINT8: i32, UINT16: i32, UINT32: i64, UINT64: i64}
+"""PyTorch's unsigned integers, and the types in which they are computed on. They are storage types, like bf16. A uint64
+has the bits of its i64, so only operators that treat both alike take it (`BITS_ONLY` in `scalars.py`)."""
 
 
 def work_type(element: Attribute) -> Attribute:
     """The type in which values stored as `element` are computed on: f32 for f16 and bf16, i32 for u8."""
     if is_low_precision(element) or is_float8(element):
         return f32
-    return i32 if element == UINT8 else element
+    return UNSIGNED.get(element, element)
 
 
 class Builder:
@@ -128,7 +130,7 @@ class Builder:
 
     def floating(self, x: SSAValue) -> SSAValue:
         """`x` as a float to compute on: integers become f32."""
-        x = self.working(x)
+        x = x if element_type(x.type) == UINT64 else self.working(x)
         return x if is_float(x.type) else self.cast(x, f32)
 
     def operand(self, value: SSAValue | Number, element: Attribute, shape: Sequence[Extent]) -> SSAValue:
@@ -369,4 +371,4 @@ def wrapped_number(value: float, element: Attribute) -> float:
     if not isfinite(value):
         raise UnsupportedError(f"{value} is no value of type {element}")
     bits = int(value) & ((1 << width) - 1)
-    return bits - (1 << width) if element != UINT8 and bits >> (width - 1) else bits
+    return bits - (1 << width) if element not in UNSIGNED and bits >> (width - 1) else bits

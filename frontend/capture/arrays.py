@@ -56,7 +56,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def element_of(dtype: torch.dtype) -> Attribute:
-    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, uint16, ...)."""
+    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, float8_e8m0fnu, ...)."""
     if dtype not in _ELEMENTS:
         raise UnsupportedError(f"the data type {dtype_name(dtype)} is not supported")
     return _ELEMENTS[dtype]

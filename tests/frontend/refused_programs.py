@@ -337,7 +337,7 @@ def moved_inside(x):
     return x.to("cuda:0")  # here
 
 
-@refused("uint16", remedy="x.to(", args=(torch.ones(4, dtype=torch.uint16),))
+@refused("float8_e4m3fnuz", remedy="x.to(", args=(torch.ones(4, dtype=torch.float8_e4m3fnuz),))
 def type_of_an_argument(x):
     return x.reshape(-1)
 

@@ -23,11 +23,12 @@ from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.payload import element_type, is_float, is_float8, scalar_attr
 from ....dialects.shapes.extents import SymbolAttr, extents_of
-from ....dialects.tensor.builder import UINT8, Number, width_of, work_type, wrapped_number
+from ....dialects.tensor.builder import UINT8, UINT64, UNSIGNED, Number, width_of, work_type, wrapped_number
 from ....dialects.torch import Value
 from ....errors import UnsupportedError
+from .registry import get_decompositions
 
-_ORDER: list[Attribute] = [i1, UINT8, i8, i16, i32, i64, f16, bf16, f32, f64]
+_ORDER: list[Attribute] = [i1, *UNSIGNED, i8, i16, i32, i64, f16, bf16, f32, f64]
 
 
 def promote(x: Attribute, y: Attribute) -> Attribute:
@@ -145,8 +146,8 @@ def _overflow(value: float, element: Attribute) -> str | None:
         fits = False
     else:
         width = width_of(element)
-        low, high = (0, 2**width - 1) if element == UINT8 else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
-        low = -high if element == UINT8 and isinstance(value, int) else low
+        low, high = (0, 2**width - 1) if element in UNSIGNED else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+        low = -high if element in UNSIGNED and isinstance(value, int) else low
         fits = low <= value <= high
     return None if fits else f"{value} cannot be converted to {element} without overflow"
 
@@ -170,6 +171,18 @@ NO_TRUTHS = frozenset(
 NO_TRUTHS_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"))
 """Operators whose result holds no truth values."""
 
+BITS_ONLY = frozenset(
+    """__and__ __or__ __xor__ add all any bitwise_and bitwise_not bitwise_or bitwise_xor cumprod cumsum div.Scalar
+    div.Tensor empty_like eq isfinite isinf isnan logical_and logical_not logical_or logical_xor masked_fill mul ne neg
+    new_ones new_zeros ones ones_like prod rsub sqrt sub sum where zeros zeros_like""".split()
+)
+"""Operators, or overloads, that treat a uint64 like the i64 with its bits, or convert it to a float."""
+
+_WIDER = "convert it first (x.to(torch.int64))"
+
+_MOVES = ("concat", "creation", "gather", "reshape", "views")
+"""Families of decompositions that move, create or convert numbers."""
+
 
 def check_types(overload: str, arguments: Collection[Value], result: Attribute) -> None:
     """Raise UnsupportedError for element types that PyTorch refuses."""
@@ -181,5 +194,8 @@ def check_types(overload: str, arguments: Collection[Value], result: Attribute) 
         first = result  # converted first
     if not (is_float(first) or is_float8(first)) and {name, overload} & (FLOATS_ONLY | FLOAT_RESULTS):
         raise UnsupportedError(f"PyTorch has no kernel for {first}")
+    family = get_decompositions()[overload].__module__.rpartition(".")[2]
+    if UINT64 in (first, result) and family not in _MOVES and not {name, overload} & BITS_ONLY:
+        raise UnsupportedError("the data type uint64 is not supported by this operator", remedy=_WIDER)
     if i1 in (first if name in NO_TRUTHS else None, result if name in NO_TRUTHS_RESULT else None):
         raise UnsupportedError("PyTorch has no kernel for truth values")
