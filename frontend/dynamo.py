@@ -36,7 +36,6 @@ from .capture.decompositions.table import decomposition_table
 from .capture.eager_fallback import has_effects
 from .capture.graph_capture import capture_graph
 from .capture.known_sizes import known_sizes
-from .capture.symbolic_shapes import extent_bounds
 
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
@@ -142,17 +141,19 @@ def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModu
 class VaryingGraph:
     """A graph with sizes, or with other numbers, that vary: called like it, compiled when it is called.
 
-    Integers of the graph are symbols of its program, whether a tensor has them as a size or not. There is a program
-    for each value of the other numbers: floats, integers beyond the range of a size, and all integers where a program
-    for all of them is refused. There is one for each shape where the form with symbols is refused, where a size is
-    beyond its range, or where gradients are needed. There are as many of them as Dynamo allows
+    Integers of the graph are symbols of its program, whether a tensor has them as a size or not. A program holds for
+    sizes that compare as those of its first call: `x[:n]` has one for `n` up to the size of `x`, and one for all
+    others. There is a program for each value of the other numbers: floats, integers beyond the range of a size, and all
+    integers where a program for all of them is refused. There is one for each shape where the form with symbols is
+    refused, or where gradients are needed. There are as many of them as Dynamo allows
     (`torch._dynamo.config.recompile_limit`); then PyTorch itself computes the rest, and a RecompileWarning says so.
     """
 
     def __init__(self, graph: GraphModule, options: Mapping[str, Any]) -> None:
         self._graph, self._options = graph, options
         self._programs: dict[Any, Run] = {}
-        self._general: dict[Any, Run | None] = {}
+        self._general: dict[Any, list[Run]] = {}
+        self._refused = set[Any]()
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
         values = [p.meta.get("example_value") for p in inputs]
         extents = {str(n) for v in values for n in getattr(v, "shape", ()) if isinstance(n, torch.SymInt)}
@@ -167,10 +168,10 @@ class VaryingGraph:
         """Run the program for these arguments. Raises CompileError."""
         numbers = {i: _number(args[i]) for i in self._numbers if not (i in self._integers and 1 < args[i] <= LARGEST)}
         named = tuple((i, repr(n)) for i, n in numbers.items())  # by repr, because 0.0 is not -0.0
-        if (general := self._general.get(named)) is not None:
+        for general in self._general.get(named, ()):
             try:
                 return general(*args)
-            except ShapeError:  # a size is beyond those for which the program holds
+            except ShapeError:  # the sizes are not those for which the program holds
                 pass
         others = (a for i, a in enumerate(args) if i not in numbers)
         key = (named, *((t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in others))
@@ -178,18 +179,19 @@ class VaryingGraph:
         return program(*args)
 
     def _compile(self, numbers: Mapping[int, Any], key: Any, args: Sequence[Any]) -> Run:
-        if len(self._programs) + sum(p is not None for p in self._general.values()) >= config.recompile_limit:
+        if len(self._programs) + sum(map(len, self._general.values())) >= config.recompile_limit:
             if None not in self._programs:
                 done = f"compiled for {config.recompile_limit} shapes or numbers, torch._dynamo.config.recompile_limit"
                 warnings.warn(f"{done}; others of this graph are left to PyTorch", RecompileWarning, stacklevel=4)
                 self._programs[None] = self._graph
             return self._graph
         grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
-        if key[0] not in self._general and not grad:
+        if key[0] not in self._refused and not grad:
             program = self._compile_general(numbers, args)
-            if program is not self:
-                self._general[key[0]] = program
-            if program is not None:
+            if program is None:
+                self._refused.add(key[0])
+            else:
+                self._general.setdefault(key[0], []).extend([program] if program is not self else [])
                 return program
         tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in numbers]
         known = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
@@ -259,20 +261,18 @@ class TensorsOnly(nn.Module):
         self.places: dict[str, tuple[int, int]] = {}
         """Symbol -> the tensor that has it as a size, and its dimension."""
         self.shapes: list[dict[int, Any]] = []
-        dims: dict[str, Any] = {}
+        self.equal: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        """Pairs of (tensor, dimension) that have the same size."""
         for position, i in enumerate(self.tensors):
-            spec: dict[int, Any] = {}
-            for d, n in enumerate(values[i].shape):
-                if isinstance(n, torch.SymInt):
-                    name = str(n)
-                    self.places.setdefault(name, (position, d))
-                    dims.setdefault(name, _dim(n, f"s{len(dims)}") if name.isidentifier() else Dim.AUTO)
-                    spec[d] = dims[name]
-            self.shapes.append(spec)
+            varying = [d for d, n in enumerate(values[i].shape) if isinstance(n, torch.SymInt)]
+            for d in varying:
+                place = self.places.setdefault(str(values[i].shape[d]), (position, d))
+                self.equal += [(place, (position, d))] if place != (position, d) else []
+            self.shapes.append(dict.fromkeys(varying, Dim.AUTO))
         self.integers = [i for i, v in enumerate(values) if i not in self.tensors and str(v) not in self.places]
         for i in self.integers:
             self.places[str(values[i])] = len(self.shapes), 0
-            self.shapes.append({0: Dim(f"s{len(dims) + len(self.shapes)}", min=2, max=LARGEST)})
+            self.shapes.append({0: Dim.AUTO})
         self.sources = [
             self.tensors.index(i) if i in self.tensors else self.places[str(v)] for i, v in enumerate(values)
         ]
@@ -285,6 +285,8 @@ class TensorsOnly(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """The tensors among the results of the graph on its tensors."""
+        for (t, d), (other, e) in self.equal:
+            torch._check(tensors[t].shape[d] == tensors[other].shape[e])
         full = [tensors[s] if isinstance(s, int) else tensors[s[0]].shape[s[1]] for s in self.sources]
         return tuple(r for i, r in enumerate(self.graph(*full)) if i not in self.computed)
 
@@ -299,13 +301,6 @@ class TensorsOnly(nn.Module):
     def chosen(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors among the arguments of the graph, and one without elements for each of the integers."""
         return [arguments[i] for i in self.tensors] + [torch.empty(arguments[i], 0) for i in self.integers]
-
-
-def _dim(size: torch.SymInt, name: str) -> Any:
-    """A dimension in the range that Dynamo knows for it."""
-    bounds = size.node.shape_env.var_to_range[size.node.expr]
-    least, most = extent_bounds(bounds.lower, bounds.upper)
-    return Dim(name, min=least, max=min(most, LARGEST))
 
 
 def _example(value: Any) -> Any:

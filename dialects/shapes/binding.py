@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from math import prod
 
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, TensorType
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineMap
@@ -25,7 +25,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from ...errors import ShapeError, UnsupportedError
-from ..support.attribute_format import FormattedAttr, attribute, listed
+from ..support.attribute_format import FormattedAttr, Parameter, attribute, listed
 from .domain import AFFINE_MAP, DomainAttr
 from .extents import Count, Extent, ExtentsAttr, SymbolAttr, extents_in, extents_of
 
@@ -38,32 +38,50 @@ _PRIMES = (5, 7, 3, 11)
 SYMBOL = attribute(SymbolAttr, "a #payload.symbol")
 
 
+def _read_kind(parser: AttrParser) -> StringAttr:
+    words = ("quotient", "remainder")
+    return StringAttr(next((w for w in words if parser.parse_optional_keyword(w)), "product"))
+
+
+_KIND = Parameter(
+    _read_kind, lambda printer, kind: printer.print_string(f"{kind.data} " if kind.data != "product" else "")
+)
+
+
 @irdl_attr_definition
 class DerivedAttr(FormattedAttr):
     """`#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`: how one size follows from others.
 
     The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
-    It is evaluated on the host only."""
+    After the word `quotient` or `remainder` it is that of the map's two results. It is evaluated on the host only."""
 
     name = "payload.derived"
-    FORMAT = (SYMBOL, " = ", AFFINE_MAP, listed(SYMBOL, AttrParser.Delimiter.SQUARE))
+    FORMAT = (SYMBOL, " = ", _KIND, AFFINE_MAP, listed(SYMBOL, AttrParser.Delimiter.SQUARE))
     symbol: SymbolAttr
+    kind: StringAttr
     map: AffineMapAttr
     operands: ArrayAttr[SymbolAttr]
 
     @staticmethod
-    def get(symbol: SymbolAttr, map: AffineMap, operands: Sequence[SymbolAttr]) -> DerivedAttr:
-        """`symbol` is the product of the results of `map` at the sizes `operands`."""
-        return DerivedAttr(symbol, AffineMapAttr(map), ArrayAttr(operands))
+    def get(symbol: SymbolAttr, map: AffineMap, operands: Sequence[SymbolAttr], kind: str = "product") -> DerivedAttr:
+        """`symbol` is the product, `quotient` or `remainder` of the results of `map` at the sizes `operands`."""
+        return DerivedAttr(symbol, StringAttr(kind), AffineMapAttr(map), ArrayAttr(operands))
 
     def verify(self) -> None:
-        affine = self.map.data
+        affine, kind = self.map.data, self.kind.data
         if affine.num_dims or not affine.results or affine.num_symbols != len(self.operands):
-            raise VerifyException(f"the size {self.symbol} is a product, computed from {len(self.operands)} sizes")
+            raise VerifyException(f"the size {self.symbol} is a {kind}, computed from {len(self.operands)} sizes")
+        if kind != "product" and len(affine.results) != 2:
+            raise VerifyException(f"the size {self.symbol} is a {kind} of two sizes, but got {len(affine.results)}")
 
     def value(self, sizes: Sizes) -> int:
-        """The size where the others are `sizes`."""
-        return prod(self.map.data.eval([], sizes.numbers(list(self.operands))))
+        """The size where the others are `sizes`. Raises ShapeError where it is a quotient by a size that is 0."""
+        values = self.map.data.eval([], sizes.numbers(list(self.operands)))
+        if self.kind.data == "product":
+            return prod(values)
+        if values[1] <= 0:
+            raise ShapeError(f"the size {self.symbol} is a {self.kind.data} by a size that is {values[1]}")
+        return values[0] // values[1] if self.kind.data == "quotient" else values[0] % values[1]
 
 
 class Sizes:
@@ -160,9 +178,13 @@ def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
     (operand,) = derived.operands
     at_zero, at_one = (derived.value(Sizes({operand.hint: n})) for n in range(2))
     factor = at_one - at_zero
-    linear = len(derived.map.data.results) == 1 and not any(
-        isinstance(e, AffineBinaryOpExpr) and e.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
-        for e in derived.map.data.results[0].dfs()
+    linear = (
+        derived.kind.data == "product"
+        and len(derived.map.data.results) == 1
+        and not any(
+            isinstance(e, AffineBinaryOpExpr) and e.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
+            for e in derived.map.data.results[0].dfs()
+        )
     )
     if linear and factor > 0:
         sizes.values[operand.hint] = (value - at_zero) // factor

@@ -50,7 +50,9 @@ class ExtentError(UnsupportedError, VerifyException):
 
 @irdl_attr_definition
 class SymbolAttr(FormattedAttr):
-    """`#payload.symbol<s0[1:1001]>`: the size `s0`, of which 1 <= s0 < 1001 is promised and checked at every call."""
+    """`#payload.symbol<s0[1:1001]>`: the size `s0`, of which 1 <= s0 < 1001 is promised and checked at every call.
+
+    A number that is computed from sizes and is the extent of nothing may be negative."""
 
     name = "payload.symbol"
     FORMAT = (NAME, "[", INT, ":", INT, "]")
@@ -81,7 +83,7 @@ class SymbolAttr(FormattedAttr):
     def verify(self) -> None:
         if not self.hint.isidentifier() or not self.hint.islower():
             raise VerifyException(f"{self.hint!r} is no name for a size: lower case letters, digits, underscores")
-        if not 0 <= self.minimum <= self.maximum:
+        if not self.minimum <= self.maximum:
             raise VerifyException(f"the size {self.hint} lies in no range: [{self.lower.data}:{self.upper.data}]")
 
     def __str__(self) -> str:
@@ -122,6 +124,9 @@ class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
     def verify(self) -> None:
         if all(isinstance(e, IntAttr) for e in self.extents):
             raise VerifyException("extents without a symbol belong into the shape alone")
+        for e in extents_in(self.extents):
+            if least(e) < 0:
+                raise VerifyException(f"the number {e}, which may be negative, is no extent")
 
     def get_affine_map(self) -> AffineMap:
         raise NotImplementedError("the strides of symbolic extents are no affine map")

@@ -8,6 +8,7 @@ is computed from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from xdsl.ir.affine import (
@@ -23,7 +24,7 @@ from .binding import DerivedAttr
 from .extents import Extent, ExtentError, SymbolAttr, least, most
 
 Atom: TypeAlias = tuple[Any, ...]
-"""("size", name), or ("div" | "mod", polynomial, number)."""
+"""("size", name), ("div" | "mod", polynomial, number), or ("exact", polynomial, name of a size that divides it)."""
 
 _SAMPLE = 1_000_003
 """The value of the first symbol where polynomials are compared in size; only a hint which one to look at next."""
@@ -48,7 +49,7 @@ class Polynomial(NamedTuple):
 
 
 def _text(atom: Atom) -> str:
-    return atom[1] if atom[0] == "size" else f"({atom[1]}) {'//' if atom[0] == 'div' else '%'} {atom[2]}"
+    return atom[1] if atom[0] == "size" else f"({atom[1]}) {'%' if atom[0] == 'mod' else '//'} {atom[2]}"
 
 
 def _polynomial(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> Polynomial:
@@ -70,8 +71,18 @@ def plus(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
 
 
 def times(a: Polynomial, b: Polynomial) -> Polynomial:
-    """`a * b`"""
-    return _polynomial((x + y, c * d) for x, c in a.terms for y, d in b.terms)
+    """`a * b`, in which an exact quotient times its divisor is the dividend."""
+    product = _polynomial((x + y, c * d) for x, c in a.terms for y, d in b.terms)
+    for atoms, coefficient in product.terms:
+        quotient = next((q for q in atoms if q[0] == "exact" and ("size", q[2]) in atoms), None)
+        if quotient is not None:
+            others = list(atoms)
+            others.remove(quotient)
+            others.remove(("size", quotient[2]))
+            rest = _polynomial([(tuple(others), coefficient)])
+            without = plus(product, _polynomial([(atoms, coefficient)]), -1)
+            return plus(times(without, constant(1)), times(quotient[1], rest))
+    return product
 
 
 def divided(kind: Literal["div", "mod"], a: Polynomial, divisor: int) -> Polynomial:
@@ -92,20 +103,36 @@ class Algebra:
         self._meaning: dict[SymbolAttr, Polynomial] = {}
         self._names: dict[Polynomial, SymbolAttr] = {}
         self.promises: list[DerivedAttr] = []
+        self._remainders: set[tuple[Polynomial, ...]] = set()
+        """Pairs (dividend, divisor) of sizes of which the remainder is promised to be 0."""
+        self._read(derived)
+        if self._remainders:  # so some quotients are exact
+            self._meaning, self._names = {}, {}
+            self._read(derived)
+
+    def _read(self, derived: Sequence[DerivedAttr]) -> None:
+        """Note what derived sizes mean."""
         for d in derived:
             operands = [self.of(o) for o in d.operands]
-            meaning = constant(1)
-            for result in d.map.data.results:
-                meaning = times(meaning, _evaluated(result, operands))
+            results = [_evaluated(result, operands) for result in d.map.data.results]
+            meaning = _polynomial([((("size", d.symbol.hint),), 1)])
+            if d.kind.data == "product":
+                meaning = reduce(times, results)
+            elif d.kind.data == "remainder" and d.symbol.maximum == 0:
+                self._remainders.add(tuple(results))
+            elif tuple(results) in self._remainders and (name := _name(results[1])) is not None:
+                meaning = _polynomial([((("exact", results[0], name),), 1)])
             self._meaning[d.symbol] = meaning
             self._names.setdefault(meaning, d.symbol)
 
     def promise_within(self, index: SymbolAttr, extent: Extent) -> None:
-        """Have `index` < `extent` checked at every call, unless the ranges say so: how many elements there are from the
-        index on becomes a size of at least 1."""
-        if index.maximum < least(extent):
+        """Have `index` < `extent`, or -`index` <= `extent`, checked at every call, unless the ranges say so: how many
+        elements there are from the index on becomes a size of at least 1."""
+        if 0 <= index.minimum and index.maximum < least(extent):
             return
         place = AffineExpr.symbol(0)
+        if index.maximum < 0:  # which counts from the end
+            place = (place + 1) * -1
         if isinstance(extent, int):
             name, left, operands = "left", AffineExpr.constant(extent) - place, [index]
         else:
@@ -165,11 +192,19 @@ def _sampled(value: Polynomial, values: dict[str, int]) -> int:
         for atom in atoms:
             if atom[0] == "size":
                 coefficient *= values[atom[1]]
+            elif atom[0] == "exact":
+                coefficient *= _sampled(atom[1], values) // values[atom[2]]
             else:
                 inner = _sampled(atom[1], values)
                 coefficient *= inner // atom[2] if atom[0] == "div" else inner % atom[2]
         total += coefficient
     return total
+
+
+def _name(value: Polynomial) -> str | None:
+    """The name of a size that is no sum or product of others, or None."""
+    (atoms, coefficient), *rest = value.terms or (((), 0),)
+    return atoms[0][1] if coefficient == 1 and len(atoms) == 1 and atoms[0][0] == "size" and not rest else None
 
 
 def _evaluated(expr: AffineExpr, operands: Sequence[Polynomial]) -> Polynomial:

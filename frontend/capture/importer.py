@@ -282,7 +282,7 @@ class GraphImporter:
     def _value(self, value: Any) -> Any:
         if isinstance(value, Node):
             if isinstance(size := value.meta.get("val"), torch.SymInt):
-                return self._sizes.extent(size)
+                return self._sizes.number(size)
             if value.name not in self._values:
                 raise UnsupportedError(
                     "an argument is computed from a tensor's shape or contents, which is not supported"

@@ -22,7 +22,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
-from .symbolic_shapes import NamedDim, is_from_data, name_of, substituted
+from .symbolic_shapes import NamedDim, conditions, name_of, substituted
 
 _RESHAPES = {
     *("view.default", "reshape.default", "_unsafe_view.default"),
@@ -113,10 +113,10 @@ def _wrong_values(
     for symbol, bounds in env.var_to_range.items():
         if symbol in named and 0 < named[symbol].wanted < bounds.lower:
             yield symbol >= bounds.lower, {symbol: list(range(named[symbol].wanted, int(bounds.lower)))}
-    for expr in [substituted(n.expr, env) for notes in env.deferred_runtime_asserts.values() for n in notes]:
-        if expr == sympy.true or any(is_from_data(s) for s in expr.free_symbols):
-            continue  # the importer refuses sizes that depend on data
+    for expr in conditions(env):  # of sizes without names, every call checks them
         symbols = sorted(expr.free_symbols, key=str)
+        if any(s not in named for s in symbols):
+            continue
         shown = _relation(expr.subs({s: d.name for s, d in named.items()}))
         if len(symbols) != 1 or not 0 <= (high := env.var_to_range[symbols[0]].upper) <= MAX_RANGE:
             raise CaptureError(f"the program holds only where {shown}, which cannot be checked for all sizes")

@@ -24,10 +24,14 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.shapes.binding import DerivedAttr
 from ...dialects.shapes.extents import Extent, SymbolAttr
+from ...dialects.tensor.builder import Number
 from ...errors import UnsupportedError
 
 LARGEST = 1 << 20
 """The largest value of a size for which no maximum was given."""
+
+LARGEST_DIFFERENCE = 1 << 62
+"""The largest difference of two sizes that a condition compares."""
 
 
 class SizeTable:
@@ -35,6 +39,9 @@ class SizeTable:
 
     A symbol of PyTorch that is the extent of an input gets the name of the user's `Dim` there, or `s0`, `s1`, ... in
     order of appearance; an expression of symbols becomes a derived size. Equal expressions are equal symbols.
+
+    A relation of sizes that have no `Dim` with a name is taken to be as in the example: `x[:n]` has `n` rows if the
+    example has at least as many. A derived size, whose range is the condition, lets every call check that.
     """
 
     def __init__(self, named: Sequence[NamedDim] = (), nodes: Iterable[torch.fx.Node] = ()) -> None:
@@ -49,21 +56,80 @@ class SizeTable:
         self._known: dict[Any, SymbolAttr] = {}
         self._derived: list[DerivedAttr] = []
         self._ranges: dict[Any, Any] = {}
+        self._assumed: list[Any] = []
+        self._env: Any = None
 
     def extent(self, size: int | torch.SymInt) -> Extent:
         """A size of PyTorch's as an extent. Raises UnsupportedError for one that depends on data."""
         if not isinstance(size, torch.SymInt):
             return size
-        expr = substituted(size.node.expr, size.node.shape_env)
-        for symbol, bounds in size.node.shape_env.var_to_range.items():
+        return self._extent(self._known_ranges(size))
+
+    def number(self, value: int | torch.SymInt) -> Number:
+        """A number of PyTorch's that is computed from sizes: an extent, or a symbol that is always negative. Raises
+        UnsupportedError for one that depends on data."""
+        if not isinstance(value, torch.SymInt):
+            return value
+        expr = self._settled(self._known_ranges(value))
+        if expr.is_Symbol or expr in self._known:
+            return self._extent(expr)
+        if bound_sympy(expr, self._ranges).upper >= 0:
+            if self.has_names(expr) or self._hinted(expr) >= 0:
+                return self._extent(expr)
+            self._assumed.append(expr <= -1)
+        return self._derive(expr, negative=True)
+
+    def _known_ranges(self, size: torch.SymInt) -> Any:
+        """The expression of a size. Notes the ranges of all symbols of PyTorch's, and the conditions of the program."""
+        env = size.node.shape_env
+        for symbol, bounds in env.var_to_range.items():
             least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
             self._ranges[symbol] = ValueRanges(max(least, self._needed.get(symbol, 0)), bounds.upper)
-        return self._extent(expr)
+        if self._env is None:
+            self._env = env
+            self._assumed = [e for e in conditions(env) if not self.has_names(e)]
+        return substituted(size.node.expr, env)
+
+    def has_names(self, expr: Any) -> bool:
+        """Returns true if all sizes of an expression have names that the user gave them."""
+        return all(s in self._names for s in expr.free_symbols)
 
     @property
     def derived(self) -> ArrayAttr[DerivedAttr]:
-        """How the derived sizes are computed, each after those that it uses."""
+        """How the derived sizes are computed, each after those that it uses, and what is assumed of sizes."""
+        while self._assumed:
+            self._check(self._assumed.pop())
         return ArrayAttr(self._derived)
+
+    def _check(self, condition: Any) -> None:
+        """Let every call check a condition that holds for the example. Raises UnsupportedError for one that the host
+        can't compute."""
+        condition = self._settled(condition)
+        if condition in (sympy.true, True):
+            return
+        if isinstance(condition, sympy.And):
+            self._assumed += condition.args
+        elif isinstance(condition, sympy.Or):
+            self._assumed.append(next(e for e in condition.args if self._hinted(e)))
+        elif isinstance(condition, sympy.core.relational.Relational):
+            a, b = condition.args
+            most = 0 if isinstance(condition, sympy.Eq) else LARGEST_DIFFERENCE
+            if isinstance(condition, sympy.Ge | sympy.Gt) or isinstance(condition, sympy.Ne) and self._hinted(a > b):
+                a, b = b, a
+            strict = isinstance(condition, sympy.Ne | sympy.StrictLessThan | sympy.StrictGreaterThan)
+            difference = self._settled(sympy.expand(b - a - int(strict)))
+            if most == 0 and difference.could_extract_minus_sign():
+                difference = -difference
+            bounds = bound_sympy(difference, self._ranges)
+            if bounds.lower < 0 or bounds.upper > most:
+                self._derive(difference, within=(0, most))
+        else:
+            raise UnsupportedError(f"the program holds only where {condition}, which is not supported")
+
+    def _hinted(self, expr: Any) -> Any:
+        """The value of an expression for the example."""
+        values: Any = getattr(self._env, "backed_var_to_val", None) or self._env.var_to_val
+        return expr.subs(values)
 
     def _extent(self, expr: Any) -> Extent:
         if expr.is_Integer:
@@ -71,10 +137,8 @@ class SizeTable:
         if expr in self._known:
             return self._known[expr]
         if not expr.is_Symbol:
-            simpler = expr.replace(lambda e: isinstance(e, functions.Min | functions.Max), self._without_choice)
-            if simpler != expr:
-                return self._extent(simpler)
-            return self._derive(expr)
+            simpler = self._settled(expr)
+            return self._derive(expr) if simpler == expr else self._extent(simpler)
         if is_from_data(expr):
             raise UnsupportedError("a size that depends on data is not supported")
         bounds = self._ranges[expr]
@@ -82,27 +146,46 @@ class SizeTable:
         self._known[expr] = found
         return found
 
+    def _settled(self, expr: Any) -> Any:
+        """An expression without minima and maxima that are always the same argument, or for the example."""
+        return expr.replace(lambda e: isinstance(e, functions.Min | functions.Max), self._without_choice)
+
     def _without_choice(self, choice: Any) -> Any:
-        """The argument of a minimum or maximum that it always is, or itself."""
+        """The argument of a minimum or maximum that it always is, or that it is for the example, or itself."""
         sign = 1 if isinstance(choice, functions.Min) else -1
         args: tuple[Any, ...] = choice.args
         for a in args:
             if all(_largest(sympy.expand(sign * (a - b)), self._ranges) <= 0 for b in args):
                 return a
-        return choice
+        if self.has_names(choice):
+            return choice
+        chosen = min(args, key=lambda a: (sign * self._hinted(a), str(a)))
+        self._assumed += [sign * chosen <= sign * b for b in args if b is not chosen]
+        return chosen
 
-    def _derive(self, expr: Any) -> SymbolAttr:
+    def _derive(self, expr: Any, *, negative: bool = False, within: tuple[int, int] | None = None) -> SymbolAttr:
+        """A symbol for an expression, which the host computes: a size, with `negative` a number, or, with the range
+        `within`, a condition."""
         operands: list[SymbolAttr] = []
-        several = expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1
-        results = [self._affine(f, operands) for f in (expr.args if several else [expr])]
-        bounds = bound_sympy(expr, self._ranges)
-        if bounds.upper < 0:
-            raise UnsupportedError(
-                "a negative number that is computed from sizes is not supported", kind="dynamic-sizes"
+        kind = _kind(expr)
+        results = [self._affine(f, operands) for f in (expr.args if kind else [expr])]
+        if within is not None:
+            found = SymbolAttr.get(self._fresh("condition0"), *within)
+            self._derived.append(
+                DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
             )
-        found = SymbolAttr.get(self._fresh("size0"), *extent_bounds(bounds.lower, bounds.upper))
+            return found
+        bounds = bound_sympy(expr, self._ranges)
+        least, most = extent_bounds(bounds.lower, bounds.upper)
+        if negative:
+            least, most = int(bounds.lower) if bounds.lower.is_Integer else -LARGEST, -1
+        elif bounds.upper < 0:
+            raise UnsupportedError("a size that is negative is not supported", kind="dynamic-sizes")
+        found = SymbolAttr.get(self._fresh("number0" if negative else "size0"), least, most)
         self._known[expr] = found
-        self._derived.append(DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands))
+        self._derived.append(
+            DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
+        )
         return found
 
     def _affine(self, expr: Any, operands: list[SymbolAttr]) -> AffineExpr:
@@ -110,7 +193,7 @@ class SizeTable:
         its own. Raises UnsupportedError for what the host can't compute."""
         if expr.is_Integer:
             return AffineExpr.constant(int(expr))
-        if expr.is_Symbol or expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1:
+        if expr.is_Symbol or _kind(expr):
             symbol = self._extent(expr)
             assert isinstance(symbol, SymbolAttr)
             operands += [] if symbol in operands else [symbol]
@@ -122,7 +205,8 @@ class SizeTable:
                 inner = self._affine(value, operands)
                 return inner // int(divisor) if divided else inner % int(divisor)
         if expr.is_Add or expr.is_Mul:
-            first, *rest = (self._affine(a, operands) for a in expr.args)
+            parts = expr.args if expr.is_Add else expr.as_coeff_Mul()
+            first, *rest = (self._affine(a, operands) for a in parts)
             for other in rest:
                 first = first + other if expr.is_Add else first * other
             return first
@@ -141,6 +225,16 @@ class SizeTable:
         return stem
 
 
+def _kind(expr: Any) -> str | None:
+    """What the host computes from the arguments of an expression: the product, quotient or remainder of sizes; None for
+    one that is affine."""
+    if isinstance(expr, functions.FloorDiv | functions.CleanDiv | functions.Mod | functions.PythonMod):
+        divided = isinstance(expr, functions.FloorDiv | functions.CleanDiv)
+        return None if expr.args[1].is_Integer else "quotient" if divided else "remainder"
+    several = expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1 and expr.as_coeff_Mul()[0] > 0
+    return "product" if several else None
+
+
 def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
     """The size that a node reads an element of, at a place which is a number, and how large it has to be for that."""
     if node.target is torch.ops.aten.select.int:
@@ -150,6 +244,13 @@ def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
         if isinstance(size, torch.SymInt) and isinstance(index, int):
             return substituted(size.node.expr, size.node.shape_env), index + 1 if index >= 0 else -index
     return None, 0
+
+
+def conditions(env: Any) -> list[Any]:
+    """The conditions on sizes, but not on data, that a program takes for true."""
+    notes = [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]
+    known = [substituted(e, env) for e in notes]
+    return [e for e in known if e != sympy.true and not any(map(is_from_data, e.free_symbols))]
 
 
 def equal_sizes(env: Any) -> dict[Any, Any]:
@@ -213,7 +314,7 @@ def _largest(expr: Any, ranges: Mapping[Any, Any]) -> Any:
 
 def extent_bounds(lower: Any, upper: Any) -> tuple[int, int]:
     """The least and the greatest value of a size, by PyTorch's bounds of it."""
-    least = max(int(lower), 0) if lower.is_finite else 0
+    least = max(int(lower), 0) if lower.is_Integer else 0
     most = int(upper) if upper.is_finite and upper.is_Integer else LARGEST
     return least, max(most, least)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deplodock.frontend import dynamo
@@ -35,7 +36,28 @@ ONE_PROGRAM: dict[str, Callable[[Tensor, int], Any]] = {
     "bound of a mask": lambda x, n: torch.where(torch.arange(x.shape[1]) < n, x, 0.0),
     "result": lambda x, n: (x + n, n * 2 + 1),
     "remainder": lambda x, n: x / n + n % 3,
+    "narrow": lambda x, n: x.narrow(1, 0, n) + 1,
+    "slice": lambda x, n: x[:, :n] * 2,
+    "slice to the end": lambda x, n: x[:, n:].sum(1),
+    "last elements": lambda x, n: x[:, -n:] * 2,
+    "all but the last": lambda x, n: x[:, :-n] * 2,
+    "pad": lambda x, n: F.pad(x, (0, n), value=3.0),
+    "pad before": lambda x, n: F.pad(x, (n, 2), value=3.0),
+    "crop": lambda x, n: F.pad(x, (0, -n)) + 1,
+    "roll": lambda x, n: torch.roll(x, n) + 1,
+    "roll rows": lambda x, n: torch.roll(x, n, 1) + 1,
+    "groups": lambda x, n: torch.cat([x] * 3).repeat(n, 1).view(n, -1).mean(1),
+    "expand": lambda x, n: x[:1].expand(n, -1) + 1,
+    "steps": lambda x, n: torch.arange(0, 400, n) * x[0, 0],
+    "written": lambda x, n: _written(x, n),
 }
+
+
+def _written(x: Tensor, n: int) -> Tensor:
+    y = x.clone()
+    y[:, :n] = 0
+    y[:, 2 : n + 2] += 1
+    return y
 
 
 @pytest.mark.parametrize("name", ONE_PROGRAM)
@@ -46,6 +68,24 @@ def test_one_program_serves_all_values(name: str) -> None:
         x = torch.randn(6, 16 + n)
         torch.testing.assert_close(compiled(x, n), function(x, n))
     assert len(COMPILED) == 1
+
+
+def test_sizes_that_compare_otherwise_have_another_program() -> None:
+    """`x[:, :n]` is all of `x` where `n` is larger."""
+    compiled = torch.compile(lambda x, n: x[:, :n] * 2, backend="deplodock", dynamic=True)
+    x = torch.randn(6, 16)
+    for n in (3, 15, 4, 17, 40, 9, 23):
+        torch.testing.assert_close(compiled(x, n), x[:, :n] * 2)
+    assert len(COMPILED) == 2
+
+
+def test_a_size_that_divides_no_more_is_refused_at_the_call() -> None:
+    compiled = torch.compile(lambda x, n: x.view(n, -1).sum(1), backend="deplodock", dynamic=True)
+    for n in (4, 8, 16, 32):
+        torch.testing.assert_close(compiled(torch.ones(6, 16), n), torch.full((n,), 96.0 / n))
+    assert len(COMPILED) == 1
+    with pytest.raises(Exception, match="shape"):
+        compiled(torch.ones(6, 16), 7)
 
 
 @pytest.mark.parametrize("shift", [lambda x, n: torch.roll(x, n, 1), lambda x, n: x * (n - 4)])

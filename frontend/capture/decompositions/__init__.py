@@ -245,7 +245,8 @@ def _roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tens
         return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
     for shift, d in zip(shifts, dims, strict=True):
         size = self.shape[d] if self.dim() else 0
-        start = -shift if isinstance(size, torch.SymInt) else -shift % max(size, 1)
+        varies = isinstance(size, torch.SymInt) or isinstance(shift, torch.SymInt)
+        start = -shift if varies else -shift % max(size, 1)
         if start:
             self = self.index_select(d, (torch.arange(size, device=self.device) + start) % size)
     return self

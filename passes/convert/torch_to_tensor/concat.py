@@ -11,13 +11,13 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import Extent, extents_of, fixed
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, most
 from ....dialects.shapes.polynomial import Polynomial, constant, plus, times
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
 from .reshape import moved, reshape_to
-from .views import clamped_range, shifted
+from .views import clamped_range, from_front, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
@@ -75,7 +75,7 @@ def stack(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
     return joined(b, parts, dim)
 
 
-def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+def _pairs(b: Builder, x: SSAValue, pad: Sequence[Extent]) -> list[tuple[int, Extent, Extent]]:
     """(dimension, before, after) of PyTorch's padding list, which starts at the last dimension."""
     rank = len(extents_of(x.type))
     if len(pad) % 2 or len(pad) > 2 * rank:
@@ -84,19 +84,35 @@ def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, 
 
 
 @decomposes("constant_pad_nd")
-def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) -> SSAValue:
+def constant_pad(b: Builder, self: SSAValue, pad: Sequence[Extent], value: Number) -> SSAValue:
     shape, own = list(extents_of(self.type)), extents_of(self.type)
     exprs = dims(len(shape))
     guarded: list[Bound] = []
+    varying: list[tuple[int, Polynomial, Extent]] = []
     for dim, before, after in _pairs(b, self, pad):
-        size = plus(b.algebra.of(own[dim]), constant(before + after))
-        shape[dim] = b.algebra.extent(size)
+        start = b.algebra.of(before)
+        size = plus(b.algebra.of(own[dim]), plus(start, b.algebra.of(after)))
         if size.number is not None and size.number < 0:
             raise ShapeError(f"{list(pad)} leaves fewer than no elements", argument="pad")
-        exprs[dim] = shifted(exprs[dim], -before)
-        if before > 0 or after > 0:
+        if start.number is None:
+            varying.append((dim, start, b.algebra.extent(size)))
+            continue
+        shape[dim] = b.algebra.extent(size)
+        exprs[dim] = shifted(exprs[dim], -start.number)
+        if start.number > 0 or most(after) > 0:
             guarded.append((exprs[dim], 0, own[dim]))
-    return b.map(self, exprs, shape, guarded, value)
+    x = b.map(self, exprs, shape, guarded, value)
+    for dim, start, extent in varying:
+        shape[dim] = extent
+        inside = _written(b, dim, start, b.algebra.of(own[dim]), shape)
+        x = b.select(inside, _at(b, x, dim, start, shape), b.constant(value, shape, element_type(x.type)))
+    return x
+
+
+def _written(b: Builder, dim: int, start: Polynomial, size: Polynomial, shape: Sequence[Extent]) -> SSAValue:
+    """Where the elements of a tensor of `shape` are that begin at `start` along `dim`, `size` of them."""
+    index, begin, end = b.iota(dim, shape), b.measured(start, shape, i64), b.measured(plus(start, size), shape, i64)
+    return b.both(b.cmp("ge", index, begin), b.cmp("lt", index, end))
 
 
 def _triangle(b: Builder, self: SSAValue, diagonal: int, predicate: str) -> SSAValue:
@@ -123,10 +139,16 @@ def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: i
 
 @decomposes("slice_scatter")
 def slice_scatter(
-    b: Builder, self: SSAValue, src: SSAValue, dim: int, start: int | None, end: int | None, step: int
+    b: Builder, self: SSAValue, src: SSAValue, dim: int, start: Extent | None, end: Extent | None, step: int
 ) -> SSAValue:
     shape = extents_of(self.type)
     dim = normal_dim(dim, len(shape))
+    size = extents_of(src.type)[dim]
+    if step == 1 and any(isinstance(e, SymbolAttr) for e in (start, end, size, shape[dim])):
+        place = from_front(b, shape[dim], start or 0)
+        written = _written(b, dim, place, b.algebra.of(size), shape)
+        return b.select(written, _at(b, b.cast(src, element_type(self.type)), dim, place, shape), self)
+    start, end = (None if e is None else fixed(e) for e in (start, end))
     first, size = clamped_range(start, end, step, fixed(shape[dim]))
     if not size:
         return self

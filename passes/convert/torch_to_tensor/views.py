@@ -15,7 +15,16 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import shape_of
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, least, most, static
+from ....dialects.shapes.extents import (
+    Extent,
+    SymbolAttr,
+    extents_of,
+    extents_text,
+    fixed,
+    least,
+    most,
+    static,
+)
 from ....dialects.shapes.polynomial import Polynomial, constant, divided, plus
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
@@ -173,16 +182,20 @@ def _slice_of_some_size(
     b: Builder, x: SSAValue, dim: int, start: Extent | None, end: Extent | None, step: int
 ) -> SSAValue:
     """A slice with a size known at run time. The declared result says how many elements there are; that none of them
-    is outside is what its range promises, and it has to be what start and end say without being clamped."""
+    is outside is what its range promises. It has to be what start and end say without being clamped, or the end, or all
+    of the dimension."""
     shape = list(extents_of(x.type))
     extent = shape[dim]
-    first = constant(0) if start is None else _from_front(b, extent, start)
+    first = constant(0) if start is None else from_front(b, extent, start)
     if end is None or isinstance(end, int) and end >= most(extent):
         end = extent
-    last = _from_front(b, extent, end)
+    last = from_front(b, extent, end)
     size = divided("div", plus(plus(last, first, -1), constant(step - 1)), step)
     shape[dim] = b.result_shape[dim]
-    if b.algebra.of(shape[dim]) != size:
+    declared, whole = b.algebra.of(shape[dim]), b.algebra.of(extent)
+    if step == 1 and declared == whole:
+        return x
+    if declared not in (size, constant(0)) and not (step == 1 and declared == plus(whole, first, -1)):
         raise b.unsupported("end", f"{start}:{end} of {extent} elements is not known to be {shape[dim]}")
     if first.number is not None:
         return sliced(b, x, dim, first.number, shape[dim], step)
@@ -191,10 +204,10 @@ def _slice_of_some_size(
     return moved(b, x, dim, first, shape)
 
 
-def _from_front(b: Builder, extent: Extent, place: Extent) -> Polynomial:
+def from_front(b: Builder, extent: Extent, place: Extent) -> Polynomial:
     """A place along a dimension, counted from the front."""
     found = b.algebra.of(place)
-    return plus(b.algebra.of(extent), found) if isinstance(place, int) and place < 0 else found
+    return plus(b.algebra.of(extent), found) if most(place) < 0 else found
 
 
 @decomposes("select.int")
@@ -206,7 +219,7 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
         raise ShapeError(f"{index} is outside of {extent} elements", argument="index")
     if isinstance(index, SymbolAttr):
         b.algebra.promise_within(index, extent)
-    place = _from_front(b, extent, index)
+    place = from_front(b, extent, index)
     if place.number is not None:
         return selected(b, self, dim, place.number)
     shape[dim] = 1

@@ -5,6 +5,11 @@
 
 // -----
 
+// CHECK: the number n, which may be negative, is no extent
+%x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<n[-4:5]>>>)
+
+// -----
+
 // CHECK: 'S0' is no name for a size: lower case letters, digits, underscores
 %x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<S0[0:5]>>>)
 
@@ -57,6 +62,11 @@
 
 // CHECK: the size m is a product, computed from 2 sizes
 "test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>, #payload.symbol<k[0:5]>]>} : () -> ()
+
+// -----
+
+// CHECK: the size m is a remainder of two sizes, but got 1
+"test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = remainder affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>]>} : () -> ()
 
 // -----
 
