@@ -24,8 +24,18 @@ if TYPE_CHECKING:
     from .errors import CompileError, DeplodockError
     from .frontend.api import CompiledFunction, compile
     from .frontend.artifact import Artifact, load
+    from .frontend.modules import CompiledModule, compile_module
 
-__all__ = ["Artifact", "CompileError", "CompiledFunction", "DeplodockError", "compile", "load"]
+__all__ = [
+    "Artifact",
+    "CompileError",
+    "CompiledFunction",
+    "CompiledModule",
+    "DeplodockError",
+    "compile",
+    "compile_module",
+    "load",
+]
 
 # Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
 # checkout of any name, a sibling.
@@ -33,8 +43,10 @@ _HOMES = {
     "Artifact": ".frontend.artifact",
     "CompileError": ".errors",
     "CompiledFunction": ".frontend.api",
+    "CompiledModule": ".frontend.modules",
     "DeplodockError": ".errors",
     "compile": ".frontend.api",
+    "compile_module": ".frontend.modules",
     "load": ".frontend.artifact",
 }
 

@@ -70,14 +70,14 @@ class InternalError(CompileError):
 class Compilation:
     """A program on its way down, for one target.
 
-    `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
-    pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
-    that are left to PyTorch. `record` is a file of plans, by default that of
-    the user, if there is one, and `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`;
-    `schedule`, `pipeline_given` and `insert` as for `make_steps`. `multiprocessors` is their number where it is not
-    that of the card which the target stands for; left out, it is that of the device, if there is one and the target is
-    what runs on it. A `checked` program stops at an index that PyTorch would not take. `calls` knows the calls of
-    the user that operators come from, for errors. `seconds` has the time every pass took, in the order they ran.
+    `module` is the program at `level`. Every level below is computed when first asked for, and kept. `observers` look
+    on at every pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of
+    the module that are left to PyTorch. `record` is a file of plans, by default that of the user, if there is one, and
+    `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`; `schedule`, `pipeline_given` and
+    `insert` as for `make_steps`. `multiprocessors` is their number where it is not that of the card which the target
+    stands for; left out, it is that of the device, if there is one and the target is what runs on it. A `checked`
+    program stops at an index that PyTorch would not take. `calls` knows the calls of the user that operators come from,
+    for errors. `seconds` has the time every pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -94,6 +94,7 @@ class Compilation:
     multiprocessors: int | None = None
     checked: bool = False
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
+    level: str = "torch"
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -106,21 +107,21 @@ class Compilation:
             self.multiprocessors = device_multiprocessors(self.target)
         names = ("target", "multiprocessors", "record", "f32_matmul_precision")
         options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
-        self._steps = make_steps(options, self.schedule, self.pipeline_given, self.insert)
+        self._steps = make_steps(options, self.schedule, self.pipeline_given, self.insert, self.level)
         self.ctx = make_context()
-        self._levels["torch"] = self.module
+        self._levels[self.level] = self.module
 
     def passes_to(self, level: str) -> tuple[ModulePass, ...]:
-        """The passes from the torch level to `level` (the kernel level for `cuda`)."""
-        steps = LEVELS[1 : min(_position(level), len(LEVELS) - 2) + 1]
+        """The passes from the level of the program to `level` (the kernel level for `cuda`)."""
+        steps = LEVELS[_position(self.level) + 1 : min(_position(level), len(LEVELS) - 2) + 1]
         return tuple(p for step in steps for p in self._step(step))
 
     def pipeline(self, level: str = "cuda") -> str:
-        """The passes from the torch level to `level`, as one argument for `dl-opt -p`."""
+        """The passes from the level of the program to `level`, as one argument for `dl-opt -p`."""
         return pipeline_text(self.passes_to(level))
 
     def of(self, module: ModuleOp) -> Compilation:
-        """The same of another module at the torch level."""
+        """The same of another module at the same level."""
         record = self.record or NONE
         fresh: dict[str, Any] = {"remarks": [], "seconds": [], "_levels": {}, "_texts": {}}
         return replace(self, module=module, record=record, cubin=None, **fresh)
@@ -135,6 +136,9 @@ class Compilation:
         position = _position(level)
         if level == "cuda":
             raise CompileError("CUDA is text, not a module: see `Compilation.cuda`")
+        if position < _position(self.level):
+            reason = f"the program begins at the {self.level} level, above which it has no text"
+            raise CompileError(reason, argument=level)
         if level not in self._levels:
             module = self.at(LEVELS[position - 1]).clone()
             if level == "tile" and self.record is not None:
@@ -147,7 +151,9 @@ class Compilation:
 
     @property
     def most_bytes(self) -> int | None:
-        """How many bytes a call may take beside its arguments; None if nothing says so."""
+        """How many bytes a call may take beside its arguments; None if nothing says so, as below the loop level."""
+        if _position(self.level) > _position("loop"):
+            return None
         return HostMemory(self.at("loop"), get_target(self.target, self.multiprocessors)).limit
 
     def _tell_of_memory(self, module: ModuleOp) -> None:
@@ -235,15 +241,16 @@ def make_steps(
     schedule: str | None = None,
     pipeline: str | None = None,
     insert: Sequence[str] = (),
+    above: str = "torch",
 ) -> Steps:
-    """The passes to each level. `options` go to every pass that has them and was not given others; those that are None
-    go nowhere.
+    """The passes to each level below `above`. `options` go to every pass that has them and was not given others; those
+    that are None go nowhere.
 
     `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`), or the attribute as it is printed
     (`<block = [64, 128], warps = 4>`), which is `exact`; where they are `exact`, or several with
     `;` in between, each has such a pass of its own, before the one that plans what is left. One may be `roots=3,5`, for
     `tensor-plan-fusion`. `pipeline` is text as for
-    `dl-opt -p`, from the torch level down, in place of the named pipelines; it reaches a level where it has
+    `dl-opt -p`, from that level down, in place of the named pipelines; it reaches a level where it has
     `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. `insert` adds
     passes to the named pipelines (`read_insertion`). Raises PipelineError, and CompileError for a pipeline together
     with one of the others, or for levels in another order.
@@ -264,10 +271,11 @@ def make_steps(
     first = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
     if decided and not exact:
         given = {**given, **decided[0]}
+    below = LEVELS[_position(above) + 1 : -1]
     if pipeline is not None:
-        return _divided(parse_passes(pipeline, given))
-    steps = {level: parse_passes(name, given, insert) for level, name in PIPELINE_TO.items()}
-    return {**steps, "tile": (*first, *steps["tile"])}
+        return _divided(parse_passes(pipeline, given), below)
+    steps = {level: parse_passes(PIPELINE_TO[level], given, insert) for level in below}
+    return {**steps, "tile": (*first, *steps["tile"])} if "tile" in below else steps
 
 
 def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
@@ -289,16 +297,15 @@ def _as_options(text: str) -> str:
     return re.sub(r"(?:#tile\.schedule)?<([^<>]*)>", lambda m: "exact " + re.sub(r",\s*(?=\w+=)", " ", m[1]), text)
 
 
-def _divided(passes: Sequence[ModulePass]) -> Steps:
-    """The passes of a pipeline, cut where it reaches the levels."""
-    ends = {p.level: i + 1 for i, p in enumerate(passes) if isinstance(p, VerifyLevelPass) and p.level in PIPELINE_TO}
-    wanted = list(PIPELINE_TO)[: len(ends)]
+def _divided(passes: Sequence[ModulePass], levels: Sequence[str]) -> Steps:
+    """The passes of a pipeline, cut where it reaches the `levels`."""
+    ends = {p.level: i + 1 for i, p in enumerate(passes) if isinstance(p, VerifyLevelPass) and p.level in levels}
+    wanted = list(levels)[: len(ends)]
     if not ends or list(ends) != wanted or list(ends.values()) != sorted(ends.values()):
         text = pipeline_text([p for p in passes if isinstance(p, VerifyLevelPass)]) or "nothing"
-        raise CompileError(
-            f"has to pass verify-level{{level=...}} at {', '.join(wanted) or 'tensor'} in this order; it passes {text}",
-            argument="pipeline",
-        )
+        needed = ", ".join(wanted or levels[:1])
+        reason = f"has to pass verify-level{{level=...}} at {needed} in this order; it passes {text}"
+        raise CompileError(reason, argument="pipeline")
     ends[wanted[-1]] = len(passes)
     starts = [0, *ends.values()]
     return {level: tuple(passes[start:end]) for (level, end), start in zip(ends.items(), starts, strict=False)}

@@ -189,7 +189,9 @@ def _interpreted(name: str, compilation: Compilation) -> Run:
 def _reference(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend import reference
 
-    module = compilation.at("tensor")
+    if compilation.level == "kernel":
+        raise CompileError("the reference runs no kernel level; the executors simulator and emulator do")
+    module = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
     return lambda arrays: reference.run(module, arrays, eager=eager)
 
 

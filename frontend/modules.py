@@ -1,0 +1,145 @@
+"""`deplodock.compile_module`: a program that is written as IR, at any level, becomes a function of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import VerifyException
+
+from ..backend.interpreter.running import main_function
+from ..backend.launch_plan import make_plan
+from ..dialects.support.parsing import MalformedIRError, make_context, parse_module
+from ..errors import BorderError, DeplodockError, presented
+from ..passes.verify_level import Level, border_violations
+from .capture.arrays import to_torch
+from .compilation import Compilation, one_at_a_time
+from .executors import AUTO, Executor, choose_target, make_executor
+
+
+class CompiledModule:
+    """A program that was written as IR: called with the tensors or arrays of the arguments of `@main`.
+
+    Attributes:
+        compilation: the program at its level and at those below.
+        executor: the executor that runs it.
+    """
+
+    def __init__(self, compilation: Compilation, executor: Executor) -> None:
+        self.compilation, self.executor = compilation, executor
+        self._plan = make_plan(compilation.at("kernel"))
+
+    def __call__(self, *args: torch.Tensor | np.ndarray) -> Any:
+        """Runs the program.
+
+        Args:
+            args: tensors, or NumPy arrays, of the types of the arguments of `@main`.
+
+        Returns:
+            the result as a tensor, a tuple of tensors if there are several, or None if there is none.
+
+        Raises:
+            ExecutionError: for arguments of other types or shapes, and if the executor cannot run the program.
+        """
+        try:
+            results = self.executor.run(self._checked(args))
+        except DeplodockError as error:
+            raise presented(error) from error.__cause__
+        return tuple(results) if len(results) > 1 else next(iter(results), None)
+
+    def ir(self, level: str) -> str:
+        """Returns the text of the program at its level or at one below: `tensor`, `loop`, `tile`, `kernel`, or `cuda`
+        (`cpp` for a CPU)."""
+        with one_at_a_time():
+            return self.compilation.text(level)
+
+    def _checked(self, args: Sequence[torch.Tensor | np.ndarray]) -> list[torch.Tensor]:
+        tensors = [a if isinstance(a, torch.Tensor) else to_torch(np.asarray(a)) for a in args]
+        self._plan.check_tensors(tensors)
+        return tensors
+
+
+def compile_module(
+    module: str | PathLike[str] | ModuleOp,
+    args: Sequence[torch.Tensor | np.ndarray] | None = None,
+    *,
+    target: str = AUTO,
+    executor: str = "auto",
+    level: Level | None = None,
+    pipeline: str | None = None,
+    **options: Any,
+) -> CompiledModule:
+    """Compiles a program that is written as IR.
+
+    Args:
+        module: the text of a program with a function `@main`, a file (`Path`) with such a text, or an xDSL module,
+            which is not changed.
+        args: arguments that the program is checked with; left out, the first call checks them.
+        target: `sm_80`, `sm_89`, `sm_90a`, `sm_120`, `cpu`, or `auto`, as for `compile`.
+        executor: `auto`, `cuda`, `cpu`, `emulator`, `simulator` or `reference`, as for `compile`. The reference
+            interprets programs that begin above the kernel level.
+        level: `torch`, `tensor`, `loop`, `tile` or `kernel`; left out, the highest level at which all operations of
+            the program are legal.
+        pipeline: the passes to run in place of the default ones, as for `compile`, from the level of the program on.
+        options: further arguments of `compile` that are about compiling: `schedule`, `insert`, `record`,
+            `f32_matmul_precision`, `checked`.
+
+    Returns:
+        the program as a function of tensors.
+
+    Raises:
+        MalformedIRError: for a text that is no valid IR.
+        BorderError: for operations that are not legal at the level.
+        CompileError: for whatever else is not understood.
+    """
+    try:
+        with one_at_a_time():
+            program = _read(module)
+            at = level_of(program) if level is None else level
+            target = choose_target(target, executor)
+            compilation = Compilation(program, target, level=at, pipeline_given=pipeline, **options)
+            if errors := tuple(border_violations(program, at)):
+                raise errors[0]
+            compilation.at("kernel")  # what is refused is refused here, not at the first call
+            compiled = CompiledModule(compilation, make_executor(executor, compilation))
+            if args is not None:
+                compiled._checked(args)
+            return compiled
+    except DeplodockError as error:
+        raise presented(error) from error.__cause__
+
+
+def _read(module: str | PathLike[str] | ModuleOp) -> ModuleOp:
+    """Returns a module of its own, verified."""
+    if isinstance(module, ModuleOp):
+        program = module.clone()
+    else:
+        name = "<text>" if isinstance(module, str) else str(module)
+        text = module if isinstance(module, str) else Path(module).read_text(encoding="utf-8")
+        program = parse_module(make_context(), text, name)
+    try:
+        program.verify()
+    except VerifyException as error:
+        raise MalformedIRError(str(error)) from None
+    main_function(program)
+    return program
+
+
+def level_of(module: ModuleOp) -> Level:
+    """Returns the highest level at which all operations of a module are legal. Raises BorderError where there is
+    none."""
+    levels: tuple[Level, ...] = ("torch", "tensor", "loop", "tile", "kernel")
+    legal: list[Level] = [level for level in levels if not any(border_violations(module, level))]
+    if not legal:
+        dialects = {op.name.split(".")[0] for op in module.walk()}
+        mixed = ", ".join(level for level in levels if level in dialects) or "none"
+        raise BorderError(
+            f"expected the operations of one level, but got those of: {mixed}; pass level=... to see the first that"
+            " is not legal there"
+        )
+    return legal[0]
