@@ -202,14 +202,14 @@ class AtenOp(IRDLOperation):
         return cls.create(operands=operands, properties=properties, attributes=attrs, result_types=types.outputs.data)
 
     def print(self, printer: Printer) -> None:
-        defaults = {a.name: a.default for a in self.SCHEMA.arguments}
+        optional: set[str] = {a.name for a in self.SCHEMA.arguments if a.has_default and a.default is None}
 
         def pair(item: tuple[str, Value]) -> None:
             printer.print_string(f"{item[0]} = ")
             _print_value(printer, item[1])
 
         with printer.in_parens():
-            shown = [(k, v) for k, v in self.values.items() if v is not None or defaults[k] is not None]
+            shown = [(k, v) for k, v in self.values.items() if v is not None or k not in optional]
             printer.print_list(shown, pair)
         printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")

@@ -3,7 +3,7 @@
 
 // Every argument keeps its ATen name and its kind: tensors, lists, data types, integers, floats, truth values, none.
 // CHECK-LABEL: @arguments
-func.func @arguments(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %i: tensor<5xi64>) -> tensor<16x64xf32> {
+func.func @arguments(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %i: tensor<5xi64>, %c: tensor<1x1x1xf32>) -> tensor<16x64xf32> {
   // CHECK-NEXT: %0 = torch.add.Tensor(self = %x, other = %b, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
   %0 = torch.add.Tensor(self = %x, other = %b) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
   // CHECK-NEXT: %1 = torch.cat(tensors = [%0, %0], dim = -1) : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x128xf32>
@@ -17,6 +17,9 @@ func.func @arguments(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %i: tensor<5xi64
   // A lone integer stands for a list of the length that the schema says.
   // CHECK-NEXT: %5 = torch.sum.dim_IntList(self = %x, dim = [1], keepdim = true) : (tensor<16x64xf32>) -> tensor<16x1xf32>
   %5 = torch.sum.dim_IntList(self = %x, dim = 1, keepdim = true) : (tensor<16x64xf32>) -> tensor<16x1xf32>
+  // An argument without a default is printed even if it is none.
+  // CHECK-NEXT: %6 = torch.convolution(input = %c, weight = %c, bias = none, stride = [1],
+  %6 = torch.convolution(input = %c, weight = %c, bias = none, stride = [1], padding = [0], dilation = [1], transposed = false, output_padding = [0], groups = 1) : (tensor<1x1x1xf32>, tensor<1x1x1xf32>) -> tensor<1x1x1xf32>
   func.return %0 : tensor<16x64xf32>
 }
 
