@@ -18,7 +18,7 @@ from typing import Any
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ParseError, VerifyException
@@ -26,7 +26,7 @@ from xdsl.utils.hints import isa
 
 from ..dialects.loop import NestOp
 from ..dialects.shapes.extents import extents_text
-from ..dialects.support.equivalence import structure
+from ..dialects.support.equivalence import structure_with_inputs
 from ..dialects.support.printing import value_names
 from ..dialects.target import Target, get_target
 from ..dialects.tensor import ROOT
@@ -229,16 +229,9 @@ def describe_nest(nest: NestOp) -> str:
 def plan_key(op: Operation) -> str:
     """What a nest or a function computes, of tensors of which types, as a short hash: the same wherever it stands,
     whatever its values are called and whatever was planned for it."""
-    inner: set[SSAValue] = set()
-    numbers: dict[SSAValue, int] = {}
-    for o in op.walk():
-        inner.update(o.results, *(block.args for region in o.regions for block in region.blocks))
-    for o in op.walk():
-        for value in o.operands:
-            if value not in inner:
-                numbers.setdefault(value, len(numbers))
-    types = [str(value.type) for value in numbers]
-    return hashlib.sha256(_text((types, structure(op, numbers, _UNPLANNED))).encode()).hexdigest()[:KEY_DIGITS]
+    what, inputs = structure_with_inputs(op, _UNPLANNED)
+    types = [str(value.type) for value in inputs]
+    return hashlib.sha256(_text((types, what)).encode()).hexdigest()[:KEY_DIGITS]
 
 
 def _text(value: object) -> str:

@@ -22,6 +22,19 @@ def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[s
     return op.name, _sorted(op.properties, without), _sorted(op.attributes, without), operands, types, regions
 
 
+def structure_with_inputs(op: Operation, without: Collection[str] = ()) -> tuple[object, list[SSAValue]]:
+    """Returns what `op` is and does as `structure` has it, and the values from outside that it uses: these count by
+    their positions in the list."""
+    inner, inputs = set[SSAValue](), dict[SSAValue, int]()
+    for o in op.walk():
+        inner.update(o.results, *(block.args for region in o.regions for block in region.blocks))
+    for o in op.walk():
+        for value in o.operands:
+            if value not in inner:
+                inputs.setdefault(value, len(inputs))
+    return structure(op, {**inputs}, without), [*inputs]
+
+
 def structure_in_place(op: Operation, number: Callable[[SSAValue], int]) -> object:
     """What `op` computes where it stands: as `structure`, but values from outside of it count by their `number`, which
     has to be below -1."""

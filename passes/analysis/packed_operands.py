@@ -87,6 +87,18 @@ def is_constant(value: SSAValue) -> bool:
     return True
 
 
+def constant_values(function: FuncOp) -> set[SSAValue]:
+    """Returns the tensors of a function at the loop level for which `is_constant` is true."""
+    result = {*constant_arguments(function)}
+    for op in function.body.block.ops:
+        if isinstance(op, loop.NestOp):
+            constant = all(load.source in result for load in op.walk() if isinstance(load, loop.LoadOp))
+        else:
+            constant = isinstance(op, loop.ReshapeOp) and op.source in result
+        result.update(op.results if constant else ())
+    return result
+
+
 def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
     """The nests that copy in each call what is loaded along the free `index`, which is their last, from tensors that
     are nobody's: for who wants to know how long they take. Constants are copied once."""

@@ -109,8 +109,9 @@ class _Space:
         self, info: NestInfo, products: list[Matmul], along: Callable[[NestInfo, Matmul], SSAValue] = longest_sum_index
     ) -> None:
         self.info = info
-        self.along = along
         self.products = products
+        self.longest = [along(info, p) for p in products]
+        """The index of each matmul's sum that is tiled."""
         self.main = main_matmul(info, products)
         self.nested = is_nested(products)
         self.several = sum(1 for p in products if (p.row, p.column) == (self.main.row, self.main.column))
@@ -189,8 +190,7 @@ class _Space:
             for index in (p.row, p.column):
                 if index not in sizes.decided and index not in info.free:
                     self._set(sizes, index, keys)
-        for p in self.products:
-            longest = self.along(info, p)
+        for p, longest in zip(self.products, self.longest, strict=True):
             for index in p.reduction.indices:
                 if index not in sizes.decided:
                     inner = self.nested and not p.reduction.outermost

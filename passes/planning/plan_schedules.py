@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from xdsl.context import Context
+from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from ...dialects import loop
+from ...dialects import loop, payload
+from ...dialects.support.equivalence import structure, structure_with_inputs
 from ...dialects.support.locations import blamed, location_text
 from ...dialects.target import Target, get_target
 from ...dialects.tile.schedule import PLAIN, ScheduleAttr
@@ -18,6 +22,7 @@ from ...errors import ScheduleError
 from ...progress import steps
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
+from ..analysis.packed_operands import constant_values
 from ..records import read_record
 from ..remarks import emit_remark
 from .choose import Candidate, rank
@@ -25,6 +30,32 @@ from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
 from .legality import limit_scratch
 from .nest_info import NestInfo
+
+T = TypeVar("T")
+
+
+class EqualNests:
+    """What planning finds for nests, once for those of equal structure on inputs of equal types."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, object] = {}
+        self._constants: dict[func.FuncOp, set[SSAValue]] = {}
+
+    def of(self, nest: loop.NestOp, find: Callable[[], T]) -> T:
+        """Returns what `find` returned for the first nest that is equal to `nest`."""
+        key = self._key(nest)
+        if key not in self._found:
+            self._found[key] = find()
+        return cast(T, self._found[key])
+
+    def _key(self, nest: loop.NestOp) -> object:
+        what, inputs = structure_with_inputs(nest)
+        function = nest.parent_op()
+        if isinstance(function, func.FuncOp) and function not in self._constants:
+            self._constants[function] = constant_values(function)
+        constants = self._constants[function] if isinstance(function, func.FuncOp) else ()
+        numbers = [structure(v.owner, {}) if isinstance(v.owner, payload.ConstantOp) else None for v in inputs]
+        return what, tuple((v.type, v in constants, n) for v, n in zip(inputs, numbers, strict=True))
 
 
 @dataclass(frozen=True)
@@ -155,10 +186,11 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         memory = HostMemory(op, target) if self.limit_memory and not self.again else None
         chosen = self._recorded(ctx, free, target, memory)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
+        equal = EqualNests()
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
                 if nest not in chosen:
-                    ranks[nest] = self._rank(nest, target, memory)
+                    ranks[nest] = self._rank(nest, target, memory, equal)
                 step()
         chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
         for pair in fusible_pairs(list(ranks)) if target.core is None and len(ranks) > 1 else ():
@@ -173,17 +205,22 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
                 fits = nest in ranks and self.blocks_per_sm is None
                 nest.attributes["schedule"] = with_residency(nest, schedule, target) if fits else schedule
             else:
-                check_schedule(nest, target)
+                equal.of(nest, lambda nest=nest: check_schedule(nest, target))
         if refused and len(refused) == len(chosen):
             raise refused[0]  # what fits nowhere is a mistake
 
-    def _rank(self, nest: loop.NestOp, target: Target, memory: HostMemory | None) -> list[Candidate]:
-        """The candidates for `nest`; where the fastest takes too much memory, those that don't come first."""
+    def _rank(self, nest: loop.NestOp, target: Target, memory: HostMemory | None, equal: EqualNests) -> list[Candidate]:
+        """The candidates for `nest`; where the fastest takes too much memory, those that don't come first. They are
+        those of the first nest that is equal."""
         info = NestInfo(nest)
-        found = rank(info, target, self.f32_matmul_precision, not self.again)
-        if memory is not None and limit_scratch(info, found[0].schedule, memory):
+
+        def ranked() -> list[Candidate]:
             return rank(info, target, self.f32_matmul_precision, not self.again)
-        return found
+
+        candidates = equal.of(nest, ranked)
+        if memory is not None and limit_scratch(info, candidates[0].schedule, memory):
+            return equal.of(nest, ranked)
+        return candidates
 
     def _recorded(
         self, ctx: Context, nests: list[loop.NestOp], target: Target, memory: HostMemory | None

@@ -12,13 +12,13 @@ from typing import Literal
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 from xdsl.passes import ModulePass
 
-from ...dialects import loop, payload, tensor
+from ...dialects import payload, tensor
 from ...dialects.kernel.host import aligned
-from ...dialects.payload import element_type, is_payload, is_tensor, tensor_bytes
+from ...dialects.payload import is_payload, is_tensor, tensor_bytes
 from ...dialects.shapes.affine import DIM, Form
 from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
@@ -26,14 +26,14 @@ from ...dialects.support.printing import value_names
 from ...dialects.target import Target
 from ...dialects.tensor import ROOT
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
-from ..pipelines import parse_passes
 from ..records import Record, RecordError, operations_at, read_record
-from ..remarks import collect_remarks, emit_remark
-from .fusion.cost import Kernel, fused_for, reached
+from ..remarks import emit_remark
+from .fusion.contractions import contracts_once
+from .fusion.cost import Kernel, fused_for
 from .fusion.elementwise import ElementwiseCosts
-from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children, either
+from .fusion.graph import Graph, Index, Load, TooLarge, VariableKey, either
 from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
-from .fusion.nest import make_nest
+from .fusion.kernel_keys import KernelKeys
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,6 @@ is cheap to compute again, would make each of its steps as long as all steps bef
 MAX_DIVISIONS = 12
 """Divisions in the maps of views that are read through one another; each may make the index several times as long."""
 
-MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
-"""The part of the pipeline that decides which reductions run together."""
-
 
 def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
     """Write the plan: mark the ops that define `roots`, and no others."""
@@ -212,6 +209,10 @@ class Search:
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
         self.number = {value: i for i, value in enumerate(self.values)}
         self.elementwise = ElementwiseCosts(function, self.number, target)
+        self.keys = KernelKeys(function, self.number)
+        self.costs: dict[bytes, tuple[float, int]] = {}
+        self.legal: dict[bytes, bool] = {}
+        """Key of a kernel -> its cost, and whether it may be one kernel."""
         self.computed_from: dict[SSAValue, int] = {}
         """Value -> the candidates that it is computed from, itself included."""
         self.inputs: dict[int, set[int]] = {}
@@ -386,16 +387,22 @@ class Search:
         time is infinite if it is too large."""
         if any(m & inlined == m for m in self.too_large[root]):
             return inf, 0
-        try:
-            if (known := self.elementwise.cost(root, inlined)) is None:
-                kernel = self.kernel(root, inlined)
-                known = (kernel.time() if kernel.written <= LARGEST else inf), kernel.written
-            if known[1] <= LARGEST:
-                return known
-        except TooLarge:
-            pass
+        if (known := self.elementwise.cost(root, inlined)) is None:
+            key = self.keys.of(root, inlined)
+            if (known := self.costs.get(key)) is None:
+                known = self.costs[key] = self._cost_of_graph(root, inlined)
+        if known[1] <= LARGEST:
+            return known
         self.too_large[root].append(inlined)
         return inf, 0
+
+    def _cost_of_graph(self, root: int, inlined: int) -> tuple[float, int]:
+        """Returns the cost of a kernel from its graph: infinite, of more than `LARGEST` values, if it is too large."""
+        try:
+            kernel = self.kernel(root, inlined)
+        except TooLarge:
+            return inf, LARGEST + 1
+        return (kernel.time() if kernel.written <= LARGEST else inf), kernel.written
 
     def kernel(self, root: int, inlined: int) -> Kernel:
         """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
@@ -414,51 +421,13 @@ class Search:
             splits = more
 
     def _may_be_one(self, root: int, inlined: int) -> bool:
-        """Whether no contraction of that kernel is computed several times: the reductions around each run in a chain,
-        which the passes that come later make one staged reduction of."""
+        """Returns true if no contraction of that kernel is computed several times."""
         if self.elementwise.covers(root, inlined):
             return True
-        kernel, merging = self.kernel(root, inlined), False
-        for c in (c for c in kernel.contractions if c.open):
-            around = {r for r, opened in kernel.reductions if r.bound & c.open and c.open == opened | r.bound}
-            bound = {r.variables for r in around}
-            outside = {opened for r, opened in kernel.reductions if r in around}
-            group = {r for r, opened in kernel.reductions if r.variables in bound and opened in outside}
-            if len(group) > 1 and any(_needs(r, group, kernel.graph) for r in group):
-                merging = True
-            elif any(c.reduce in group for c in kernel.contractions):
-                return False
-        return not merging or _mergeable(self.ctx, kernel)
-
-
-def _needs(reduce: Reduce, group: set[Reduce], graph: Graph) -> bool:
-    """Whether `reduce` is computed from another reduction of the group: only then do they run in a chain."""
-    return any(node in group for node in reached(reduce.body, lambda node: children(node, graph)))
-
-
-def _mergeable(ctx: Context, kernel: Kernel) -> bool:
-    """Whether the passes that come later make one staged reduction of those around each nested contraction: they run on
-    a module of its own, which holds nothing but the nest that the kernel would be."""
-    nest = make_nest(kernel.graph, [kernel.root], kernel.variables, [element_type(kernel.output)], {})
-    module = ModuleOp([nest])
-    with collect_remarks():  # they would speak of a program that may never be
-        for later in parse_passes(MERGING):
-            later.apply(ctx, module)
-    merged = _each_nested_reduction_once(nest.body.block)
-    module.erase()
-    return merged
-
-
-def _each_nested_reduction_once(block: Block) -> bool:
-    """Whether at most one op of every body holds contractions: otherwise they are computed several times."""
-    holders = 0
-    for op in block.ops:
-        staged = isinstance(op, loop.StagedReduceOp)
-        bodies = [stage.body.block for stage in op.stage_ops] if staged else [region.block for region in op.regions]
-        holders += any(isinstance(o, loop.ReduceOp | loop.StagedReduceOp) for body in bodies for o in body.ops)
-        if not all(map(_each_nested_reduction_once, bodies)):
-            return False
-    return holders <= 1
+        key = self.keys.of(root, inlined)
+        if key not in self.legal:
+            self.legal[key] = contracts_once(self.ctx, self.kernel(root, inlined))
+        return self.legal[key]
 
 
 def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) -> dict[VariableKey, tuple[int, ...]]:

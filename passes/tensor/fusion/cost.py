@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import inf, prod
 
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute
 
 from ....dialects.kernel.mbarrier import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
@@ -17,7 +16,7 @@ from ....dialects.target import TARGETS, Target, get_target
 from ....dialects.tensor import ReductionKind
 from ...analysis.cluster_rows import SHARED_LENGTH
 from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
-from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, Scan, TooLarge, children, either
+from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, Scan, TooLarge, either
 
 BLOCKS = (128, 64, 32, 16)
 """Extents that a contraction's tile may have along each of its two sides, largest first."""
@@ -65,7 +64,7 @@ class Kernel:
         self.target = target
         self.visited: dict[tuple[Node, int], None] = {}
         self._seen = set[tuple[Node, tuple[Reduce, ...]]]()
-        self._visit(root, ())
+        self._visit()
         self.written = len(self._seen)
         self.free = sum(1 << v for v in variables)
         self.scanned = {node.variable for node, _ in self.visited if isinstance(node, Scan)}
@@ -87,18 +86,21 @@ class Kernel:
     def _count(self, variables: Iterable[int]) -> int:
         return prod(self.graph.extents[v] for v in variables)
 
-    def _visit(self, node: Node, around: tuple[Reduce, ...]) -> None:
-        while around and not around[-1].bound & node.free:
-            around = around[:-1]
-        if (node, around) in self._seen:
-            return
-        self._seen.add((node, around))
-        if len(self._seen) > self.limit:
-            raise TooLarge
-        self.visited[node, either(r.bound for r in around)] = None
-        inner = (*around, node) if isinstance(node, Reduce) else around
-        for child in children(node, self.graph):
-            self._visit(child, inner)
+    def _visit(self) -> None:
+        """Visits what the root is computed from, in depth-first order."""
+        todo: list[tuple[Node, tuple[Reduce, ...]]] = [(self.root, ())]
+        while todo:
+            node, around = todo.pop()
+            while around and not around[-1].bound & node.free:
+                around = around[:-1]
+            if (node, around) in self._seen:
+                continue
+            self._seen.add((node, around))
+            if len(self._seen) > self.limit:
+                raise TooLarge
+            self.visited[node, either(r.bound for r in around)] = None
+            inner = (*around, node) if isinstance(node, Reduce) else around
+            todo += [(child, inner) for child in reversed(node.children)]
 
     def _along(self, variables: Sequence[int]) -> Iterator[tuple[int, int]]:
         """These variables of a reduction, each with the free one of the same extent that is no row's."""
@@ -186,19 +188,22 @@ class Kernel:
     def _operations(self, executions: Callable[[int, int], float]) -> tuple[float, float]:
         """Operations on scalars outside of contractions, and how many of them are special. Blocks keep rows: what is of
         one is computed once, for reductions over it and for what comes behind these."""
-        products = {n for c in self.contractions for n in product_nodes(c.reduce)}
-        computed = defaultdict[tuple[Operation | None, int], dict[int, float]](dict)
-        for node, opened in self.visited:
-            if isinstance(node, Payload) and node not in products:
-                within = computed[node.op, self._of_row(node.free)]
-                within[opened] = within.get(opened, 0.0) + executions(node.free, opened)
+        computed = dict[tuple[int, int], tuple[str, dict[int, float]]]()
+        for node, opened in self.arithmetic:
+            _, within = computed.setdefault((id(node.op), self._of_row(node.free)), (node.name, {}))
+            within[opened] = within.get(opened, 0.0) + executions(node.free, opened)
         kept, found, special = either(1 << v for v in self.along.values()), 0.0, 0.0
-        for (op, free), within in computed.items():
+        for (_, free), (name, within) in computed.items():
             times = max(within.values()) if free & kept else sum(within.values())
-            name = "" if op is None else op.name
             found += times / 2 if name == "payload.cast" else times  # two halves in one instruction
             special += times if name in SPECIAL else 0
         return found, special
+
+    @cached_property
+    def arithmetic(self) -> list[tuple[Payload, int]]:
+        """Operations on scalars outside of contractions, with the reduction variables that are open around them."""
+        products = {n for c in self.contractions for n in product_nodes(c.reduce)}
+        return [(n, opened) for n, opened in self.visited if isinstance(n, Payload) and n not in products]
 
     def time(self) -> float:
         """Estimated seconds, with the best of the tile sizes."""
@@ -214,7 +219,7 @@ class Kernel:
     def _time(self, blocks: dict[int, int], flight: float) -> float:
         rates = self.target.rates
         vector = matrix = wide = near = alone = 0.0
-        far = dict[SSAValue, float]()
+        far = dict[int, tuple[float, int]]()
         executions = cache(partial(self._executions, blocks))
         contracted = {c.reduce: c for c in self.contractions}
         along = {c.reduce.variables for c in self.contractions}
@@ -233,13 +238,13 @@ class Kernel:
             elif isinstance(node, Scan):
                 vector += executions(node.free, opened)
             elif isinstance(node, Load):
-                size = executions(node.free, opened) * element_bytes(node.type)
+                size = executions(node.free, opened) * node.element_bytes
                 near += size
-                far[node.source] = far.get(node.source, 0.0) + size
+                far[id(node.source)] = far.get(id(node.source), (0.0, 0))[0] + size, node.tensor_bytes
         scalar, special = self._operations(executions)
         vector += scalar
         output = tensor_bytes(self.output)
-        memory = output + sum(min(size, tensor_bytes(source.type)) for source, size in far.items())
+        memory = output + sum(min(size, whole) for size, whole in far.values())
         compute = vector / rates.vector + special / rates.special  # every unit of the card at work, one after the other
         compute = compute + matrix / rates.mma + wide / rates.fma
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TypeAlias, TypeVar, cast
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ....dialects import payload, tensor
-from ....dialects.payload import element_type
+from ....dialects.payload import element_bytes, element_type, tensor_bytes
 from ....dialects.shapes.affine import DIM, SYM, Form, Simplifier, add, constant, dim, scale, symbol
 from ....dialects.shapes.extents import Extent, most, typical
 
@@ -31,11 +31,13 @@ VariableKey: TypeAlias = tuple[str, int, Extent]  # ("free", position, extent) o
 
 @dataclass(eq=False)
 class Node:
-    """One scalar. `free` is the set of variables it depends on, as bits; `op` the tensor op it came from, if any."""
+    """One scalar. `free` is the set of variables it depends on, as bits; `op` the tensor op it came from, if any;
+    `children` are the nodes that it is computed from."""
 
     type: Attribute
     free: int
     op: Operation | None
+    children: tuple[Node, ...]
 
 
 @dataclass(eq=False)
@@ -75,14 +77,27 @@ class Load(Node):
     fill: Constant | Scalar | None
     chosen: bool
 
+    @cached_property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        return element_bytes(self.type)
+
+    @cached_property
+    def tensor_bytes(self) -> int:
+        """Bytes of the source."""
+        return tensor_bytes(self.source.type)
+
 
 @dataclass(eq=False)
 class Payload(Node):
     """The payload op `op` on `operands`."""
 
-    operands: tuple[Node, ...]
-
     @property
+    def operands(self) -> tuple[Node, ...]:
+        """Operands of `op`."""
+        return self.children
+
+    @cached_property
     def name(self) -> str:
         """The name of `op`."""
         return "" if self.op is None else self.op.name
@@ -115,20 +130,6 @@ class TooLarge(Exception):
 def conjunction(*constraints: Constraint) -> Guard:
     """The constraints in a fixed order."""
     return tuple(sorted(constraints, key=lambda c: (c[0], c[1], most(c[2]), str(c[2]))))
-
-
-def children(node: Node, graph: Graph) -> tuple[Node, ...]:
-    """The nodes that `node` is computed from."""
-    if isinstance(node, Payload):
-        return node.operands
-    if isinstance(node, Reduce | Scan):
-        return (node.body,)
-    if isinstance(node, Load):
-        fill = () if node.fill is None else (node.fill,)
-        return (*graph.symbols_of(*node.coordinates, *(c[0] for c in node.guard)), *fill)
-    if isinstance(node, Index):
-        return graph.symbols_of(node.form)
-    return ()
 
 
 class Graph:
@@ -184,7 +185,7 @@ class Graph:
     def constant(self, value: FloatAttr | IntegerAttr, op: Operation | None = None) -> Constant:
         """The constant `value`."""
         key = (repr(value.value.data), value.type)  # the text, because -0.0 == 0.0
-        return self._unique(key, lambda: Constant(value.type, 0, op, value))
+        return self._unique(key, lambda: Constant(value.type, 0, op, (), value))
 
     def number(self, value: float | int, type: Attribute) -> Constant:
         """The number `value` of the scalar type `type`."""
@@ -192,21 +193,26 @@ class Graph:
 
     def scalar(self, value: SSAValue) -> Scalar:
         """The scalar `value` of the function."""
-        return self._unique((value,), lambda: Scalar(value.type, 0, None, value))
+        return self._unique((value,), lambda: Scalar(value.type, 0, None, (), value))
 
     def index(self, form: Form, type: Attribute, op: Operation | None) -> Index | Constant:
         """`form` as a value of the integer type `type`."""
         if form.is_constant:
             return self.number(form.constant, type)
-        return self._unique((form, type), lambda: Index(type, self.free_of(form), op, form))
+        return self._unique((form, type), lambda: Index(type, self.free_of(form), op, self.symbols_of(form), form))
 
     def load(
         self, source: SSAValue, at: tuple[Form, ...], guard: Guard, fill: Constant | Scalar | None, chosen: bool
     ) -> Load:
         """An element of the tensor `source`; `chosen` says that the fill is what the program asks for."""
-        element, forms = element_type(source.type), (*at, *(c[0] for c in guard))
         key = (source, at, guard, fill, chosen)
-        return self._unique(key, lambda: Load(element, either(map(self.free_of, forms)), None, *key))
+
+        def make() -> Load:
+            forms = (*at, *(c[0] for c in guard))
+            children = (*self.symbols_of(*forms), *(() if fill is None else (fill,)))
+            return Load(element_type(source.type), either(map(self.free_of, forms)), None, children, *key)
+
+        return self._unique(key, make)
 
     def payload(self, op: Operation, operands: tuple[Node, ...]) -> Node:
         """The payload op `op` on `operands`."""
@@ -217,12 +223,12 @@ class Graph:
         """`body` combined over the variables with these numbers."""
         bound = sum(1 << v for v in variables)
         key = (kind, variables, body)
-        return self._unique(key, lambda: Reduce(body.type, body.free & ~bound, op, *key, bound))
+        return self._unique(key, lambda: Reduce(body.type, body.free & ~bound, op, (body,), *key, bound))
 
     def scan(self, kind: tensor.ReductionKind, variable: int, body: Node, op: Operation) -> Scan:
         """The scan of `body` along the variable with this number."""
         key = ("scan", kind, variable, body)
-        return self._unique(key, lambda: Scan(body.type, body.free | 1 << variable, op, *key[1:]))
+        return self._unique(key, lambda: Scan(body.type, body.free | 1 << variable, op, (body,), *key[1:]))
 
     def _unique(self, key: tuple[object, ...], make: Callable[[], N]) -> N:
         found = self._nodes.get(key)

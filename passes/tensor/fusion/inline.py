@@ -258,16 +258,17 @@ class Pull:
     def _count(self, pulled: Pulled) -> None:
         """Count what was pulled before, as if it were pulled now: an element when all of its parts are."""
         self._room()
-        path = [(pulled, iter(pulled.parts))]
+        path, counted = [(pulled, iter(pulled.parts))], self._counted
         while path:
             one, parts = path[-1]
-            part = next((p for p in parts if p not in self._counted), None)
-            if part is None:
-                self._counted.add(one)
-                path.pop()
+            for part in parts:
+                if part not in counted:
+                    self._room()
+                    path.append((part, iter(part.parts)))
+                    break
             else:
-                self._room()
-                path.append((part, iter(part.parts)))
+                counted.add(one)
+                path.pop()
 
     def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         needed = self._needed(value, at, guard)
