@@ -216,7 +216,7 @@ class WarpgroupProduct:
         bits = [[1 << b] for b in range(count.bit_length() - 1)]
         left = "%held" if self.left == "r" else f"%a[%c0]{' transposed' if self.left == 't' else ''}"
         lt = f"vector<{count}x{self.type}>" if self.left == "r" else sx
-        panels = self.right == "t" and self.columns > self.row or self.left == "t" and self.row < 64
+        panels = self.right == "t" and self.columns > self.row
         right = (
             f"%b[%c0]{' transposed' if self.right == 't' else ''}{f' leading_offset {self.panel}' if panels else ''}"
         )
@@ -367,7 +367,6 @@ UNITS = {
     "rows of 64 bytes": WarpgroupProduct(128, swizzle=64, k_steps=2, type="f16"),
     "rows of 32 bytes": WarpgroupProduct(32, swizzle=32),
     "left across": WarpgroupProduct(64, "t", k_steps=4),
-    "left across in two panels": WarpgroupProduct(32, "t", swizzle=64, k_steps=2),
     "right across": WarpgroupProduct(64, right="t", k_steps=4, type="f16"),
     "right across in panels": WarpgroupProduct(128, right="t", k_steps=2),
     "both across": WarpgroupProduct(64, "t", "t", k_steps=2),

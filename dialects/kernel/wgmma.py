@@ -16,12 +16,12 @@ set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set): eight cons
 narrowed, are one slice. Of f32 there are 4 * `k_steps`; register e of slice s is row 16 * w + t / 4 (+ 8 if bit 0 of e
 is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
 
-Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see tma.py). A and B may
-lie along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `k_steps`.
-Or, `transposed`, across: panels of W / 2 rows of A or columns of B, each panel with one row of W bytes for each k;
-panel p + 1 starts `panel` elements behind panel p. The operand's place is where its first element lies, in a tile that
-starts at a multiple of 1024 bytes (8 * W would do); along k a place may be a multiple of 16 elements into the row.
-f32 lie along k, W / 4 of them in a row, and a place may be a multiple of 8 of them into the row.
+Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see tma.py). A and B may lie
+along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `k_steps`. Or,
+`transposed`, across: one panel of the 64 rows of A, or panels of W / 2 columns of B, each panel with one row of W bytes
+for each k; panel p + 1 starts `leading_offset` elements behind panel p. The operand's place is where its first element
+lies, in a tile that starts at a multiple of 1024 bytes (8 * W would do); along k a place may be a multiple of 16
+elements into the row. f32 lie along k, W / 4 of them in a row, and a place may be a multiple of 8 of them into the row.
 """
 
 from __future__ import annotations
@@ -212,6 +212,10 @@ class WgmmaOp(OrderedOp):
             needed = (extent - 1) * row + depth
         else:
             panels = -(-extent // row)
+            if side == "left" and panels > 1:  # an H200 computes other numbers than the description of PTX promises
+                raise VerifyException(
+                    f"the left operand lies across in {panels} panels of {row}, expected one of {ROWS}"
+                )
             if extent % min(row, extent) or extent > row and self.leading_offset is None:
                 raise VerifyException(f"the {side} operand has {extent} elements across: {panels} panels of {row}")
             step = 0 if self.leading_offset is None else self.leading_offset.data

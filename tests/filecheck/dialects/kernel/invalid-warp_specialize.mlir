@@ -287,6 +287,16 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
+// CHECK: error: kernel.wgmma: the left operand lies across in 2 panels of 32, expected one of 64
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<16xf32>>
+  %q = kernel.wgmma %s[%i] transposed, %s[%i] leading_offset 1024 into %p k_steps 2 swizzle 64 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<16xf32>>
+}
+
+// -----
+
 // CHECK: error: kernel.wgmma: panels 1024 elements apart, of 64 rows of 32 each
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
