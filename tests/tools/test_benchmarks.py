@@ -99,7 +99,7 @@ def test_a_run_on_the_cores_goes_on_and_is_written(
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("script", ["seed84.py", "compare.py", "prepared.py"])
+@pytest.mark.parametrize("script", ["seed84.py", "compare.py", "prepared.py", "from_journals.py"])
 def test_scripts_start(script: str) -> None:
     """With what they import, and names of modules that the tests have as well."""
     command = [sys.executable, str(BENCHMARKS / script), "--help"]
