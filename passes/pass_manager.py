@@ -20,6 +20,7 @@ from ..dialects.support.locations import location_text
 from ..dialects.support.parsing import one_line
 from ..dialects.support.printing import Names, print_module
 from ..errors import CompileError
+from ..garbage import rare_collections
 from ..progress import steps
 
 
@@ -40,6 +41,7 @@ class Observer:
         """Called once after the last pass."""
 
 
+@rare_collections()
 def run_passes(
     ctx: Context,
     module: ModuleOp,

@@ -458,3 +458,20 @@ def unrolled_scan(n: int) -> Program:
         return torch.stack(found, -1)
 
     return run, (_rows(2, 16, n), _rows(2, 16, n, 4), _rows(2, 16, n, 4), _rows(2, n, 4))
+
+
+@kind
+def joined_recurrence(n: int) -> Program:
+    def run(k: Tensor, v: Tensor, decay: Tensor, first: Tensor) -> Tensor:
+        above = below = torch.zeros(1, 16)
+        largest, result = torch.full((1, 16), -1e38), torch.zeros_like(k)
+        for t in range(n):
+            peak = torch.maximum(largest, k[:, t] + first)
+            old, new = torch.exp(largest - peak), torch.exp(k[:, t] + first - peak)
+            result[:, t] = (old * above + new * v[:, t]) / (old * below + new)
+            peak = torch.maximum(largest + decay, k[:, t])
+            old, new = torch.exp(largest + decay - peak), torch.exp(k[:, t] - peak)
+            above, below, largest = old * above + new * v[:, t], old * below + new, peak
+        return result
+
+    return run, (_rows(1, n, 16), _rows(1, n, 16), _rows(16), _rows(16))

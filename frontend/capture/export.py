@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
 from ...errors import CaptureError, CompileError, UnsupportedError
+from ...garbage import rare_collections
 from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from ..memory import traced_peak
@@ -52,6 +53,7 @@ from .user_calls import function_name
 from .variables import modules_of, variables_of
 
 
+@rare_collections()
 def capture(
     function: Callable[..., Any],
     args: Sequence[Any],

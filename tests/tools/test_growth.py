@@ -70,6 +70,7 @@ LONG = {
     "growing_concatenations",
     "heads_as_a_loop",
     "integer_powers",
+    "joined_recurrence",
     "masked_updates",
     "one_concatenation_of_many",
     "pooling_chain",

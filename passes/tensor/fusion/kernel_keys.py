@@ -66,31 +66,32 @@ class KernelKeys:
     def of(self, root: int, inlined: int) -> bytes:
         """Returns the key of the kernel that keeps `root` and computes `inlined` itself."""
         inlined |= 1 << root
-        reached = {self._candidates[root]: 0}
-        order, key = [*reached], array("q")
-        begins, whole = dict[int, list[int]](), set[int]()
+        reached, order = {self._candidates[root]: 0}, [self._candidates[root]]
+        key, begins, whole = list[int](), dict[int, list[int]](), set[int]()
         for value in order:
             if not inlined & self._masks[value]:
                 key.append(self._loaded[value])
                 continue
             operands = self._operands[value]
-            for operand in operands:
-                if reached.setdefault(operand, len(order)) == len(order):
-                    order.append(operand)
             if value in self._slices and not inlined & self._masks[operands[0]]:
                 kind, offsets = self._slices[value]
                 begin = begins.setdefault(operands[0], offsets)
                 key.append(kind)
-                key.extend(offset - first for offset, first in zip(offsets, begin, strict=True))
+                key += [offset - first for offset, first in zip(offsets, begin, strict=True)]
             else:
                 key.append(self._computed[value])
                 whole.update(operands)
-            key.extend(reached[operand] for operand in operands)
-        guarded = not self._guarding.isdisjoint(reached)
+            for operand in operands:
+                number = reached.get(operand)
+                if number is None:
+                    number = reached[operand] = len(order)
+                    order.append(operand)
+                key.append(number)
+        guarded = not self._guarding.isdisjoint(order)
         for source, begin in begins.items():
             if guarded or source in whole:
-                key.extend(begin)
-        return key.tobytes()
+                key += begin
+        return array("q", key).tobytes()
 
 
 def _linear(view: tensor.IndexMapOp) -> list[Form]:
