@@ -9,7 +9,7 @@ from xdsl.dialects.arith import MulfOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel import IndicesOp, ReduceRegistersOp, ShuffleRegistersOp
-from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.memory import AtomicRmwOp, LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, element_type, is_payload
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent
@@ -17,6 +17,9 @@ from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
 from ..cuda.ordering import linear_steps, moved, registers
 from .folds import row_of
+
+Write = StoreOp | AtomicRmwOp
+"""Operations that write registers to memory."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Limit:
         return not self.checked and self.length % registers == 0
 
 
-def end_of_access(op: LoadOp | StoreOp) -> End | None:
+def end_of_access(op: LoadOp | Write) -> End | None:
     """Where an access ends, if that is all that is checked about it in the direction in which registers count up."""
     checks = enumerate(zip(op.checks, op.bounds, strict=True))
     found = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
@@ -83,7 +86,7 @@ class Ends:
     def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
         """The one end of a loop over a row of registers of `ops`, of which `kept` are read elsewhere; None if it has to
         go on to the last register."""
-        found = {_end_of_read(op) for op in ops if isinstance(op, StoreOp | ReduceRegistersOp)}
+        found = {_end_of_read(op) for op in ops if isinstance(op, Write | ReduceRegistersOp)}
         found = found.union(*map(self._of_value, kept))
         end = found.pop() if len(found) == 1 else None
         return end if end is not None and end.row == row else None
@@ -95,7 +98,7 @@ class Ends:
         return self._needed[value]
 
     def _of_use(self, op: Operation, value: SSAValue) -> frozenset[End | None]:
-        if isinstance(op, ReduceRegistersOp) or isinstance(op, StoreOp) and op.value is value:
+        if isinstance(op, ReduceRegistersOp) or isinstance(op, Write) and op.value is value:
             return frozenset((_end_of_read(op),))
         if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
             return self._of_value(op.result)
@@ -112,9 +115,9 @@ def _is_repeated(op: ShuffleRegistersOp) -> bool:
     return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
 
 
-def _end_of_read(op: StoreOp | ReduceRegistersOp) -> End | None:
+def _end_of_read(op: Write | ReduceRegistersOp) -> End | None:
     """From where on nothing of a value is stored, or all of a row that is reduced changes nothing."""
-    if isinstance(op, StoreOp):
+    if isinstance(op, Write):
         return end_of_access(op)
     row, neutral = row_of(op), identity(op.kind.data, element_type(op.source.type))
     end = None if row is None else _end_before(op.source, neutral)

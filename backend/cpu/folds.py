@@ -9,6 +9,7 @@ from xdsl.ir import Attribute
 
 from ...dialects.cores import MAX_LANES
 from ...dialects.kernel import ReduceRegistersOp, ScanRegistersOp
+from ...dialects.kernel.memory import AtomicRmwOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
@@ -37,9 +38,9 @@ def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Seq
     return None if function is None else call(function, whole)
 
 
-def combining(op: ReduceRegistersOp | ScanRegistersOp, a: str = "a", b: str = "b") -> str | None:
+def combining(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp, a: str = "a", b: str = "b") -> str | None:
     """How two vectors, or two elements, `a` and `b` of what is reduced are combined; None if that is not known."""
-    both, t = (Expr(a), Expr(b)), op.result.type
+    both, t = (Expr(a), Expr(b)), op.value.type if isinstance(op, AtomicRmwOp) else op.result.type
     found = combined(MONOIDS[op.kind.data].combiner(t).name, element_type(t), both, both)
     return None if found is None else found.text
 
@@ -58,6 +59,6 @@ def columns_of(op: ReduceRegistersOp) -> int | None:
     return 1 << bits[0] if wide and combining(op) is not None else None
 
 
-def combiner(op: ReduceRegistersOp | ScanRegistersOp) -> str:
+def combiner(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp) -> str:
     """The same as a C++ function."""
     return f"[](auto a, auto b) {{ return {combining(op)}; }}"

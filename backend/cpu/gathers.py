@@ -56,8 +56,8 @@ def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
     if offset.text == "0":
         offset = Expr("vec<int>{}")
     fill = f"({element}){'0' if op.fill is None else writer.read(op.fill).text}"
-    pointer = f"&{memory_name(writer, op.memory)}[{base.text}]"
-    return Expr(f"gather({pointer}, {offset.text}, {mask}, {fill})")
+    name = memory_name(writer, op.memory)
+    return Expr(f"gather(&{name}[{base.text}], &{name}[{prod(static)}], {offset.text}, {mask}, {fill})")
 
 
 def _across(steps: Sequence[int], element: str) -> list[Expr] | None:

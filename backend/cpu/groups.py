@@ -21,7 +21,7 @@ from xdsl.traits import is_side_effect_free
 from ...dialects import kernel
 from ...dialects.cores import MAX_LANES, PAGE
 from ...dialects.kernel import ScanRegistersOp
-from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.memory import AtomicRmwOp, LoadOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent, least
@@ -29,13 +29,13 @@ from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import enclosing
 from ...dialects.tensor import identity
 from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
-from ..cuda.memory import element_at, loaded, stored
+from ..cuda.memory import combined_atomically, element_at, loaded, stored
 from ..cuda.names import hint_of
 from ..cuda.ordering import Group, Statement, registers, roots
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
-from .ends import End, Limit
+from .ends import End, Limit, Write
 from .folds import HELPERS, columns_of, combined, combiner, combining, row_of
 from .functions import FUNCTIONS, operations
 from .gathers import gathered
@@ -139,7 +139,7 @@ class VectorStatements(Statements):
             op.results[0] for op in group.ops if op not in folds and op.results and op.results[0] not in writer.places
         ]
         kept_of = [r for r in new if order.is_kept(r, group)]
-        if not folds and not kept_of and not any(isinstance(op, StoreOp | ScanRegistersOp) for op in group.ops):
+        if not folds and not kept_of and not any(isinstance(op, Write | ScanRegistersOp) for op in group.ops):
             return  # each of its readers computes it again
         columns = columns_of(folds[0]) if folds else None
         squares = self._squares(group)
@@ -203,7 +203,7 @@ class VectorStatements(Statements):
         scans = {op: RowScan(self, op) for op in scanned}
         several = bool(folds) and row >= (LEAST_OF_ROWS if results else MAX_LANES) * ACCUMULATORS and not takes_long
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
-        alone = not kept and not scans and not any(isinstance(op, StoreOp) for op in group.ops)
+        alone = not kept and not scans and not any(isinstance(op, Write) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
         with self._each_row(group, row) if (results or scans) and row < group.size else nullcontext():
             for scan in scans.values():
@@ -238,8 +238,8 @@ class VectorStatements(Statements):
             if isinstance(op, kernel.ReduceRegistersOp):
                 source = writer.read_vector(op.source).whole.at(UNARY)
                 writer.line(f"{sums[op]} = {combining(op, source, sums[op])};")
-            elif isinstance(op, StoreOp):
-                self._store(op)
+            elif isinstance(op, Write):
+                self._write(op)
             elif op in scans:
                 text = scans[op].next(writer.read_vector(op.operands[0]).whole.text)
                 self._define(op, writer.lanes(op.results[0], Expr(text)), kept.get(op.results[0]), group)
@@ -452,17 +452,22 @@ class VectorStatements(Statements):
         one = loaded(writer, op, VECTOR if same else LANE)
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
-    def _store(self, op: StoreOp) -> None:
-        writer = self.writer
+    def _write(self, op: Write) -> None:
+        """Stores a vector to memory, or combines it into memory, which no other core does meanwhile."""
+        writer, combined = self.writer, isinstance(op, AtomicRmwOp)
         begin, end = (self._inside(op) if lane_steps(op) == SIDE_BY_SIDE else None) or ("no", "lanes")
-        if begin:
-            writer.line(f"PER_LANE {stored(writer, op, LANE)}")
+        if begin or combined and combining(op) is None:
+            one = combined_atomically(writer, op, LANE) if combined else stored(writer, op, LANE)
+            writer.line(f"PER_LANE {one}")
             return
         head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "
         at, whole = f"&{element_at(writer, op, VECTOR)}", writer.read_vector(op.value).whole.text
-        writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
+        if combined:
+            writer.line(f"{head}combine_first({at}, {end or 'lanes'}, {whole}, {combiner(op)});")
+        else:
+            writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
 
-    def _inside(self, op: LoadOp | StoreOp) -> tuple[str, str] | None:
+    def _inside(self, op: LoadOp | Write) -> tuple[str, str] | None:
         """From which lane of a vector up to which one all checks hold, "" where they do from the first, or to the last,
         lane on; None if these lanes are not side by side."""
         writer, begins, ends, all_or_none = self.writer, list[str](), list[str](), list[str]()

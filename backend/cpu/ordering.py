@@ -8,10 +8,11 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.cores import MAX_LANES
-from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
+from ...dialects.kernel.memory import GLOBAL, LoadOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
+from .ends import Write
 from .folds import columns_of, row_of
 from .panels import SIDE_BY_SIDE, distances, is_left_to_panels
 from .scans import row_of_scan
@@ -51,11 +52,11 @@ class VectorOrdering(Ordering):
     def _place(self, op: Operation) -> None:
         if is_left_to_panels(op) or is_left_to_squares(op):
             return
-        if op.regions or isinstance(op, kernel.AtomicRmwOp | StoreOp):
+        if op.regions or isinstance(op, Write):
             self._again.clear()
         size = _size(op)
         if size is None:
-            if isinstance(op, kernel.AtomicRmwOp | StoreOp):
+            if isinstance(op, Write):
                 self._flush(list(self._pending.values()))
             elif isinstance(op, LoadOp):
                 self._flush(self._behind(op))
@@ -78,7 +79,7 @@ class VectorOrdering(Ordering):
 
     def _behind(self, op: Operation) -> list[Group]:
         """The groups that an operation has to stay behind."""
-        if not isinstance(op, LoadOp | StoreOp | Walk):
+        if not isinstance(op, LoadOp | Write | Walk):
             return []
         return [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
 
@@ -118,7 +119,7 @@ def _size(op: Operation) -> int | None:
         size = registers(op.source) if (row_of(op) or 1) >= MAX_LANES or columns_of(op) else 1
     elif isinstance(op, kernel.ScanRegistersOp):
         size = registers(op.source) if row_of_scan(op) else 1
-    elif isinstance(op, StoreOp):
+    elif isinstance(op, Write):
         size = registers(op.value)
     elif isinstance(op, LoadOp) or is_payload(op) and not is_view(op):
         size = registers(op.results[0])
@@ -148,12 +149,12 @@ def _walk(op: Walk) -> object:
     return row_of(op), columns_of(op)
 
 
-def _conflict(op: LoadOp | StoreOp | Walk, other: Operation) -> bool:
+def _conflict(op: LoadOp | Write | Walk, other: Operation) -> bool:
     """Whether `op` has to stay behind `other`: one of them writes the memory of the other, or rows of other lengths are
     reduced, which are different loops. All of a block's own memory is one, as buffers may lie in the same place."""
     if isinstance(op, Walk):
         return isinstance(other, Walk) and _walk(op) != _walk(other)
-    if not isinstance(other, LoadOp | StoreOp) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
+    if not isinstance(other, LoadOp | Write) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
         return False
     return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]
 
@@ -179,7 +180,7 @@ def is_same_in_lanes(value: SSAValue) -> bool:
     return True
 
 
-def lane_steps(op: LoadOp | StoreOp) -> list[int] | None:
+def lane_steps(op: LoadOp | Write) -> list[int] | None:
     """How far in memory lanes lie from the first whose numbers are 1, 2, 4 and 8; None where that is not a number."""
     if not all(map(is_same_in_lanes, op.coordinates)) or op.xor is not None:
         return None

@@ -49,17 +49,24 @@ template <class To, class V> INLINE vec<To> convert(V x) {
     return __builtin_convertvector(x, vec<To>);
 }
 
-// Elements of 8 bytes take two registers. g++ compares and selects such vectors element by element, halves of them at once.
+// Elements of 8 bytes take two registers. g++ compares and selects such vectors element by element, halves of them at once;
+// by shuffles it would take them apart and put them together element by element, too.
 template <class T> struct Half { typedef T type __attribute__((vector_size(lanes / 2 * sizeof(T)))); };
 template <class T> using half = typename Half<T>::type;
 #if !defined(__clang__) && defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define HALVES
-template <int from, class V, int... l> INLINE auto part(V v, std::integer_sequence<int, l...>) { return __builtin_shufflevector(v, v, (from + l)...); }
-template <class V> INLINE auto low(V v) { return part<0>(v, std::make_integer_sequence<int, lanes / 2>()); }
-template <class V> INLINE auto high(V v) { return part<lanes / 2>(v, std::make_integer_sequence<int, lanes / 2>()); }
+template <class V> using element = std::remove_cv_t<std::remove_reference_t<decltype(V{}[0])>>;
+template <class V> INLINE auto low(V v) { half<element<V>> h; __builtin_memcpy(&h, &v, sizeof h); return h; }
+template <class V> INLINE auto high(V v) { half<element<V>> h; __builtin_memcpy(&h, (char*)&v + sizeof h, sizeof h); return h; }
 template <class V, int... l> INLINE auto joined(V a, V b, std::integer_sequence<int, l...>) { return __builtin_shufflevector(a, b, l...); }
-template <class V> INLINE auto join(V a, V b) { return joined(a, b, std::make_integer_sequence<int, lanes>()); }
+template <class V> INLINE auto join(V a, V b) {
+  if constexpr (sizeof(element<V>) <= 4) return joined(a, b, std::make_integer_sequence<int, lanes>());
+  const V halves[2] = {a, b};
+  vec<element<V>> v;
+  __builtin_memcpy(&v, halves, sizeof v);
+  return v;
+}
 #endif
 #endif
 template <class V> constexpr bool two_registers = sizeof(V) > 4 * lanes;  // not so a part of a scan
@@ -146,6 +153,9 @@ INLINE void store_first(float* p, long long n, vec<float> v) {
 }
 #endif
 template <class T> INLINE vec<T> load_first(const T* p, long long n, T fill) { return n >= lanes ? load(p) : load_between(p, 0, n, fill); }
+template <class T, class F> INLINE void combine_first(T* p, long long n, vec<T> v, F f) {
+  if (n > 0) store_first(p, n, f(load_first(p, n, T(0)), v));
+}
 
 // Storage types, on which nothing is computed.
 template <class T, class Bits> struct Stored { vec<Bits> bits; };
@@ -251,8 +261,26 @@ INLINE mask narrow(vec<long long> x) {
   return convert<int>(smaller(larger(x, all(-0x7fffffffll)), all(0x7fffffffll)));
 #endif
 }
-// Elements at an offset for each lane. Lanes that are not `inside` are `fill`, and read nothing.
-template <class T> INLINE vec<T> gather(const T* p, mask at, mask inside, T fill) {
+#ifdef AVX512
+INLINE bool no_lane(mask m) { return !__builtin_ia32_cvtd2mask512(m); }
+#elif defined(AVX)
+INLINE bool no_lane(mask m) { return !__builtin_ia32_movmskps256((vec<float>)m); }
+#endif
+// Elements at an offset for each lane, before `end`. Lanes that are not `inside` are `fill`, and read nothing. Offsets within
+// one vector of memory, as at the borders of images and in those that are enlarged, are a load and a permutation.
+template <class T> INLINE vec<T> gather(const T* p, const T* end, mask at, mask inside, T fill) {
+#if defined(AVX512) || defined(AVX) && defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) {
+    const mask known[1] = {choose(inside, at, all(0x7fffffff))};
+    const long long low = reduced_lanes(known, [](auto a, auto b) { return smaller(a, b); });
+    if (low == 0x7fffffff) return all(fill);
+    const mask near = at - (int)low;
+    if (no_lane(inside & (near >= lanes))) {
+      const vec<T> window = load_first(p + low, end - (p + low), fill);
+      return choose(inside, __builtin_shuffle(window, near), all(fill));
+    }
+  }
+#endif
 #ifdef AVX512
   if constexpr (sizeof(T) == 4)
     return (vec<T>)__builtin_ia32_gathersiv16sf((vec<float>)all(fill), (const float*)p, at, __builtin_ia32_cvtd2mask512(inside), 4);

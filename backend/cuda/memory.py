@@ -90,10 +90,15 @@ def stored(writer: Writer, op: StoreOp, r: Register) -> str:
 def print_atomic(writer: Writer, op: AtomicRmwOp) -> None:
     """One call for each register."""
     prepare(writer, op)
+    with writer.registers_loop(op.registers, 1) as r:
+        writer.line(combined_atomically(writer, op, r))
+
+
+def combined_atomically(writer: Writer, op: AtomicRmwOp, r: Register) -> str:
+    """Returns the statement that combines register `r` into memory."""
     name = f"atomic_{op.kind.data.value}"
     writer.use(f"{name}.{writer.type_of(op.value)}")
-    with writer.registers_loop(op.registers, 1) as r:
-        writer.line(f"{guard(writer, op, r)}{name}({pointer_to(writer, op, r)}, {writer.read(op.value, r).text});")
+    return f"{guard(writer, op, r)}{name}({pointer_to(writer, op, r)}, {writer.read(op.value, r).text});"
 
 
 def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:

@@ -152,7 +152,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
         if layout is None:
             layout = _slice(c, classes, layouts)
         if layout is None:
-            wishes = _wishes(c, classes)
+            wishes = _wishes(c, classes, warps * lanes == 1)
             layout = scan_layout(c, wishes, warps) if lanes > 1 else None
             layout = layout or turned_factor(c, wishes, warps)
             layout = layout or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
@@ -168,10 +168,11 @@ def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear
     return None
 
 
-def _wishes(c: TileClass, classes: Classes) -> list[Preference]:
-    """What the accesses of `c` prefer, atomic ones before others, which take longer; if it has none, those of the tiles
-    it is broadcast from or reduced to."""
+def _wishes(c: TileClass, classes: Classes, alone: bool) -> list[Preference]:
+    """What the accesses of `c` prefer, atomic ones before others, which take longer (those of a thread that is `alone`
+    only if they are contiguous); if it has none, those of the tiles it is broadcast from or reduced to."""
     atomic = [preference(a) for a in c.accesses if isinstance(a, tile.AtomicRmwOp)]
+    atomic = [wish for wish in atomic if wish.contiguous or not alone]
     if own := atomic or [preference(a) for a in c.accesses]:
         return own
     found: list[Preference] = []
