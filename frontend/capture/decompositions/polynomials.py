@@ -22,7 +22,7 @@ MAX_ORDER = 512
 """Largest order that is a number, for which the recurrence is written out."""
 
 MAX_TENSOR_ORDER = 24
-"""Largest order in a tensor, if its polynomial comes from a recurrence; larger ones give NaN."""
+"""Largest order in a tensor, if its polynomial comes from a recurrence; a call with a larger one is refused."""
 
 
 def _order(n: Tensor | float, x: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -68,11 +68,13 @@ def _recurrent(first: Callable[[Any], Any], step: Step) -> Callable[..., Tensor]
             raise UnsupportedError(f"the order {known} is not supported, only up to {MAX_ORDER}", argument="n")
         before, last = (1.0, first(x)) if isinstance(x, float | int) else (torch.ones_like(x), first(x))
         n, like = _order(n, x)
+        if known is None:
+            why = f"special polynomial: an order in a tensor is larger than {MAX_TENSOR_ORDER}; pass it as a number"
+            torch._assert_async((n <= MAX_TENSOR_ORDER).all(), why)  # pyright: ignore[reportPrivateImportUsage]
         value = torch.where(n < 1, 1.0, torch.full_like(like, last) if isinstance(last, float | int) else last)
         for k in range(1, MAX_TENSOR_ORDER if known is None else known):
             before, last = last, step(k, x, before, last)
             value = torch.where(n > k, last, value) if known is None else last
-        value = torch.where(n > MAX_TENSOR_ORDER, nan, value) if known is None else value
         return torch.where(n < 0, 0.0, value)
 
     return function
