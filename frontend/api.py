@@ -86,7 +86,7 @@ class CompiledFunction:
             result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
             return self._call(args, kwargs) if result is NotImplemented else result
         except DeplodockError as error:
-            raise presented(error) from error.__cause__
+            raise presented(self.captured.calls.explained(error)) from error.__cause__
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call that is unlike those before."""

@@ -9,6 +9,7 @@ and a backward graph: both are compiled.
 from __future__ import annotations
 
 import operator
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -214,7 +215,8 @@ class VaryingGraph:
             if any(i not in numbers for i in self._integers):
                 self._integers.clear()  # they are fixed from now on, so the sizes may vary at least
                 return self
-            reason = f"{error}; so there is a program for each shape"
+            text = re.sub(r"\b(the size )?(s|size|number)\d+\b", "a size", str(error))
+            reason = f"{text}; so there is a program for each shape"
             warnings.warn(f"a graph of sizes that vary is refused: {reason}", RecompileWarning, stacklevel=5)
             return None
         return lambda *args: program.called(varying, program.chosen([args[i] for i in others]))

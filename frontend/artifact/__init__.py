@@ -79,8 +79,10 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
         raise ArtifactError(f"the programs of an artifact have one target, not {len(targets)}", location=str(path))
     for name, program in programs.items():
         if program.captured.eager:
-            operator = next(iter(program.captured.eager.values())).operator
-            reason = f"{operator} is left to PyTorch, and an artifact holds nothing but data and kernels"
+            left = next(iter(program.captured.eager.values()))
+            reason = (
+                f"{left.call or left.operator} is left to PyTorch, and an artifact holds nothing but data and kernels"
+            )
             raise ArtifactError(f"program {name!r}: {reason}", location=str(path))
     tensors = _Tensors()
     files: dict[str, bytes] = {}

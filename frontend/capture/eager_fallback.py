@@ -22,6 +22,7 @@ from xdsl.ir import Attribute
 from ...errors import CompileError, ExecutionError, UnsupportedError, one_line
 from ...passes.convert.torch_to_tensor.registry import STRIDES, why_refused
 from .arrays import tensor_type
+from .source_locations import users_call
 
 Fallback = Literal["eager"] | None
 """What happens to operators that cannot be compiled: None refuses them, `"eager"` leaves them to PyTorch."""
@@ -48,7 +49,7 @@ class Operand:
 class EagerCall:
     """An operator with all of its arguments but the tensors; calling it with those gives the list of its results.
 
-    `reason` says why it was not compiled, `location` where it was written.
+    `reason` says why it was not compiled, `location` where it was written, `call` what the user wrote.
     """
 
     overload: torch._ops.OpOverload
@@ -56,6 +57,7 @@ class EagerCall:
     spec: pytree.TreeSpec
     reason: str
     location: str | None
+    call: str | None = None
 
     @property
     def operator(self) -> str:
@@ -70,12 +72,13 @@ class EagerCall:
             with torch.no_grad():
                 results = pytree.tree_leaves(self.overload(*args, **kwargs))
         except Exception as error:  # whatever the operator raises
-            raise ExecutionError(one_line(error), operator=self.operator, location=self.location) from error
+            place = {"operator": self.operator, "call": self.call, "location": self.location}
+            raise ExecutionError(one_line(error), **place, kind="wrong-program") from error
         return [r for r in results if r is not None]
 
     def __str__(self) -> str:
         place = f"{self.location}: " if self.location else ""
-        return f"{place}{self.operator} is left to PyTorch: {self.reason}"
+        return f"{place}{self.call or self.operator} is left to PyTorch: {self.reason}"
 
     @property
     def key(self) -> object:
@@ -123,7 +126,7 @@ def eager_call(node: Node, reason: str, location: str | None) -> tuple[EagerCall
         raise UnsupportedError(f"{reason}; it cannot be left to PyTorch: {error.reason}") from None
     if any(t.dtype in FLOAT8 for t in (*(n.meta["val"] for n in operands), *values)):
         raise UnsupportedError(f"{reason}; PyTorch would get bytes for floats of eight bits")
-    return EagerCall(target, tuple(leaves), spec, reason, location), operands, types
+    return EagerCall(target, tuple(leaves), spec, reason, location, users_call(node)), operands, types
 
 
 def has_effects(node: Node) -> bool:

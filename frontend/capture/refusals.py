@@ -20,6 +20,7 @@ from ...errors import (
     BorderError,
     CaptureError,
     CompileError,
+    DeplodockError,
     ExecutionError,
     PluginError,
     ScheduleError,
@@ -302,6 +303,19 @@ class UserCalls:
             error.remedy = self._remedy(several=bool(error.others))
         return error
 
+    def explained(self, error: DeplodockError) -> DeplodockError:
+        """Returns an error that was raised while a program ran, with the user's call in place of an ATen operator."""
+        if not isinstance(error, ExecutionError) or error.call is not None:
+            return error
+        if (said := _ASSERTED.fullmatch(error.reason)) is not None:
+            places = (place for _, place in self._origins if f"/{place}".endswith(f"/{said['place']}"))
+            error.location = error.location or next(places, said["place"])
+            error.operator, error.reason = said["operator"], said["reason"]
+        if (error.operator or "").startswith("aten."):
+            error.call = self._call(error)
+            error.kind = error.kind or "wrong-program"
+        return error
+
     def _call(self, error: CompileError) -> str | None:
         origin = self._origins.get((error.operator, error.location))
         if origin is None and error.location is not None:
@@ -331,6 +345,11 @@ def together(errors: Iterable[CompileError]) -> CompileError:
     first.others = tuple(others)
     return first
 
+
+_ASSERTED = re.compile(
+    r"(?:assertion in \w+: )?(?:(?P<place>\S+?:\d+(?::\d+)?): )?(?P<operator>aten\.[\w.]+): (?P<reason>.+)"
+)
+"""The message of an assertion in the program: the place, the operator and the reason."""
 
 _OF_OPTIONS = (ScheduleError, TargetError, PluginError, ExecutionError)
 

@@ -216,7 +216,7 @@ def public_name(function: str | None) -> str | None:
 
 def function_name(function: Any) -> str:
     """Returns the name of what is compiled: `torch.linalg.inv`, `Model`, `lambda x: ...` as `<lambda>`."""
-    if isinstance(function, torch.fx.GraphModule):
+    if isinstance(function, torch.fx.GraphModule) or type(function).__module__.startswith("deplodock."):
         return "the compiled function"
     if isinstance(function, torch.nn.Module):
         return type(function).__name__

@@ -133,7 +133,7 @@ def test_an_argument_that_is_not_supported_is_a_reason() -> None:
         return torch.nn.functional.interpolate(x, size=(4, 5), mode="bilinear")
 
     x = torch.randint(0, 256, (1, 3, 6, 6), dtype=torch.uint8)
-    with pytest.warns(FallbackWarning, match="upsample_bilinear2d.vec is left to PyTorch: this operator"):
+    with pytest.warns(FallbackWarning, match=r"interpolate\(...\) is left to PyTorch: this operator"):
         compiled = deplodock.compile(smaller, (x,), fallback="eager", executor="reference")
     assert torch.equal(compiled(x), smaller(x))
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_left_is_refused(function: Callable[..., Any], reason: st
 
 def test_an_error_of_pytorch_is_one_line_with_its_place() -> None:
     compiled = left(lambda x: torch.linalg.inv(x), torch.eye(3))
-    with pytest.raises(ExecutionError, match=r"test_fallback.py:\d+: aten._linalg_check_errors: .*singular"):
+    with pytest.raises(ExecutionError, match=r"test_fallback.py:\d+: torch.linalg.inv\(x\): .*singular"):
         compiled(torch.zeros(3, 3))
 
 
@@ -172,7 +172,7 @@ def test_other_fallbacks_are_refused() -> None:
 
 def test_artifacts_and_standalone_programs_are_refused(tmp_path: Any) -> None:
     compiled = left(several_results, torch.randn(4, 4))
-    with pytest.raises(ArtifactError, match=r"aten.linalg_qr is left to PyTorch"):
+    with pytest.raises(ArtifactError, match=r"torch.linalg.qr\(x \* 2\) is left to PyTorch"):
         compiled.save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     compilation = compiled.compilation
@@ -206,7 +206,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not supported" in capsys.readouterr().err
     assert main(["run", "-c", code, "--fallback", "eager"]) == 0
     taken = capsys.readouterr()
-    assert "aten.linalg_inv_ex is left to PyTorch" in taken.err
+    assert "torch.linalg.inv(torch.eye(3) * 2) is left to PyTorch" in taken.err
     assert "ok" in taken.out
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_message_names_call_line_and_remedy(name: str) -> None:
     assert program.remedy in error.advice
     assert INSIDES.search(message) is None, message
     assert error.kind is None or f"docs/refusals.md#{error.kind}" in message
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_left_to_pytorch_is_named_as_the_user_wrote_it(name: str) -> None:
+    program = PROGRAMS[name]
+    messages = list[str]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            deplodock.compile(program.function, program.args, **{**program.how, "fallback": "eager"})
+        except CompileError as error:
+            messages.append(str(error))
+    for message in (*messages, *(str(w.message) for w in caught)):
+        assert INSIDES.search(message) is None, message
 
 
 def test_five_operators_are_listed_in_one_run() -> None:

@@ -75,7 +75,9 @@ def test_every_executor_stops(name: str, executor: str) -> None:
     index = torch.tensor([3, 0, 7])
     torch.testing.assert_close(program(TABLE, index), OPERATORS[name](TABLE, index))
     for value in (8, -9, 2**32 + 1):
-        with pytest.raises(ExecutionError, match=rf"test_checked.py:\d+: aten.*outside \[-?\d, 8\): {value}\b"):
+        with pytest.raises(
+            ExecutionError, match=rf"test_checked.py:\d+: (F|torch|x)\W.*outside \[-?\d, 8\): {value}\b"
+        ):
             program(TABLE, torch.tensor([3, value, 7]))
 
 
@@ -133,7 +135,7 @@ def test_long_rows_in_chunks(executor: str) -> None:
     program = compiled(function, x, index, executor=executor, schedule="block=1 chunk=1024")
     torch.testing.assert_close(program(x, index), function(x, index))
     index[2, 4999] = 3
-    with pytest.raises(ExecutionError, match=r"aten.gather: an index is outside \[0, 5000\): -1"):
+    with pytest.raises(ExecutionError, match=r"torch.gather\(x, 1, i - 4\): an index is outside \[0, 5000\): -1"):
         program(x, index)
 
 
@@ -144,7 +146,7 @@ def test_sizes_known_at_run_time(executor: str) -> None:
     program = compiled(lambda x, i: x[i - 7], TABLE, torch.tensor([7, 8]), executor=executor, dynamic_shapes=shapes)
     table, index = torch.randn(9, WIDTH), torch.tensor([7, 15, -2, 8, 9])
     torch.testing.assert_close(program(table, index), table[index - 7])
-    with pytest.raises(ExecutionError, match=r"aten.index.Tensor: an index is outside \[-rows, rows\): 9\b"):
+    with pytest.raises(ExecutionError, match=r"x\[i - 7\]: an index is outside \[-rows, rows\): 9\b"):
         program(table, torch.tensor([7, 16, 8, 7, 9]))
 
 
@@ -154,7 +156,7 @@ def test_what_is_not_computed_is_not_asserted(executor: str) -> None:
     x, target = torch.randn(4, WIDTH), torch.tensor([1, -100, 4, 0])
     program = compiled(F.cross_entropy, x, target, executor=executor)
     torch.testing.assert_close(program(x, target), F.cross_entropy(x, target))
-    with pytest.raises(ExecutionError, match=r"aten.gather: an index is outside \[0, 5\): 5"):
+    with pytest.raises(ExecutionError, match=r"torch.*: an index is outside \[0, 5\): 5"):
         program(x, torch.tensor([1, -100, 5, 0]))
 
 

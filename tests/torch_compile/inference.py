@@ -47,7 +47,7 @@ quick(
 )
 quick(
     "modes",
-    "aten.fft_fft is left to PyTorch|left to PyTorch",
+    "left to PyTorch",
     fallback_eager=lambda c: seq(c, lambda x: torch.linalg.inv(x) + 1, (r(3, 3),), options={"fallback": "eager"}),
 )
 quick(
