@@ -150,27 +150,32 @@ def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 def _view_of_input(node: Node, inputs: Collection[str]) -> Lies | None:
     """The way from an input to `node`, if they share memory."""
-    result = node
+    result, view = node, _tensor(node)
     way: list[tuple[Node, torch._ops.OpOverload, Node, int | None]] = []
     part = None
     while node.name not in inputs:
         if node.target is operator.getitem:
             part, node = int(node.args[1]), node.all_input_nodes[0]  # pyright: ignore[reportArgumentType]
             continue
-        values = pytree.tree_leaves(node.meta.get("val"))
-        parents = [p for p in node.all_input_nodes if any(share(_tensor(p), v) for v in values)]
+        parents = [p for p in node.all_input_nodes if share(_tensor(p), view)]
         target = node.target
         if not parents or not isinstance(target, torch._ops.OpOverload) or target is _FRESH:
             return None
-        if not _gives_itself(target):
+        if _gives_itself(target):
+            parents.sort(key=lambda p, view=view: _geometry(_tensor(p)) != _geometry(view))
+        else:
             way.append((node, target, parents[0], part))
-        node, part = parents[0], None
+        node, part, view = parents[0], None, _tensor(parents[0])
     with at_node(result):
         steps = [
             Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
             for viewed, target, parent, part in reversed(way)
         ]
     return Lies(node.name, tuple(steps))
+
+
+def _geometry(value: torch.Tensor | None) -> str:
+    return "" if value is None else str((value.shape, value.stride(), value.storage_offset()))
 
 
 def _gives_itself(target: torch._ops.OpOverload) -> bool:

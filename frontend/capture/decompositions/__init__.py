@@ -17,6 +17,8 @@ from .backward import BACKWARD, along, wide
 from .bessel import BESSEL
 from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
+from .fractional import FRACTIONAL
+from .histograms import HISTOGRAMS
 from .ordering import ORDERING
 from .polynomials import POLYNOMIALS
 from .recurrent import RECURRENT
@@ -365,6 +367,8 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     **BAGS,
     **BESSEL,
     **DISTRIBUTIONS,
+    **FRACTIONAL,
+    **HISTOGRAMS,
     **ORDERING,
     **POLYNOMIALS,
     **SAMPLING,
