@@ -31,7 +31,7 @@ PIPELINES = {
     "cse,dce,verify-level{level=tensor}",
     "tensor-to-loop": "tensor-plan-fusion,convert-tensor-to-loop,loop-split-dimensions,loop-separate-masks,"
     "loop-fuse-siblings,loop-hoist-reduction-factors,cse,loop-use-fast-math,cse,loop-fuse-reductions,"
-    "loop-collapse-dimensions,cse,dce,verify-level{level=loop}",
+    "plan-unfolding,loop-unfold-operands,loop-collapse-dimensions,cse,dce,verify-level{level=loop}",
     "loop-to-tile": "plan-schedules,loop-remove-guards,loop-split-f32-operands,loop-pack-operands,loop-split-k,"
     "plan-schedules{again},convert-loop-to-tile,tile-swizzle-grid,tile-persistent-blocks,tile-deduplicate-kernels,"
     "tile-cache-rows,cse,dce,tile-select-mma,tile-assign-layouts,tile-stage-dot-operands,"

@@ -73,8 +73,9 @@ def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
 
 
 def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
-    """Tiles along the index along which most is contiguous, whole rows of those that are no power of two, and where
-    results and operands lie along different indices, as much of each."""
+    """Tiles along the index along which most is contiguous, with and without short indices that would be padded, whole
+    rows of those that are no power of two, and where results and operands lie along different indices, as much of
+    each."""
     order, sides = in_order(info, False), _sides(info)
     turned = len(sides) > 1
     for shape in product(SIDES, repeat=len(sides)) if turned else ():
@@ -90,6 +91,9 @@ def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
         sizes = TileExtents(info)
         sizes.fill(order, elements)
         yield sizes
+    sizes = TileExtents(info)
+    sizes.fill([i for i in order if i in sides or not _is_short(info.extents[i])], ELEMENTS[0])
+    yield sizes
     if len(sides) == 1 and (row := pow2_at_least(info.extents[sides[0]])) <= max(ELEMENTS):
         sizes = TileExtents(info)
         sizes.pad(sides[0], row)

@@ -21,7 +21,7 @@ from ..analysis.packed_operands import loaded_factor
 from .compute import Arithmetic
 from .matmul import Matmul, own_sum_index
 from .nest_info import LoadSite, NestInfo, Reduction, strides
-from .points import Bools, Floats, ceil_div, largest, product, total
+from .points import Bools, Floats, Ints, ceil_div, largest, product, total
 from .roofline import SPECIAL
 from .strided_operands import is_strided
 from .tiles import Tiles
@@ -255,7 +255,7 @@ class CoreTime:
                 spent = self._gathered(site, factors[site.op], tiles)
             else:
                 along, tile = contiguous_index(site.op), self._tile_of(site)
-                spent = self._access(site.indices, tile, along, site.op.source.type, tiles)
+                spent = self._access(site.indices, tile, along, site.op.source.type, tiles, bool(site.op.symbols))
             found = found + self._repeats(site.op, site.indices, tiles) * spent
         for result in self.info.nest.res:
             found = found + self._access(self.info.free, self.info.free, self.result, result.type, tiles)
@@ -292,9 +292,10 @@ class CoreTime:
         along: SSAValue | None,
         tensor: Attribute,
         tiles: Tiles,
+        computed: bool = False,
     ) -> Floats:
         """Seconds to load or store elements of `tensor` over `indices`, which are neighbours along `along`, in tiles
-        over `tile_of`."""
+        over `tile_of`; at coordinates of which some are `computed` from data."""
         if along is None or along not in indices:
             return self._vectors(indices, tiles)[0] * self.costs.access * self.vector
         count, full = self._vectors(tile_of, tiles)
@@ -307,11 +308,17 @@ class CoreTime:
         masked = np.where(self._ragged(tile_of, tiles) & full, self.costs.masked, 0.0) * np.where(spread, own, count)
         plain = self.costs.access * count + masked
         ends = np.any([self.info.extents[i] % tiles.tile[i] != 0 for i in tile_of], axis=0)
-        each = np.where(ends, self.costs.gathered + self.costs.checked, self.costs.gathered)
-        turned = np.where(full & (tile >= lanes), self.costs.turned / lanes, each) * tiles.visits(tile_of)
+        checked = ends & (~first[along] | computed)  # a row of neighbours has one check
+        each = np.where(checked, self.costs.gathered + self.costs.checked, self.costs.gathered)
+        padding = product((ceil_div(n, t) * t / max(1, n) for n, t in self._pairs(tile_of, tiles)), tiles.rows)
+        turned = np.where(full & (tile >= lanes), self.costs.turned / lanes, each * padding) * tiles.visits(tile_of)
         copied = np.where(spread & there, 2 * self.costs.access * own, 0.0)
         same = tiles.any_of(first, tile_of) & ~tiles.any_of(first, indices)  # one number for all lanes
         return np.where(same, self.costs.access * own, np.where(there, plain, turned) + copied) * self.vector
+
+    def _pairs(self, indices: Iterable[SSAValue], tiles: Tiles) -> list[tuple[int, Ints]]:
+        """Returns the extent of each index and its tile, of which the last one may be padded."""
+        return [(self.info.extents[i], tiles.tile[i]) for i in indices]
 
     def _ragged(self, indices: Collection[SSAValue], tiles: Tiles) -> Bools:
         """Where a tile over `indices` has several rows that end inside of it; a loop over one row, or over whole rows,

@@ -16,6 +16,7 @@ from deplodock.dialects.cores import costs_of
 from deplodock.dialects.target import CPU, Core, Target, get_target
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.frontend.profile import predicted as predicted_profile
+from deplodock.passes.planning import plan_unfolding
 from deplodock.passes.planning.choose import Candidate, rank
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
@@ -105,9 +106,10 @@ def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
 
 
 @pytest.mark.parametrize(("side", "stride"), [(7, 1), (7, 2), (5, 1)])
-def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int) -> None:
+def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tile with several rows of the window in a chunk and several rows of pixels would be loaded element by element,
     since both share the bounds of the image."""
+    monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", float("inf"))
     shapes = (1, 256, side * stride, side * stride), (256, 256, 3, 3)
     info = nest_of(lambda x, w: F.conv2d(x, w, padding=1, stride=stride), *shapes)
     best = planned(info).schedule.data

@@ -1,0 +1,60 @@
+"""Copying operands of contractions so that their indices follow one another: `loop-unfold-operands`."""
+
+from __future__ import annotations
+
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...dialects import loop
+from ...dialects.payload import ConstantOp
+from ...dialects.support.locations import refused
+from ...errors import CompileError
+from ..analysis.packed_operands import copying_nest, extents_of_nest
+from ..analysis.unfolded_operands import UNFOLD, unfolded_order
+from ..anchored import NestPass
+from ..rewriting import insert_before, replace
+from .collapsing import collapse_dimensions
+
+
+class UnfoldOperandsPass(NestPass):
+    """Copies each operand that `unfold` marks before its nest, with a dimension for each of its indices.
+
+    ```mlir
+    %y = loop.nest (%o, %i, %j) in [512, 7, 7] -> tensor<512x7x7xf32> {
+      %s = loop.reduce add (%k, %r) in [256, 3] -> f32 {
+        %a = loop.load %x[affine_map<(d0, d1, d2, d3) -> (d2, (d0 + d3), d1)>](%i, %j, %k, %r) {unfold} : ...
+        %b = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%o, %k, %r) : tensor<512x256x3xf32>
+    ```
+    becomes
+    ```mlir
+    %x_unfolded = loop.nest (%k, %r, %i, %j) in [256, 3, 7, 7] -> tensor<256x3x7x7xf32> { ... }
+    %y = loop.nest (%o, %i, %j) in [512, 7, 7] -> tensor<512x7x7xf32> {
+      %s = loop.reduce add (%k, %r) in [256, 3] -> f32 {
+        %a = loop.load %x_unfolded[affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>](%k, %r, %i, %j) : ...
+        %b = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%o, %k, %r) : tensor<512x256x3xf32>
+    ```
+
+    **Rationale**: the contraction is then a plain matmul. Its other operand, the weights of a convolution, is read in
+    the order in which it is stored, and rows of images that fill no vector become one long row.
+
+    **Pipeline position**: after `plan-unfolding`, which sets the marks; before `loop-collapse-dimensions`, which makes
+    one index of those that follow one another now.
+    """
+
+    name = "loop-unfold-operands"
+
+    def on(self, op: loop.NestOp) -> None:
+        extents = extents_of_nest(op)
+        marked = [o for o in op.walk() if isinstance(o, loop.LoadOp) and UNFOLD in o.attributes]
+        for load in marked:
+            if load.symbols or not (load.fill is None or isinstance(load.fill.owner, ConstantOp)):
+                raise refused(
+                    load, "expected an operand at coordinates of indices alone, but it is gathered", CompileError
+                )
+            order = unfolded_order(op, load)
+            dims = {index: AffineExpr.dimension(n) for n, index in enumerate(order)}
+            copy = copying_nest(load, dims, [extents[i] for i in order])
+            copy.res[0].name_hint = f"{load.source.name_hint or 'operand'}_unfolded"
+            insert_before(op, copy)
+            replace(load, loop.LoadOp(copy.res[0], AffineMap.identity(len(order)), order))
+        if marked:
+            collapse_dimensions(op, powers_of_two=True)

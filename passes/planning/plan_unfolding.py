@@ -1,0 +1,101 @@
+"""Choosing the operands of contractions that are copied before, window by window: `plan-unfolding`."""
+
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.passes import ModulePass
+
+from ...dialects import loop
+from ...dialects.payload import tensor_bytes
+from ...dialects.target import Target, get_target
+from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
+from ..analysis.packed_operands import is_constant
+from ..analysis.unfolded_operands import UNFOLD, unfoldable_loads
+from ..pipelines import parse_passes
+from ..remarks import collect_remarks, emit_remark
+from .choose import rank
+from .nest_info import NestInfo
+
+MIN_UNFOLDING_SPEEDUP = 1.1
+"""Predicted speedup from which operands are copied, which takes memory. Tuned by hand."""
+
+UNFOLDING = "loop-unfold-operands,loop-collapse-dimensions"
+"""The part of the pipeline that leads from a mark to the nests that are planned."""
+
+
+@dataclass(frozen=True)
+class PlanUnfoldingPass(ModulePass):
+    """Marks the operands of contractions that are worth a copy with one element for each value of their indices.
+
+    ```mlir
+    %a = loop.load %x[affine_map<(d0, d1, d2, d3) -> (d2, (d0 + d3), d1)>](%i, %j, %k, %r) : ...
+    ```
+    becomes
+    ```mlir
+    %a = loop.load %x[affine_map<(d0, d1, d2, d3) -> (d2, (d0 + d3), d1)>](%i, %j, %k, %r) {unfold} : ...
+    ```
+
+    **Rationale**: the sum of a convolution reads few pixels with large weights, or large images with few weights. With
+    unfolded pixels (im2col) the weights are read in the order in which they are stored; otherwise they are packed or
+    gathered. The cost model compares the schedules of both programs. A copy must fit in the memory that the program
+    may take.
+
+    **Pipeline position**: on final nests, before `loop-collapse-dimensions`, which works on the copy and on the nest.
+    Only for the cores of a CPU: on a GPU blocks copy windows to shared memory.
+
+    **Options**: `target`, `multiprocessors`: as of `plan-schedules`.
+    """
+
+    name = "plan-unfolding"
+
+    target: str = "sm_90a"
+    multiprocessors: int | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = get_target(self.target, self.multiprocessors)
+        if target.core is None:
+            return
+        memory = HostMemory(op, target)
+        for nest in [o for o in op.walk() if isinstance(o, loop.NestOp) and "schedule" not in o.attributes]:
+            if loads := unfoldable_loads(nest):
+                self._decide(ctx, nest, loads, target, memory.room(nest))
+
+    def _decide(
+        self, ctx: Context, nest: loop.NestOp, loads: Sequence[loop.LoadOp], target: Target, room: int | None
+    ) -> None:
+        """Marks the loads of the alternative with the least predicted time."""
+        plain = _seconds(ctx, nest, (), target, room)
+        alternatives = [(load,) for load in loads] + ([tuple(loads)] if len(loads) > 1 else [])
+        times = {chosen: _seconds(ctx, nest, chosen, target, room) for chosen in alternatives}
+        best = min(times, key=lambda chosen: times[chosen])
+        if times[best] * MIN_UNFOLDING_SPEEDUP < plain:
+            for load in best:
+                load.attributes[UNFOLD] = UnitAttr()
+        emit_remark(nest, self.name, f"{plain * 1e6:.1f} us predicted, {times[best] * 1e6:.1f} with copies of windows")
+
+
+def _seconds(ctx: Context, nest: loop.NestOp, chosen: Sequence[loop.LoadOp], target: Target, room: int | None) -> float:
+    """Returns the predicted time of a nest with copies of the loads `chosen`; infinite where they do not fit."""
+    copy = nest.clone()
+    for old, new in zip(nest.walk(), copy.walk(), strict=True):
+        if old in chosen:
+            new.attributes[UNFOLD] = UnitAttr()
+    module = ModuleOp([copy])
+    with collect_remarks():  # of a program that may never be
+        for later in parse_passes(UNFOLDING):
+            later.apply(ctx, module)
+    nests = [op for op in module.ops if isinstance(op, loop.NestOp)]
+    if room is not None:
+        room -= sum(tensor_bytes(r.type) for op in nests[:-1] for r in op.res)
+        set_limit(nests[-1], SCRATCH_LIMIT, max(0, room))
+    fits = room is None or room >= 0
+    planned = [op for op in nests if not all(map(is_constant, op.res))] if fits else []
+    seconds = sum(rank(NestInfo(op), target)[0].cost for op in planned)
+    module.erase()
+    return seconds if fits else float("inf")
