@@ -18,6 +18,7 @@ from .. import __version__
 from ..dialects import LEVELS
 from ..dialects.support.printing import stamp
 from ..errors import REMEDIES, CompileError, DeplodockError, missing_package, one_line, raised_at
+from ..garbage import RARE
 from ..progress import steps
 from . import model_commands, records_command, terminal, tune
 from .modes import Given, given_options, mode_of_file, refuse_ignored
@@ -350,7 +351,7 @@ def main(argv: list[str] | None = None) -> int:
     if "--debug" in arguments:
         os.environ["DEPLODOCK_DEBUG"] = "1"
     if argv is None:  # in a process of our own, in which torch makes millions of objects that stay
-        gc.set_threshold(50_000, 20, 20)
+        gc.set_threshold(*RARE)
         atexit.register(gc.freeze)  # and nothing has to be looked for among them at the end
     try:
         code = cli.main(arguments, prog_name="deplodock", standalone_mode=False, obj=arguments)

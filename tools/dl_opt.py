@@ -27,6 +27,7 @@ from ..dialects.support.parsing import parse_module
 from ..dialects.support.printing import print_module, stamp_comment
 from ..dialects.target import get_target
 from ..errors import CompileError, one_line, raised_at
+from ..garbage import RARE
 from ..passes import get_all_passes
 from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from ..passes.pipelines import parse_passes, pipeline_text
@@ -414,7 +415,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `dl-opt` command; `argv` without the name of the program. Returns the exit code."""
     if argv is None:  # in a process of our own
         gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
+        gc.set_threshold(*RARE)
     try:
         return _run(argv, sys.stderr)
     except BrokenPipeError:  # `dl-opt ... | head`

@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "passes": {"passes", "dialects", "errors", "garbage", "plugins", "progress"},
     "backend": {"backend", "dialects", "errors", "plugins", "progress"},
     "frontend": {"frontend", "passes", "dialects", "backend", "errors", "garbage", "progress"},
-    "tools": {"", "tools", "frontend", "passes", "dialects", "backend", "errors", "progress"},
+    "tools": {"", "tools", "frontend", "passes", "dialects", "backend", "errors", "garbage", "progress"},
 }
 """Package -> what it may import from the library: packages, or single modules."""
 
