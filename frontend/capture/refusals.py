@@ -205,7 +205,9 @@ def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureErr
     from torch._dynamo.exc import TorchDynamoException  # imported with the exporter, at the first capture
 
     first = error
-    while isinstance(first, TorchDynamoException) and (cause := first.__cause__ or first.__context__) is not None:
+    while isinstance(first, TorchDynamoException) or str(first).startswith(_OF_DYNAMO):
+        if (cause := first.__cause__ or first.__context__) is None:
+            break
         first = cause
     text = one_line(first)
     lines = (line.strip().removeprefix("- ") for line in str(first).splitlines())
@@ -240,6 +242,9 @@ def _suspect(graph: Graph, kind: str | None) -> Node | None:
     takers = (n for n in graph.nodes if isinstance(n.target, HigherOrderOperator))
     return next(takers, None) if kind == "higher-order-operators" else None
 
+
+_OF_DYNAMO = "Dynamo failed to run FX node"
+"""Begin of the text of an exception by which Dynamo of PyTorch 2.14 replaces the one of an operator."""
 
 _WRONG = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, AssertionError, OSError)
 """Exceptions that PyTorch and Python raise for programs that are wrong without a compiler, too."""

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_versions import VERSION
+
 from .opdb import FAILED, Verdict, named_reason
 
 RESULTS = Path(__file__).with_name("results.json")
 """Run -> operator -> [right, refused, wrong, reason], of the last full runs; and under `RUNS` how many samples of each
 operator a run took ("all" or a number). A run is a data type, for other levels than the tensor level with the level's
 name (`float32 cuda`), or `errors`: the calls that PyTorch refuses."""
+
+RECORDED_WITH = (2, 13)
+"""PyTorch's version in the last full runs."""
 
 RUNS = "runs"
 
@@ -101,14 +106,15 @@ def expected(dtype: str) -> Mapping[str, str]:
 def unexpected(verdicts: Iterable[Verdict], dtype: str, *, every_sample: bool = False) -> list[str]:
     """What contradicts the law or the list: failures, refusals that are not in it, and entries that now work.
 
-    Without `every_sample` an operator of which some samples are refused may show only its right ones.
+    Without `every_sample` an operator of which some samples are refused may show only its right ones. With a newer
+    PyTorch than that of the last full run, operators that the run did not have may be refused.
     """
     verdicts = list(verdicts)
-    listed = expected(dtype)
+    listed, known = expected(dtype), recorded()[dtype]
     problems = [f"{v.kind}: {v.operator} sample {v.sample}: {v.reason}" for v in verdicts if v.kind in FAILED]
     for name, summary in summarize(verdicts).items():
         entry = listed.get(name, "")
-        if summary.refused and not entry:
+        if summary.refused and not entry and (name in known or VERSION <= RECORDED_WITH):
             problems.append(f"{name} is refused ({summary.reason}), and is not in the list of expected refusals")
         if summary.right and entry and not entry.endswith("(some)"):
             problems.append(f"{name} is right now: take it off the list of expected refusals")
