@@ -12,6 +12,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -84,13 +85,22 @@ def compile_graph(
 
 def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Run:
     """A program for tensors of these shapes, and its gradients if they may be asked for. PyTorch's exporter cannot take
-    apart every graph that switches autocast or gradients, so these go through AOTAutograd, too."""
+    apart every graph that switches autocast or gradients, so these go through AOTAutograd, too. Arguments that share
+    memory, and of which one is changed, as a tensor and its view after a graph break, become views of that memory."""
     tensors = [t for t in (*examples, *graph.parameters()) if isinstance(t, torch.Tensor)]
     graphs = (m.graph for m in graph.modules() if isinstance(m, GraphModule))
     switches = any(n.target in (_enter_autocast, torch._C._set_grad_enabled) for g in graphs for n in g.nodes)
     if switches or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return compile_with_gradients(graph, examples, options)
-    compiled = compile(graph, examples, **options)
+    common = CommonMemory(graph, examples)
+    with tracing(None) if common.views else nullcontext():  # or Dynamo would guard what is asked of the memory
+        try:
+            compiled = compile(graph, examples, **options)
+        except CompileError as error:
+            if error.kind != "mutation-and-aliasing" or not common.views:
+                raise
+            on_memory = compile(common, common.chosen(examples), **options)
+            return lambda *args: _as_tuple(on_memory(*common.chosen(args)))
     return lambda *args: _as_tuple(compiled(*args))
 
 
@@ -303,6 +313,35 @@ class TensorsOnly(nn.Module):
     def chosen(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors among the arguments of the graph, and one without elements for each of the integers."""
         return [arguments[i] for i in self.tensors] + [torch.empty(arguments[i], 0) for i in self.integers]
+
+
+class CommonMemory(nn.Module):
+    """A graph as a function of its tensors, in which those that share memory are views of one argument, that memory."""
+
+    def __init__(self, graph: nn.Module, examples: Sequence[Any]) -> None:
+        super().__init__()
+        self.graph = graph
+        owners: dict[tuple[int, torch.dtype], list[int]] = {}
+        for i, t in enumerate(examples):
+            if isinstance(t, torch.Tensor):
+                owners.setdefault((t.untyped_storage()._cdata, t.dtype), []).append(i)
+        self.views = {i: same[0] for same in owners.values() if len(same) > 1 for i in same}
+        """Argument -> the first one that has its memory."""
+        self.places = {i: (examples[i].shape, examples[i].stride(), examples[i].storage_offset()) for i in self.views}
+
+    def forward(self, *args: Any) -> Any:
+        """The results of the graph."""
+        views = (args[self.views[i]].as_strided(*self.places[i]) if i in self.views else a for i, a in enumerate(args))
+        return self.graph(*views)
+
+    def chosen(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments of the graph, with the whole memory in place of those that share it."""
+        return [_memory(a) if i in self.views.values() else None if i in self.views else a for i, a in enumerate(args)]
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the memory of a tensor, in one dimension."""
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _example(value: Any) -> Any:
