@@ -232,10 +232,14 @@ def memory_layout(
     """Threads side by side along what is contiguous in memory for the most bytes, 16 bytes each where that is aligned.
 
     Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory. A thread
-    that is alone has vectors of any alignment, and of two dimensions with as many bytes first the one that is not
-    reduced: its sums are vectors. Behind the first one come those that are reduced, so that a row is one piece.
+    that is alone has vectors of any alignment, along what is contiguous for some access if there is such a dimension.
+    Of two dimensions with as many bytes it has first the one that is not reduced: its sums are vectors. Behind the
+    first one come those that are reduced, so that a row is one piece.
     """
     alone = lanes * warps == 1
+    wishes = [*wishes]
+    if alone:
+        wishes = [wish for wish in wishes if wish.contiguous] or wishes
     weights: dict[int, int] = {}
     best: dict[int, Preference] = {}
     vec = 1

@@ -81,3 +81,13 @@ def test_gathers_within_a_vector_read_nothing_behind_the_buffer() -> None:
     sample = of_function("ends", lambda x, i: x[i] * 2, [x, i])
     (found,) = Machine("g++", ("-O1", "-march=x86-64-v3", "-fsanitize=address")).run(sample.module, sample.args)
     assert torch.equal(found, 2 * x[i])
+
+
+def test_lanes_of_gathers_follow_what_is_contiguous() -> None:
+    """Points of several planes: the result and the indices are contiguous in the points, the planes are far apart."""
+    generator = torch.Generator().manual_seed(0)
+    x, i, j = torch.randn(8, 20, 20), *(torch.randint(20, (300,), generator=generator) for _ in range(2))
+    function = lambda x, i, j: x[:, i, j] + x[:, j, i] * x[:, j, j]  # noqa: E731
+    taken = deplodock.compile(function, (x, i, j), target="cpu", schedule="block=4,512")
+    assert "each<float>" not in _kernel(taken)
+    assert torch.equal(taken(x, i, j), function(x, i, j))
