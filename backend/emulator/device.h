@@ -61,6 +61,11 @@ inline void emu_wide(const void* p, unsigned size) {
   asm volatile("" : "+r"(p));
   if (reinterpret_cast<unsigned long>(p) & (size - 1)) emu_vector_access(p, size);
 }
+// Tensor cores compute in f64 as in IEEE 754.
+inline double emu_add_products(double sum, const double* a, const double* b, int terms) {
+  for (int i = 0; i < terms; ++i) sum += a[i] * b[i];
+  return sum;
+}
 #define EMU_VECTOR2(NAME, T)                                                             \
   struct __align__(2 * sizeof(T)) NAME {                                                 \
     T x, y;                                                                              \

@@ -66,6 +66,8 @@ void emu_bulk_wait(int pending);
 // elements. `a` is 8 elements of this thread, or null for the descriptor `a_at`.
 void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, unsigned long long b_at, bool accumulate,
                int a_transposed, int b_transposed, int format);
+// A sum of a warp's product and `terms` products, as many as a tensor core of Ampere adds at once.
+float emu_add_products(float sum, const float* a, const float* b, int terms);
 void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int pending);

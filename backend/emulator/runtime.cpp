@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -192,6 +193,7 @@ void wait_as(State state, int line, const char* name) {
 }
 
 #include "cluster.h"
+#include "tensor_core.h"
 #include "sm90.h"
 
 #include "waiting.h"
@@ -459,6 +461,10 @@ void emu_assert(const char* message, long long value) {
 }
 
 #include "sm90_calls.h"
+
+float emu_add_products(float sum, const float* a, const float* b, int terms) {
+  return add_products(sum, a, b, terms, ampere_extra);
+}
 #include "inserted.h"
 #include "standalone.h"
 }

@@ -329,8 +329,7 @@ void compute(Warpgroup& w, Product& p) {
     for (u32 r = 0; r < u32(p.columns) / 2; ++r) {
       const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (r >> 1 & 1), column = r / 4 * 8 + 2 * (t % 4) + (r & 1);
       float sum = p.accumulate ? mine.values[r] : 0.0f;
-      for (u32 k = 0; k < depth; ++k) sum += a[row * depth + k] * b[column * depth + k];
-      mine.values[r] = sum;
+      mine.values[r] = add_products(sum, &a[row * depth], &b[column * depth], int(depth), hopper_extra);
     }
     if (--mine.pending) continue;
     std::memcpy(p.d[t], mine.values.data(), mine.values.size() * sizeof(float));

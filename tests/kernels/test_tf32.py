@@ -146,9 +146,11 @@ def emulated() -> dict[str, EmulatedProgram]:
     }
 
 
-def close(found: Array, p: Product) -> None:
-    """Nothing but the order of the sums in f32 differs: bits that a tf32 has not are a thousand times more."""
-    np.testing.assert_allclose(found.astype(np.float64), p.wanted(), rtol=0, atol=2.0**-22 * p.k)
+def close(found: Array, p: Product, cuts: bool = False) -> None:
+    """Nothing but the order of the sums in f32 differs: bits that a tf32 has not are a thousand times more. Where a
+    tensor core `cuts` its sums, each addition errs by up to one bit in place of half a bit."""
+    atol = 2.0 ** (-21 if cuts else -22) * p.k
+    np.testing.assert_allclose(found.astype(np.float64), p.wanted(), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -173,7 +175,7 @@ def test_emulated(name: str) -> None:
     p = PRODUCTS[name]
     outputs, reports = emulated()[name].run(p.inputs())
     assert not reports, str(reports[0])
-    close(outputs[0], p)
+    close(outputs[0], p, cuts=True)
 
 
 COUNTS = {"weights along k": (32, 16, 0), "weights along n": (32, 8, 32), "eight warps": (64, 8, 64)}

@@ -403,7 +403,7 @@ static __device__ __forceinline__ void stmatrix_x$count$trans($t* p, const $t* r
 
 // The product of a pair of blocks: c and d are rows t / 4 and t / 4 + 8 of the accumulator. On the host the four lanes
 // of a row of A, and of a column of B, have all of its k between them, word by word; of an f32 the last 13 bits do not
-// count.
+// count. A word of each of the four lanes is what a tensor core of Ampere adds at once.
 
 //// mma_$shape.$t needs $own for products
 static __device__ void mma_$shape($rows, const $t* a, const $t* b) {
@@ -418,17 +418,21 @@ static __device__ void mma_$shape($rows, const $t* a, const $t* b) {
   const int lane = threadIdx.x % 32, first = lane & ~3, bytes = sizeof($word);
   emu_wide(a, bytes), emu_wide(b, bytes);
   $sum* rows[] = {$heads};
-  for (int q = 0; q < 4; ++q)
-    for (int i = 0; i < $deep; ++i)
-      for (int e = 0; e < 2; ++e) {
+  for (int i = 0; i < $deep; ++i)
+    for (int e = 0; e < 2; ++e) {
+      $sum left[$halves][4 * $each], right[4 * $each];
+      for (int q = 0; q < 4; ++q) {
         unsigned long long v = 0; __builtin_memcpy(&v, b + $each * i, bytes);
         v = __shfl_sync(~0u, v, (2 * (lane % 4) + e) * 4 + q);
+        for (int n = 0; n < $each; ++n) right[$each * q + n] = widen(v >> (8 * bytes / $each * n));
         for (int h = 0; h < $halves; ++h) {
           unsigned long long u = 0; __builtin_memcpy(&u, a + $each * ($halves * i + h), bytes);
           u = __shfl_sync(~0u, u, first + q);
-          for (int n = 0; n < 8 * bytes; n += 8 * bytes / $each) rows[h][e] += widen(u >> n) * widen(v >> n);
+          for (int n = 0; n < $each; ++n) left[h][$each * q + n] = widen(u >> (8 * bytes / $each * n));
         }
       }
+      for (int h = 0; h < $halves; ++h) rows[h][e] = emu_add_products(rows[h][e], left[h], right, 4 * $each);
+    }
 }
 
 // Boxes through tensor maps, with coordinates as in the IR. The host texts call the emulator, which does with bytes what
