@@ -50,6 +50,7 @@ OWN_PASSES = {
     "tile-persistent-blocks": ".tile.persistent_blocks:PersistentBlocksPass",
     "tile-pipeline-dots": ".tile.pipeline_dots:PipelineDotsPass",
     "tile-pipeline-loads": ".tile.pipeline_loads:PipelineLoadsPass",
+    "tile-promote-sums": ".tile.promote_sums:PromoteSumsPass",
     "tile-select-mma": ".tile.select_mma:SelectMmaPass",
     "tile-split-epilogue": ".tile.split_epilogue:SplitEpiloguePass",
     "tile-split-masked-loops": ".tile.split_masked_loops:SplitMaskedLoopsPass",

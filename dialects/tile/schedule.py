@@ -39,6 +39,8 @@ class Schedule:
     atom: str = "fma"
     copy: str = "sync"
     f32_matmul_precision: str = "ieee"
+    promotion_interval: int = 0
+    promotion_memory: str = "registers"
     cache_rows: str = "registers"
 
 
@@ -52,6 +54,7 @@ LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "atom": ("fma", "mma", "wgmma"),
     "copy": ("sync", "cp_async", "tma"),
     "f32_matmul_precision": ("ieee", "input_dtype", "bf16x3", "bf16x3_presplit", "tf32"),
+    "promotion_memory": ("registers", "shared"),
     "cache_rows": ("registers", "shared"),
 }
 """What a field may be. The other numbers are at least what they are in the plainest schedule."""
@@ -82,10 +85,19 @@ class ScheduleAttr(Data[Schedule]):
              share of its registers; 0 leaves that to the compiler.
     f32_matmul_precision  how an f32 operand of a matmul may reach tensor cores. `ieee`: not at all. `input_dtype`:
              rounded to the type of the other operand, bf16 or f16. `bf16x3`: as the sum of three bf16 numbers, which is
-             all of it; three matmuls if the other operand is bf16, six if it is f32 too, with errors as of a sum in
-             f32. An infinity beside a split operand may become a NaN. `bf16x3_presplit`: the same, and operands that
-             are loaded are split before, by kernels of their own. `tf32`: with 10 bits of the fraction. The planner
-             never chooses a value other than `ieee` for two f32 operands, nor `tf32`.
+             all of it; three matmuls if the other operand is bf16, six if it is f32 too. With `promotion_interval = 1`
+             the errors are those of a sum in f32; without, tensor cores cut the sum, and they grow with its length. An
+             infinity beside a split operand may become a NaN. `bf16x3_presplit`: the same, and operands that are loaded
+             are split before, by kernels of their own. `tf32`: with 10 bits of the fraction. The planner never chooses
+             a value other than `ieee` for two f32 operands, nor `tf32`.
+    promotion_interval  chunks of which the contractions of the block form a partial sum, from zero, in registers of its
+             own; one addition then promotes it to the accumulators of the result, rounded to nearest. 0: one sum of
+             all chunks. It bounds the error: one register that sums all of k errs some three times as much as eight
+             partial sums; on tensor cores, which cut what they add, the error of one sum is proportional to k. The
+             planner sets 1 where f32 operands are split for tensor cores on request, several chunks for f32
+             operands on CUDA cores, and 0 for operands of 16 bits.
+    promotion_memory  where a block keeps the accumulators of the result while it forms a partial sum: in `registers`,
+             twice as many, or in `shared` memory, where each thread writes and reads its own (promotion_interval > 1).
     cache_rows  where a block keeps what several of its loops read: `registers` hold no more than one tile, so a row in
              several chunks is read from memory by each loop; in `shared` memory all chunks stay.
     """

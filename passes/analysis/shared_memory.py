@@ -104,6 +104,12 @@ def _distance(rotation: Sequence[BlockArgument]) -> int:
     loop = rotation[0].owner.parent_op()
     assert isinstance(loop, scf.ForOp)
     inits = [loop.iter_args[a.index - 1] for a in rotation]
+    outer = loop.parent_op()
+    passed = [i for i in inits if isinstance(i, BlockArgument) and i.owner is loop.parent and i.index]
+    if isinstance(outer, scf.ForOp) and len({*passed}) == len(inits):
+        # The loop around this one passes on the slots, and gets them back in some order.
+        back = {_yielded(outer)[a.index - 1] for a in passed}
+        return _distance(passed) if back == {loop.results[a.index - 1] for a in rotation} else 0
     results = [i for i in inits if isinstance(i, OpResult)]
     earlier = inits[0].owner
     if isinstance(earlier, scf.ForOp) and all(r.op is earlier for r in results) and len(results) == len(inits):
@@ -135,8 +141,8 @@ def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming, Renaming]:
     leaving: Renaming = {}
     rings: dict[SSAValue, dict[SSAValue, None]] = {}
     for op in loop.walk():
-        if isinstance(op, SubviewOp) and isinstance(op.offset, BlockArgument) and op.offset.owner is loop.body.block:
-            for slot in rotation_of(op.offset) or ():
+        if isinstance(op, SubviewOp) and isinstance(op.offset, BlockArgument):
+            for slot in _slots_of(loop, rotation_of(op.offset) or ()):
                 rings.setdefault(slot, {})[op.ring] = None
     yielded = _yielded(loop)
     for argument, init, value, result in zip(
@@ -148,6 +154,15 @@ def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming, Renaming]:
             leaving[ring, value] = result
             skipped[ring, slot_key(init)] = result
     return entry, again, leaving, skipped
+
+
+def _slots_of(loop: scf.ForOp, rotation: Sequence[SSAValue]) -> Sequence[SSAValue]:
+    """The carried values of `loop` with which a rotation starts that a loop inside of it carries on, or its own."""
+    slots = [v for v in rotation if isinstance(v, BlockArgument) and v.index]
+    if not slots or len(slots) < len(rotation) or slots[0].owner is loop.body.block:
+        return slots
+    inner = slots[0].owner.parent_op()
+    return _slots_of(loop, [inner.iter_args[v.index - 1] for v in slots]) if isinstance(inner, scf.ForOp) else ()
 
 
 def slot_key(value: SSAValue) -> Slot:

@@ -78,7 +78,9 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
                 chunk[position + split.axis] = min(chunk[position + split.axis], limit)
             position += len(op.sizes)
     serial = [1 + split.free.index(i) for i in before.serial if i in split.free]
-    names = ("lanes", "thread", "atom", "copy", "stages", "f32_matmul_precision")
+    names = ("lanes", "thread", "atom", "copy", "stages", "f32_matmul_precision", "promotion_interval")
+    if before.promotion_interval:  # ptxas may spill the accumulators unless it knows how many blocks are wanted
+        names += ("promotion_memory", "blocks_per_sm")
     kept = {n: getattr(before, n) for n in names}
     return ScheduleAttr.get(block, chunk, serial=serial, warps=max(1, before.warps // shorter), **kept)
 

@@ -180,6 +180,8 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
         stages=1 if copy == "sync" else rng.choice((1, 2, 3, 4)),
         cluster=cluster,
         f32_matmul_precision=rng.choice(("ieee", "input_dtype", "bf16x3", "tf32")),
+        promotion_interval=rng.choice((0, 0, 1, 2, 3)) if products else 0,
+        promotion_memory=rng.choice(LEGAL["promotion_memory"]) if products else "registers",
         **decided,
     )
 

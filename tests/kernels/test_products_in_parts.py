@@ -37,8 +37,8 @@ func.func @main(%x: tensor<40x328xf32>, %w: tensor<328x24xf32>) -> tensor<40x24x
 }
 """
 
-PARTS = "block = [32, 16], chunk = [32], warps = 2, atom = mma, f32_matmul_precision = bf16x3"
-PRESPLIT = "f32_matmul_precision = bf16x3_presplit"
+PARTS = "block = [32, 16], chunk = [32], warps = 2, atom = mma, f32_matmul_precision = bf16x3, promotion_interval = 1"
+PRESPLIT = "f32_matmul_precision = bf16x3_presplit, promotion_interval = 1"
 STORED = f"block = [32, 16], chunk = [32], warps = 2, atom = mma, copy = cp_async, stages = 2, {PRESPLIT}"
 BOXES = f"block = [64, 64], chunk = [64], warps = 4, atom = wgmma, copy = tma, stages = 2, {PRESPLIT}"
 PLAIN = "block = [32, 16], chunk = [32], thread = [2, 2], warps = 2"

@@ -16,6 +16,7 @@ from .kernel_mutants import Change, drop, later
 ChunkBounds, support = Code("passes.convert.loop_to_tile.reductions").ChunkBounds, Code("passes.analysis.masks")
 Pipeline = Code("passes.tile.pipeline_loads")._Pipeline
 rings, split = Code("passes.convert.tile_to_kernel.cp_async_pipeline"), Code("passes.loop.split_k")
+promote, slots = Code("passes.tile.promote_sums"), Code("passes.analysis.shared_memory")
 Placement = Code("passes.kernel.insert_barriers")._Placement
 
 PLAIN, CORES, SUMS, WEIGHTS = "three stages", "four stages of tensor cores", "split sums", "split attention"
@@ -129,6 +130,42 @@ SPLIT = [
 ]
 
 
+PARTIAL, PARKED, CHAIN = "partial sums", "partial sums beside shared memory", "partial sums of tensor cores"
+
+PROMOTED = [
+    pipeline("a partial sum that goes on", promote._divide, "A if i in others else _", "values[i]", PARTIAL),
+    pipeline("partial sums added twice", promote._divide, "arith.AddfOp(_, A)", "arith.AddfOp(A, A)", PARTIAL),
+    pipeline("partial sums subtracted", promote._divide, "arith.AddfOp", "arith.SubfOp", PARTIAL),
+    pipeline(
+        "partial sums that overlap",
+        promote._divide,
+        "Q.ForOp(A, B, stride.result, C, D)",
+        "Q.ForOp(A, B, loop.step, C, D)",
+        PARTIAL,
+    ),
+    pipeline("only the first partial sum", promote._divide, "A.ub", "stride.result", PARTIAL, number=1),
+    pipeline("a partial sum to the end", promote._divide, "arith.MinSIOp", "arith.MaxSIOp", PARTIAL),
+    pipeline(
+        "each partial sum from the first chunk",
+        promote._divide,
+        "Q.ForOp(first, A, B, C, D)",
+        "Q.ForOp(loop.lb, A, B, C, D)",
+        PARTIAL,
+    ),
+    pipeline("sums that start as nothing", promote._divide, "[p.row, *_]", "[p.row]", PARKED),
+    pipeline("sums that are not put back", promote._divide, "parked[n].store(_) if _ else []", "[]", PARKED),
+    pipeline("the first sums put back", promote._divide, "A.store(total.result)", "A.store(starts[i])", PARKED),
+    pipeline("a chain that goes on", promote._promote_chain, "zero.result", "start", CHAIN),
+    pipeline("a chain from one", promote._promote_chain, "0.0", "1.0", CHAIN),
+    pipeline("a chain without its start", promote._promote_chain, "A.AddfOp(start, B)", "A.AddfOp(B, B)", CHAIN),
+    pipeline(
+        "slots that start anew", rings.Rings._pass_on, "replace(p, goes_on=A)", "replace(p, goes_on=False)", PARTIAL
+    ),
+    pipeline("free slots of the last iteration", rings.Carried.freed, "A.passes_on", "False", PARTIAL),
+    pipeline("slots of another place", slots._slots_of, "A[v.index - 1]", "A[0]", PARTIAL),
+]
+
+
 def _here(name: str, subject: str, change: Change) -> Mutant:
     return in_module(name, subject, "kernel", change)
 
@@ -171,4 +208,6 @@ KERNELS = [
     in_ir_text("a loop of one chunk less", PLAIN, "tile", r"to %c5 step", "to %c1 step"),
 ]
 
-SCHEDULE_MUTANTS = [replace(m, area="schedules") for m in (*MASKED, *AHEAD, *RINGS, *BARRIERS, *SPLIT, *KERNELS)]
+SCHEDULE_MUTANTS = [
+    replace(m, area="schedules") for m in (*MASKED, *AHEAD, *RINGS, *BARRIERS, *SPLIT, *PROMOTED, *KERNELS)
+]

@@ -168,6 +168,33 @@ PROGRAMS: dict[str, Program] = {
         masked_rows,
         ScheduleAttr.get([32, 16], [16], warps=2, atom="mma", copy="cp_async", stages=4),
     ),
+    "partial sums": Program(
+        lambda x, y: x @ y,
+        _randn((17, 168), (168, 20)),
+        masked_rows,
+        ScheduleAttr.get([16, 16], [16], thread=[2, 2], warps=2, copy="cp_async", stages=3, promotion_interval=2),
+    ),
+    "partial sums beside shared memory": Program(
+        lambda x, y: x @ y,
+        _randn((17, 168), (168, 20)),
+        masked_rows,
+        ScheduleAttr.get(
+            [16, 16],
+            [16],
+            thread=[2, 2],
+            warps=2,
+            copy="cp_async",
+            stages=3,
+            promotion_interval=4,
+            promotion_memory="shared",
+        ),
+    ),
+    "partial sums of tensor cores": Program(
+        lambda x, y: x @ y,
+        _randn((20, 72), (72, 20)),
+        masked_rows,
+        ScheduleAttr.get([16, 16], [32], warps=1, atom="mma", f32_matmul_precision="bf16x3", promotion_interval=1),
+    ),
     "split sums": Program(
         lambda x, y: x @ y,
         _randn((17, 72), (72, 20)),

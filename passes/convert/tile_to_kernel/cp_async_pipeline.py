@@ -8,11 +8,11 @@ slot carried as well; what an iteration yields is a rotation of them. No slot nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.cp_async import COPY_BYTES
@@ -60,11 +60,13 @@ class Ring:
 @dataclass(frozen=True)
 class Pipeline:
     """Positions of carried values of a loop, from the oldest tile to the newest, that are one ring. It may go on with
-    the ring of an earlier loop, whose tiles are in flight then."""
+    the ring of an earlier loop, whose tiles are in flight then, or of the loop around it, which `passes_on` its tiles.
+    """
 
     ring: Ring
     positions: tuple[int, ...]
     goes_on: bool = False
+    passes_on: bool = False
 
 
 class Rings:
@@ -87,6 +89,11 @@ class Rings:
         args, last = op.body.block.args[1:], op.body.block.last_op
         yielded = () if last is None else last.operands
         carried = [i for i, a in enumerate(args) if is_in_shared(a.type)]
+        if op in self.pipelines:
+            return
+        if carried and isinstance(inner := yielded[carried[0]].owner, scf.ForOp) and inner.parent is op.body.block:
+            self._pass_on(op, inner)
+            return
         found: list[Pipeline] = []
         for i in carried:
             new = yielded[i].owner
@@ -101,6 +108,22 @@ class Rings:
         if found:
             self.pipelines[op] = found
 
+    def _pass_on(self, op: scf.ForOp, inner: scf.ForOp) -> None:
+        """Reads the pipelines of a loop all of whose tiles in flight are those of a loop inside of it."""
+        args, last = op.body.block.args[1:], op.body.block.last_op
+        assert last is not None
+        self._read_loop(inner)
+        found: list[Pipeline] = []
+        for n, p in enumerate(self.pipelines.get(inner, ())):
+            outer = tuple(args.index(inner.iter_args[i]) for i in p.positions if inner.iter_args[i] in args)
+            if [last.operands[i] for i in outer] != [inner.results[i] for i in p.positions]:
+                raise refused(op, "carries a tile in shared memory that no pipeline of copies brings")
+            self.of_tile.update(dict.fromkeys((args[i] for i in outer), p.ring))
+            found.append(replace(p, positions=outer, passes_on=True))
+            self.pipelines[inner][n] = replace(p, goes_on=True)
+        self._continued.add(inner)
+        self.pipelines[op] = found
+
     def _make(self, op: scf.ForOp, new: tile.StageAsyncOp, chain: list[int]) -> Pipeline:
         if new in self._inside:
             raise refused(op, "carries one copy in two pipelines")
@@ -112,7 +135,7 @@ class Rings:
         ring = Ring(new.result, len(chain) + 1)
         self.of_tile[new.result] = ring
         for slot, i in enumerate(chain):
-            first, arg = op.iter_args[i].owner, op.body.block.args[1 + i]
+            first, arg = _start(op, i).owner, op.body.block.args[1 + i]
             if not isinstance(first, tile.StageAsyncOp) or first in self._first_slots or arg.type != new.result.type:
                 raise refused(op, "starts a pipeline with something other than copies of its own")
             self._first_slots[first] = slot
@@ -121,7 +144,7 @@ class Rings:
 
     def _before(self, op: scf.ForOp, chain: list[int]) -> Ring | None:
         """The ring of an earlier loop whose tiles in flight are those that the positions `chain` start with."""
-        tiles = [op.iter_args[i] for i in chain]
+        tiles = [_start(op, i) for i in chain]
         earlier = tiles[0].owner
         if not isinstance(earlier, scf.ForOp):
             return None
@@ -139,6 +162,14 @@ class Rings:
         """The ring of a copy and the offset of the slot that it goes to."""
         ring = self.of_tile[op.result]
         return ring, ring.free if op in self._inside else self._first_slots.get(op, 0) * ring.size
+
+
+def _start(op: scf.ForOp, position: int) -> SSAValue:
+    """The value with which a carried value of `op`, or of the loop that passes it on, starts."""
+    value, outer = op.iter_args[position], op.parent_op()
+    if not isinstance(outer, scf.ForOp) or not isinstance(value, BlockArgument) or value.owner is not outer.body.block:
+        return value
+    return _start(outer, value.index - 1) if value.index else value
 
 
 def _below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
@@ -233,4 +264,5 @@ class Carried:
 
     def freed(self, tiles: Sequence[SSAValue]) -> list[SSAValue]:
         """What the next iteration finds free: the slots whose tiles this one has read."""
-        return [self.out.of(tiles[p.positions[0]]) for p in self.leaders.values()]
+        found = (p.ring.free if p.passes_on else self.out.of(tiles[p.positions[0]]) for p in self.leaders.values())
+        return [self.out.value(slot) for slot in found]

@@ -1,0 +1,209 @@
+"""Partial sums of contractions: `tile-promote-sums`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import AnyFloat, IndexType
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects import payload, tile
+from ...dialects.payload import element_type
+from ...dialects.payload.folding import constant_of
+from ...dialects.shapes.ranges import constant_index, trip_count
+from ...dialects.support.locations import copy_location
+from ..analysis.layout_preferences import is_tile
+from ..anchored import TilePass
+from ..rewriting import insert_after, insert_before, replace, set_fields
+
+FIRST_CARRIED = 3
+"""Operands of a loop before those that it carries: its bounds and its step."""
+
+
+class PromoteSumsPass(TilePass):
+    """Sum few chunks of a contraction apart, and add the partial sum to the accumulators of the result.
+
+    What: with `promotion_interval = N`, a `tile.dot` adds to a partial sum that starts at zero, and after N chunks one
+    addition promotes it. With N = 1 every chain of dots starts at zero, and what it started with is added behind it.
+    Otherwise the loop over chunks becomes two: the inner one is as it was, but for at most N iterations and from zero;
+    the outer one carries the accumulators. Of nested loops over several indices the innermost one is divided of which
+    an iteration has at most N chunks. Sums that are no longer than N chunks stay as they are.
+    Why: one register that sums all of k rounds k times at the size of the result, and a tensor core cuts in place of
+    rounding. The error of a partial sum is that of a shorter one, and only one rounding in N chunks is left.
+    Why here: the carried values of a loop are all that is in flight, so nothing is drained between two partial sums;
+    and before `tile-pipeline-dots`, for which a partial sum is one like any other.
+
+    ```mlir
+    %s = scf.for %k = %c0 to %c64 step %c1 iter_args(%a = %zero) {
+      ...
+      %n = tile.dot %x, %y, %a
+      scf.yield %n
+    }
+    ```
+    becomes, with `promotion_interval = 8`,
+    ```mlir
+    %s = scf.for %first = %c0 to %c64 step %c8 iter_args(%sum = %zero) {
+      %end = arith.addi %first, %c8
+      %p = scf.for %k = %first to %end step %c1 iter_args(%a = %zero_1) {
+        ...
+        %n = tile.dot %x, %y, %a
+        scf.yield %n
+      }
+      %t = arith.addf %sum, %p
+      scf.yield %t
+    }
+    ```
+    """
+
+    name = "tile-promote-sums"
+    inside = tile.DotOp
+    decision = ("promotion_interval",)
+
+    def on(self, op: tile.KernelOp) -> None:
+        interval = op.schedule.promotion_interval
+        if interval == 1:
+            for dot in [o for o in op.body.walk() if isinstance(o, tile.DotOp)]:
+                _promote_chain(dot)
+            return
+        loops = [o for o in op.body.walk() if isinstance(o, scf.ForOp) and _sums(o)]
+        for loop in [o for o in loops if o.parent_op() not in loops]:
+            self.decline(loop, _promote_loop(loop, interval, op.schedule.promotion_memory))
+
+
+def _promote_chain(first: tile.DotOp) -> None:
+    """Let dots of which each adds to the sums of the one before start at zero."""
+    start, last = first.acc, first
+    continues = isinstance(start.owner, tile.DotOp) and start.owner.parent is first.parent and start.has_one_use()
+    if continues or constant_of(start) == 0 or not _is_of_floats(start):
+        return
+    while isinstance(user := last.result.get_user_of_unique_use(), tile.DotOp) and user.parent is first.parent:
+        last = user
+    zero = payload.ConstantOp(0.0, start.type)
+    insert_before(first, zero)
+    set_fields(first, acc=zero.result)
+    total = arith.AddfOp(start, last.result)
+    insert_after(last, total)
+    last.result.replace_uses_with_if(total.result, lambda use: use.operation is not total)
+    total.result.name_hint = last.result.name_hint
+
+
+def _is_of_floats(value: SSAValue) -> bool:
+    return is_tile(value) and isinstance(element_type(value.type), AnyFloat)
+
+
+def _sums(loop: scf.ForOp) -> list[int]:
+    """The positions of carried values that nothing but dots of floats use, which add to them."""
+    return [i for i in range(len(loop.iter_args)) if _is_sum(loop, i)]
+
+
+def _is_sum(loop: scf.ForOp, position: int) -> bool:
+    body = loop.body.block
+    value: SSAValue = body.args[1 + position]
+    if not _is_of_floats(value):
+        return False
+    while value.has_one_use():
+        (use,) = value.uses
+        user = use.operation
+        if isinstance(user, scf.YieldOp):
+            return value.owner is not body and use.index == position and user.parent is body
+        if user.parent is not body:
+            return False
+        if isinstance(user, tile.DotOp) and user.acc is value:
+            value = user.result
+        elif isinstance(user, scf.ForOp) and use.index >= FIRST_CARRIED and _is_sum(user, use.index - FIRST_CARRIED):
+            value = user.results[use.index - FIRST_CARRIED]
+        else:
+            return False
+    return False
+
+
+def _promote_loop(loop: scf.ForOp, interval: int, memory: str) -> str | None:
+    """Divide `loop`, or one inside of it, into partial sums of `interval` chunks. Returns the reason if it cannot."""
+    inner = [o for o in loop.body.block.ops if isinstance(o, scf.ForOp) and _sums(o)]
+    chunks = 1
+    for nested in inner:
+        trips = _chunks(nested)
+        if trips is None or trips > interval:
+            return _promote_loop(nested, interval, memory)
+        chunks = max(chunks, trips)
+    step, trips = constant_index(loop.step), trip_count(loop)
+    if step is None:
+        return "its loop has a step that is computed"
+    length = max(1, interval // chunks)
+    if trips is None or trips > length:
+        _divide(loop, length, step, _sums(loop), memory)
+    return None
+
+
+def _chunks(loop: scf.ForOp) -> int | None:
+    """Chunks that a loop and those inside of it sum; None if that is not constant."""
+    counts = [trip_count(loop), *(_chunks(o) for o in loop.body.block.ops if isinstance(o, scf.ForOp) and _sums(o))]
+    found = 1
+    for count in counts:
+        if count is None:
+            return None
+        found *= count
+    return found
+
+
+def _divide(loop: scf.ForOp, length: int, step: int, sums: Sequence[int], memory: str) -> None:
+    """Let `loop` run for `length` iterations at a time, and promote the values at the positions `sums` after them."""
+    trips, starts = trip_count(loop), list[SSAValue](loop.iter_args)
+    stride = arith.ConstantOp.from_int_and_width(length * step, IndexType())
+    zeros = {i: payload.ConstantOp(0.0, starts[i].type) for i in sums if constant_of(starts[i]) != 0}
+    parked = [_Parked(starts[i]) for i in sums] if memory == "shared" else []
+    others = [i for i in range(len(starts)) if i not in sums]
+    carried = others if parked else [*range(len(starts))]
+    body = Block(arg_types=[IndexType(), *(starts[i].type for i in carried)])
+    values = dict(zip(carried, body.args[1:], strict=True))
+    first = body.args[0]
+    first.name_hint = "first"
+    for i, value in values.items():
+        value.name_hint = loop.body.block.args[1 + i].name_hint
+    end = arith.AddiOp(first, stride.result)
+    ends = [end] if trips is not None and trips % length == 0 else [end, arith.MinSIOp(end.result, loop.ub)]
+    ends[-1].result.name_hint = "end"
+    inits = [values[i] if i in others else zeros[i].result if i in zeros else v for i, v in enumerate(starts)]
+    inner = scf.ForOp(first, ends[-1].result, loop.step, inits, loop.detach_region(loop.body))
+    inner.attributes.update(loop.attributes)
+    for new, old in zip(inner.results, loop.results, strict=True):
+        new.name_hint = old.name_hint
+    made: list[Operation] = [*ends, inner]
+    yielded = {i: inner.results[i] for i in others}
+    for n, i in enumerate(sums):
+        old = parked[n].load() if parked else []
+        total = arith.AddfOp(old[-1].results[0] if parked else values[i], inner.results[i])
+        total.result.name_hint = loop.results[i].name_hint
+        made += [*old, total, *(parked[n].store(total.result) if parked else [])]
+        yielded[i] = total.result
+    made.append(scf.YieldOp(*(yielded[i] for i in carried)))
+    body.add_ops(made)
+    copy_location(loop, made)
+    outer = scf.ForOp(loop.lb, loop.ub, stride.result, [starts[i] for i in carried], body)
+    results = dict(zip(carried, outer.results, strict=True))
+    before, after = list[Operation](), list[Operation]()
+    for p, i in zip(parked, sums, strict=False):
+        before += [p.row, *p.store(starts[i])]
+        after += p.load()
+        results[i] = after[-1].results[0]
+    replace(loop, stride, *zeros.values(), *before, outer, *after, results=[results[i] for i in range(len(starts))])
+
+
+class _Parked:
+    """A place in shared memory for accumulators like `sums`."""
+
+    def __init__(self, sums: SSAValue) -> None:
+        self.type = sums.type
+        self.row = tile.RowBufferOp(tile.RowBufferType.get(1, sums.type))
+        self.row.result.name_hint = "sums"
+
+    def load(self) -> list[Operation]:
+        """Ops that read the accumulators, the last of which returns them."""
+        place = arith.ConstantOp.from_int_and_width(0, IndexType())
+        return [place, tile.RowBufferLoadOp(self.row.result, place.result, self.type)]
+
+    def store(self, sums: SSAValue) -> list[Operation]:
+        """Ops that write the accumulators."""
+        place = arith.ConstantOp.from_int_and_width(0, IndexType())
+        return [place, tile.RowBufferStoreOp(sums, self.row.result, place.result)]
