@@ -23,7 +23,9 @@ from ...passes.planning.candidates import with_grid_swizzle
 from ...passes.planning.choose import rank
 from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo, pow2_at_least
-from ...passes.planning.points import points_of
+from ...passes.planning.plan_schedules import counted_on
+from ...passes.planning.points import Points, points_of
+from ...passes.planning.promotion import with_interval
 from ...passes.searched import searched_options
 from .building import parse_schedule
 from .trial import Candidate
@@ -44,9 +46,9 @@ MOST_STAGES = 8
 """The same for stages, one more or one less."""
 
 IN_PASS_ORDER = ("f32_matmul_precision", "pack", "split_k", "block", "chunk", "serial", "group_m", "cluster",
-                 "cache_rows", "atom", "warps", "lanes", "thread", "copy", "stages")  # fmt: skip
-"""The decisions of a schedule in the order of the passes that carry them out. The two others follow from them: how many
-blocks share all tiles, and how many of them run at once on a multiprocessor."""
+                 "cache_rows", "atom", "warps", "lanes", "thread", "copy", "stages", "promotion_memory")  # fmt: skip
+"""The decisions of a schedule in the order of the passes that carry them out. The three others follow from them: how
+many blocks share all tiles, how many of them run at once on a multiprocessor, and how many chunks a partial sum has."""
 
 
 class NestSpace:
@@ -59,7 +61,7 @@ class NestSpace:
     def __init__(
         self, nest: NestOp, target: Target, precision: str = "ieee", passes: Iterable[ModulePass] = ()
     ) -> None:
-        self.info, self.target = NestInfo(nest), target
+        self.info, self.target, self.precision = NestInfo(nest), target, precision
         self.model = Model(self.info, target)
         self.options = searched_options(passes)
         self._swizzled = bool(self.model.found) and self.target.core is None
@@ -96,12 +98,19 @@ class NestSpace:
         for group in points_of(schedule for schedule, _ in wanted):
             if self._swizzled:
                 group = with_grid_swizzle(self.info, group)
-            for p in self.model.predict_all(group):
+            for p in self.model.predict_all(self._promoted(group)):
                 for row in (~(p.violated | p.spills)).nonzero()[0].tolist():
                     order = int(p.points.order[row])
                     made = self._candidate(p.points.schedule(row), p.at(row), wanted[order][1])
                     found.append((order, made))
         return [*dict.fromkeys(c for _, c in sorted(found, key=lambda f: f[0]))]
+
+    def _promoted(self, group: Points) -> Points:
+        """The points of a group with the partial sums that the planner gives them."""
+        if self.target.core is not None:
+            return group
+        found = with_interval(self.info, group, self.model.found, self.precision)
+        return found if found.promotion_memory == "registers" else found.at(found.promotion_interval > 1)
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
         """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
@@ -190,8 +199,7 @@ class NestSpace:
         self, schedule: ScheduleAttr, prediction: Any, options: tuple[tuple[str, str, str], ...] = ()
     ) -> Candidate:
         """The candidate of a schedule that is predicted, with how many blocks it counts on at once."""
-        if schedule.data.atom != "fma" and prediction.resident > 1:
-            schedule = schedule.changed(blocks_per_sm=prediction.resident)
+        schedule = counted_on(self.model, schedule, prediction)
         made = Candidate(str(schedule), options, float(prediction.seconds))
         self._known.setdefault(made, self._decided(schedule.data, options))
         return made

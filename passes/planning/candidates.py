@@ -19,6 +19,7 @@ from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
 from .matmul_space import matmul_plans
 from .nest_info import NestInfo
 from .points import Bools, Floats, Points, join, points_of, total
+from .promotion import with_promotion
 from .roofline import MIN_PART_BYTES, MOST_PARTS
 from .row_space import elementwise_plans, row_plans
 from .scan_space import core_scans, gpu_scans
@@ -49,7 +50,9 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
         points = with_grid_swizzle(info, points) if products and target.core is None else points
         parts = join([points, *_divided(info, points, target, bool(products) and is_nested(products))])
         for found, rows in by_products(once, Tiles(info, parts)):
-            yield from _with_copies(info, parts.at(rows), target, found)
+            chosen = parts.at(rows)
+            for promoted in with_promotion(info, chosen, found, precision) if target.core is None else [chosen]:
+                yield from _with_copies(info, promoted, target, found)
 
 
 def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Schedule]:

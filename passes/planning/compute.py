@@ -17,6 +17,7 @@ from ..analysis.operand_types import widened_from
 from .matmul import Matmul, computed_operands, is_nested, is_tf32, lies_along_k, may_be_narrow
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, total
+from .promotion import is_promoted
 from .roofline import SPECIAL
 from .staging import PART_BYTES, loads_of
 from .tiles import Tiles
@@ -101,7 +102,7 @@ class Arithmetic:
                 narrow = parts * wide * flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
                 if wide > 1:
                     narrow = narrow + read / 4 * ROUNDING / rates.vector * target.sms
-            compute = compute + np.where(on[p], narrow, scalar)
+            compute = compute + np.where(on[p], narrow, scalar) + _promoted(p, tiles) / rates.vector * target.sms
             shared = shared + on[p] * moved / rates.shared / rates.clock
         groups = np.maximum(1.0, warps / WARPGROUP) if self.nested else 1.0
         return Cost(_beside(compute, multiplied, groups), shared)
@@ -164,6 +165,13 @@ class Arithmetic:
         rows, columns, warps = tiles.tile[p.row], tiles.tile[p.column], tiles.points.warps
         high, wide = warp_tile(rows, columns, warps)
         return 2.0 * (high + wide) * warps * tiles.span(self.steps[p]) / (rows * columns)
+
+
+def _promoted(p: Matmul, tiles: Tiles) -> Floats:
+    """Partial sums that a block adds to its accumulators."""
+    every = np.maximum(1, tiles.points.promotion_interval)
+    sums = tiles.tile[p.row] * tiles.tile[p.column] * tiles.trip_count((*p.reduction.indices, *p.reduction.around))
+    return is_promoted(p, tiles) * sums / every
 
 
 def _beside(computed: Floats, multiplied: Floats, groups: Floats | float) -> Floats:

@@ -28,6 +28,7 @@ from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, plan_of, points_of, total
+from .promotion import is_promoted
 from .staging import reused_bytes, staged
 from .tiles import Tiles
 
@@ -47,6 +48,9 @@ both cases with `mma.sync`, where ptxas was seen to need less."""
 ROWS, SUMS, ATOMS = 30, 38, 52
 """Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
 
+
+WAITING = 14
+"""Registers more of a thread whose accumulators wait for partial sums: ptxas takes 126 to 130 where 32 do."""
 
 WIDEST, BESIDE = 128, 32
 """Accumulators that one product of a warpgroup writes in a thread, at most, and registers that the thread needs beside
@@ -115,7 +119,8 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
         f"{target.name} has {target.shared_per_block} for a block"
     )
     found.append(Violation(shared > target.shared_per_block, argument, much, (shared,)))
-    held = total((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
+    shared = shared + total((4 * _parked(p, tiles) for p in products), tiles.rows)
+    held = total((_sums(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
     many = f"a thread would keep {{:.0f}} sums in registers; it has {REGISTERS} of them"
     found.append(Violation(held > REGISTERS, "block", many, (held,)))
     if products:
@@ -170,7 +175,7 @@ def _row_registers(info: NestInfo, tiles: Tiles, threads: Ints) -> tuple[Ints, F
 def _held(tiles: Tiles, products: list[Matmul]) -> Floats:
     """Registers of a thread of a warpgroup for the accumulators of all matmuls, and for those that are an operand of
     the next one, rounded to half of their size."""
-    sums = (_accumulators(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
+    sums = (_sums(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
     return total(sums, tiles.rows) / (32 * tiles.points.warps)
 
 
@@ -210,13 +215,25 @@ def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: In
     if len(info.reductions) > 1:
         more = FUSED if len(products) == 1 else NESTED
         base = base + (FUSED_ATOMS if points.atom == "mma" else more)
-    sums = total((_accumulators(p, tiles) / threads for p in products), rows)
+    waiting = np.any([_sums(p, tiles) > _accumulators(p, tiles) for p in products], axis=0)
+    base = base + np.where(waiting, WAITING, 0)
+    sums = total((_sums(p, tiles) / threads for p in products), rows)
     return np.rint(base + sums + operands).astype(np.int64)
 
 
 def _accumulators(p: Matmul, tiles: Tiles) -> Ints:
-    """Sums of a product in the registers of a block at once."""
+    """Sums of a product that one instruction or one loop over k adds to."""
     return tiles.tile[p.row] * tiles.tile[p.column]
+
+
+def _sums(p: Matmul, tiles: Tiles) -> Ints:
+    """Sums of a product in the registers of a block at once: with those of the result where they are promoted."""
+    return _accumulators(p, tiles) * (1 + is_promoted(p, tiles)) - _parked(p, tiles)
+
+
+def _parked(p: Matmul, tiles: Tiles) -> Ints:
+    """Accumulators of a product that wait for partial sums in shared memory."""
+    return _accumulators(p, tiles) * (is_promoted(p, tiles) & (tiles.points.promotion_memory == "shared"))
 
 
 def check(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> tuple[Resources, list[Violation]]:

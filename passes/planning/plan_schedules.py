@@ -14,9 +14,10 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects import loop, payload
+from ...dialects.layouts.linear import LANES
 from ...dialects.support.equivalence import structure, structure_with_inputs
 from ...dialects.support.locations import blamed, location_text
-from ...dialects.target import Target, get_target
+from ...dialects.target import REGISTERS_PER_SM, Target, get_target
 from ...dialects.tile.schedule import PLAIN, ScheduleAttr
 from ...errors import ScheduleError
 from ...progress import steps
@@ -26,10 +27,11 @@ from ..analysis.packed_operands import constant_values
 from ..records import read_record
 from ..remarks import emit_remark
 from .choose import Candidate, rank
-from .cost_model import Model
+from .cost_model import Model, Prediction
 from .horizontal_fusion import fusible_pairs, together
 from .legality import limit_scratch
 from .nest_info import NestInfo
+from .staging import operand_loads
 
 T = TypeVar("T")
 
@@ -75,8 +77,10 @@ class ScheduleOverrides:
     num_ctas: int | None = None
     cluster: int | None = None
     blocks_per_sm: int | None = None
+    promotion_interval: int | None = None
     atom: Literal["fma", "mma", "wgmma"] | None = None
     copy: Literal["sync", "cp_async", "tma"] | None = None
+    promotion_memory: Literal["registers", "shared"] | None = None
     cache_rows: Literal["registers", "shared"] | None = None
 
     def decisions(self) -> dict[str, Any]:
@@ -110,6 +114,9 @@ def options_of(schedule: ScheduleAttr) -> str:
 
 NAME = "plan-schedules"
 
+SPARE_REGISTERS = 8
+"""Registers of a thread beyond the estimate that launch bounds leave to a kernel with partial sums."""
+
 SHOWN = 8
 """How many candidates `explain` tells of."""
 
@@ -127,13 +134,14 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
     already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `pack`, `thread`,
-    `warps`, `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and
-    `cache_rows` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they
-    fit; if that is none, it is an error. How many blocks a product counts on at once on a multiprocessor
-    (`blocks_per_sm`) follows from what is decided, unless it is decided, too. With `exact` the options are the whole
-    schedule: what is not among them has the plainest value, not the planner's, and with `nest` other nests are left to
-    the next `plan-schedules`. `record` names a file of schedules
-    (`records.py`): a nest that is in it gets that schedule, checked, the others the model's. Where several speak, what
+    `warps`, `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy`,
+    `promotion_interval`, `promotion_memory` and `cache_rows` decide in the planner's place, for the nest that
+    `nest` names (`k0` is the first) or for all that they fit; if that is none, it is an error. How many blocks a
+    product counts on at once on a multiprocessor (`blocks_per_sm`) follows from what is decided, unless it is
+    decided, too. With `exact` the options are the whole schedule: what is not among them has the plainest value,
+    not the planner's, and with `nest` other nests are left to the next `plan-schedules`. `record` names a file of
+    schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the model's. Where
+    several speak, what
     is in the text comes first, then the options, the record, the model. `multiprocessors` is their number, where it is
     not that of the card which the target stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for
     each number of them. `again` plans what `loop-split-k` made: the options have decided by then, and nothing is
@@ -289,12 +297,25 @@ def _reason(error: ScheduleError) -> str:
 
 
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
+    """`schedule`, saying how many blocks it counts on at once on a multiprocessor; see `counted_on`."""
+    model = Model(NestInfo(nest), target)
+    return counted_on(model, schedule, model.predict(schedule))
+
+
+def counted_on(model: Model, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
     """`schedule`, saying how many blocks it counts on at once on a multiprocessor, if these are several and work on
-    tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free."""
-    if schedule.data.atom == "fma":
+    tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free.
+    Accumulators that wait for partial sums ptxas would spill for the sake of more blocks: then the number leaves it
+    registers to spare, and is 1 where addresses or other operands need some as well."""
+    chosen, info = schedule.data, model.info
+    if chosen.atom != "fma":
+        return schedule.changed(blocks_per_sm=prediction.resident) if prediction.resident > 1 else schedule
+    if not chosen.promotion_interval:
         return schedule
-    resident = Model(NestInfo(nest), target).predict(schedule).resident
-    return schedule.changed(blocks_per_sm=resident) if resident > 1 else schedule
+    if len(info.loads) > len(operand_loads(model.found)) or len(info.reduction_indices) > 1:
+        return schedule.changed(blocks_per_sm=1)
+    blocks = REGISTERS_PER_SM // (LANES * chosen.warps * (prediction.registers + SPARE_REGISTERS))
+    return schedule.changed(blocks_per_sm=min(blocks, prediction.resident)) if blocks > 1 else schedule
 
 
 def decided(nest: loop.NestOp, chosen: ScheduleAttr, overrides: ScheduleOverrides, target: Target) -> ScheduleAttr:

@@ -17,8 +17,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-WORDS = ("serial", "pack", "cluster", "lanes", "atom", "copy", "f32_matmul_precision", "cache_rows")
-NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm")
+WORDS = ("serial", "pack", "cluster", "lanes", "atom", "copy", "f32_matmul_precision", "promotion_memory", "cache_rows")
+NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm", "promotion_interval")
 LISTS = ("block", "chunk", "thread")
 
 
@@ -44,6 +44,7 @@ class Points:
     atom: str
     copy: str
     f32_matmul_precision: str
+    promotion_memory: str
     cache_rows: str
     block: Ints
     chunk: Ints
@@ -54,6 +55,7 @@ class Points:
     group_m: Ints
     num_ctas: Ints
     blocks_per_sm: Ints
+    promotion_interval: Ints
     order: Ints
 
     def __len__(self) -> int:
