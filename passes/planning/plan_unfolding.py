@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.passes import ModulePass
 
 from ...dialects import loop
+from ...dialects.loop.work import nest_work
 from ...dialects.payload import tensor_bytes
 from ...dialects.target import Target, get_target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
@@ -72,16 +74,29 @@ class PlanUnfoldingPass(ModulePass):
         """Marks the loads of the alternative with the least predicted time."""
         plain = _seconds(ctx, nest, (), target, room)
         alternatives = [(load,) for load in loads] + ([tuple(loads)] if len(loads) > 1 else [])
-        times = {chosen: _seconds(ctx, nest, chosen, target, room) for chosen in alternatives}
+        limit = plain / MIN_UNFOLDING_SPEEDUP if MIN_UNFOLDING_SPEEDUP else inf
+        times = {chosen: _seconds(ctx, nest, chosen, target, room, limit) for chosen in alternatives}
         best = min(times, key=lambda chosen: times[chosen])
-        if times[best] * MIN_UNFOLDING_SPEEDUP < plain:
+        if times[best] < limit:
             for load in best:
                 load.attributes[UNFOLD] = UnitAttr()
-        emit_remark(nest, self.name, f"{plain * 1e6:.1f} us predicted, {times[best] * 1e6:.1f} with copies of windows")
+        copied = f"{times[best] * 1e6:.1f} us" if times[best] < inf else "not worth it, or more memory than there is,"
+        emit_remark(nest, self.name, f"{plain * 1e6:.1f} us predicted; {copied} with copies of windows")
 
 
-def _seconds(ctx: Context, nest: loop.NestOp, chosen: Sequence[loop.LoadOp], target: Target, room: int | None) -> float:
-    """Returns the predicted time of a nest with copies of the loads `chosen`; infinite where they do not fit."""
+def _seconds(
+    ctx: Context,
+    nest: loop.NestOp,
+    chosen: Sequence[loop.LoadOp],
+    target: Target,
+    room: int | None,
+    limit: float = inf,
+) -> float:
+    """Returns the predicted time of a nest with copies of the loads `chosen`.
+
+    The time is infinite where the copies do not fit in `room` bytes, and where they take so long that the operations of
+    the nest alone exceed `limit` seconds.
+    """
     copy = nest.clone()
     for old, new in zip(nest.walk(), copy.walk(), strict=True):
         if old in chosen:
@@ -90,12 +105,15 @@ def _seconds(ctx: Context, nest: loop.NestOp, chosen: Sequence[loop.LoadOp], tar
     with collect_remarks():  # of a program that may never be
         for later in parse_passes(UNFOLDING):
             later.apply(ctx, module)
-    nests = [op for op in module.ops if isinstance(op, loop.NestOp)]
+    *copies, last = (op for op in module.ops if isinstance(op, loop.NestOp))
     if room is not None:
-        room -= sum(tensor_bytes(r.type) for op in nests[:-1] for r in op.res)
-        set_limit(nests[-1], SCRATCH_LIMIT, max(0, room))
-    fits = room is None or room >= 0
-    planned = [op for op in nests if not all(map(is_constant, op.res))] if fits else []
-    seconds = sum(rank(NestInfo(op), target)[0].cost for op in planned)
+        room -= sum(tensor_bytes(r.type) for op in copies for r in op.res)
+        set_limit(last, SCRATCH_LIMIT, max(0, room))
+    seconds = sum(rank(NestInfo(op), target)[0].cost for op in copies if not all(map(is_constant, op.res)))
+    least = seconds + nest_work(nest).flops / target.rates.fma
+    if room is not None and room < 0 or least >= limit:
+        seconds = inf
+    elif not all(map(is_constant, last.res)):
+        seconds += rank(NestInfo(last), target)[0].cost
     module.erase()
-    return seconds if fits else float("inf")
+    return seconds
