@@ -363,7 +363,7 @@ class Scalars:
     def _as_index(self, a: Expr, t: Attribute) -> Expr:
         """`a` in the type `t`. An index of 64 bits may be printed as an int: a literal, or the counter of a loop. An
         overloaded function does not take it for a long long."""
-        wide = self.exact and isinstance(element_type(t), IndexType) and self.index == "long long"
+        wide = isinstance(element_type(t), IndexType) and self.index == "long long"
         return Expr(f"(long long){a.at(UNARY)}", UNARY) if wide else a
 
     def _bitcast(self, a: Expr, s: Attribute, t: Attribute) -> Expr | None:

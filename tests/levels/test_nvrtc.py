@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from disassembly import disassemble, parse_listing
 
+import deplodock
 from deplodock.backend.build_cache import CacheWarning
 from deplodock.backend.cuda.kernel_texts import kernel_texts
 from deplodock.backend.cuda.machine_code import MachineCode, pack, unpack
@@ -54,6 +57,20 @@ def test_every_target(arch: str) -> None:
     assert gemm.widths("LDS") == {128: 32}
     assert narrow.widths("LDG") == {128: 1}
     assert narrow.widths("STG") == {128: 1}
+
+
+INDICES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x, i: x[torch.clamp((i + 1).long(), 0, 4) + torch.arange(2)].sum(0),
+    "minimum": lambda x, i: x[torch.minimum(torch.arange(4), i.long())].sum(0),
+    "division": lambda x, i: x[torch.arange(4) % i.long() + torch.arange(4).int() % i].sum(0),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_counters_as_indices_of_64_bits(name: str) -> None:
+    """The counter of a loop is an int, which overloaded functions take for a long long only where it is cast."""
+    x, i = torch.empty(1).expand(70000, 40000), torch.tensor(2, dtype=torch.int32)
+    compile_cubin(deplodock.compile(INDICES[name], (x, i), target="sm_90a").ir("cuda"), "sm_90a", cached=False)
 
 
 def test_the_cache(tmp_path: Path) -> None:
