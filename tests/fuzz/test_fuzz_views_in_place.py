@@ -106,7 +106,7 @@ def test_every_chain(request: pytest.FixtureRequest) -> None:
             wrong += differences([case], compiled([case], **ON_REFERENCE))
         except CompileError as error:
             wrong += [] if is_refused(case) else [f"{case}: {error}"]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_arguments_that_share_memory_are_refused_in_words() -> None:

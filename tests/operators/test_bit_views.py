@@ -27,6 +27,9 @@ VIEWS: list[tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]] = [
     (lambda x: x.view(torch.bfloat16).float(), x.bfloat16().view(torch.int16)),
     (lambda x: x.view(torch.uint8) // 2, torch.arange(-100, 100, 9, dtype=torch.int8)),
     (lambda x: (x * 2).view(torch.int32).sum(), x),
+    (lambda x: (x * 2).view(torch.int64), torch.empty(0, 4)),
+    (lambda x: (x * 2).view(torch.int16), x[:0]),
+    (lambda x: (x * 2).view(torch.int16), torch.empty(0)),
 ]
 
 
@@ -37,7 +40,7 @@ def test_the_same_bits(function: Callable[[torch.Tensor], torch.Tensor], argumen
 
 
 @pytest.mark.parametrize("executor", ["simulator", "emulator"])
-@pytest.mark.parametrize("number", [3, 5, 7, 8])
+@pytest.mark.parametrize("number", [3, 5, 7, 8, 13])
 def test_the_same_bits_below(number: int, executor: str):
     function, argument = VIEWS[number]
     assert torch.equal(deplodock.compile(function, (argument,), executor=executor)(argument), function(argument))

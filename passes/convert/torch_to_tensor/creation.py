@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import IntegerType, f64, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.payload import element_bytes, element_type, is_float, is_float8, with_element
-from ....dialects.shapes.extents import SymbolAttr, extents_of, most, static
+from ....dialects.shapes.extents import SymbolAttr, extents_of, most
 from ....dialects.tensor.builder import Builder, Number, dims
 from .registry import decomposes
 
@@ -94,7 +94,10 @@ def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
         if not isinstance(extents_of(self.type)[-1], int):
             raise b.unsupported("dtype", f"{own} as {wanted}: a last dimension whose size varies is not supported")
         bits = b.cast(_as_bits(b, self, IntegerType(8 * size)), i64)
-        bits = _split(b, bits, wanted_size) if size > wanted_size else _joined(b, bits, size)
+        if size > wanted_size:
+            bits = _split(b, bits, wanted_size, size // wanted_size)
+        else:
+            bits = _joined(b, bits, size, wanted_size // size)
         self = b.cast(bits, IntegerType(8 * wanted_size))
     return _as_bits(b, self, wanted)
 
@@ -107,20 +110,18 @@ def _as_bits(b: Builder, x: SSAValue, element: Attribute) -> SSAValue:
     return b.insert(arith.BitcastOp(x, with_element(x.type, element)))
 
 
-def _split(b: Builder, bits: SSAValue, size: int) -> SSAValue:
-    """The parts of `size` bytes of numbers, the lowest first, each in the lowest bits of an i64."""
+def _split(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
+    """Returns the `count` parts of `size` bytes of numbers, the lowest first, each in the lowest bits of an i64."""
     last = len(b.result_shape) - 1
-    count = static(b.result_shape)[last] // max(static(extents_of(bits.type))[last], 1)
     exprs = dims(last + 1)
     exprs[last] = exprs[last] // count
     part = b.rem(b.iota(last, b.result_shape), b.constant(count, b.result_shape, i64))
     return b.insert(arith.ShRSIOp(b.map(bits, exprs, b.result_shape), b.scaled(part, 8 * size)))
 
 
-def _joined(b: Builder, bits: SSAValue, size: int) -> SSAValue:
-    """Numbers of parts of `size` bytes, the lowest first, which are the lowest bits of an i64 each."""
+def _joined(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
+    """Returns numbers of `count` parts of `size` bytes, the lowest first, which are the lowest bits of an i64 each."""
     last = len(b.result_shape) - 1
-    count = static(extents_of(bits.type))[last] // max(static(b.result_shape)[last], 1)
     whole: SSAValue | None = None
     for i in range(count):
         exprs = dims(last + 1)
@@ -129,7 +130,8 @@ def _joined(b: Builder, bits: SSAValue, size: int) -> SSAValue:
         part = b.insert(arith.AndIOp(part, b.like(part, (1 << 8 * size) - 1)))
         part = b.insert(arith.ShLIOp(part, b.like(part, 8 * size * i)))
         whole = part if whole is None else b.either(whole, part)
-    return filled(b, 0) if whole is None else whole
+    assert whole is not None
+    return whole
 
 
 @decomposes("clone", "alias", "detach", "contiguous", "lift_fresh_copy")
