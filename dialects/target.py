@@ -7,11 +7,13 @@ nothing that is computed depends on them, only how.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache, reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,19 @@ class Rates:
     """Seconds for the first loads to arrive and the last stores to drain, while nothing else is done."""
     latency: float = 0.75e-6
     """Seconds from a load to its value, under load."""
+    bulk_latency: float = 1.0e-6
+    """Seconds from the request of a TMA tile to its arrival, under load, where it comes from memory."""
+    overlap: float = 4.0
+    """Exponent of the norm by which times of the multiprocessors, of the level-2 cache and of memory add up."""
+    issue_warps: float = 12.0
+    """Warps with which a multiprocessor issues arithmetic between products at its full rate: there each operation waits
+    for the one before."""
+    fma_warps: float = 7.0
+    """Warps with which a multiprocessor reaches half of its rate of multiply-adds."""
+    shared_read: float = 3.0
+    """Four multiply-adds that a warp could issue while it reads 16 bytes a thread from shared memory."""
+    replay: float = 2.0e-6
+    """Seconds that events measure of the replay of a CUDA graph, in addition to its kernels."""
     block: float = 60.0e9
     """Bytes a second that a single block can draw."""
     gap: float = 1.0e-6
@@ -258,7 +273,20 @@ _CARDS = (
     Target("sm_120", "RTX 5090", 170, 99 * KIB, 100 * KIB, 1536, 104.8e12, 209e12, 1.79e12, 96 << 20, _RTX_5090, _TMA),
 )
 
-TARGETS = {t.name: t for t in _CARDS}
+FITTED = Path(__file__).with_name("fitted.json")
+"""Factors of the constants above by target, with the device whose measured times they were fitted to, in the form of
+the records of tuning; `benchmarks/fit.py` writes them."""
+
+
+def _fitted() -> dict[str, dict[str, float]]:
+    found = json.loads(FITTED.read_text(encoding="utf-8"))
+    return {name: entry["factors"] for name, entry in found.items()}
+
+
+UNFITTED = {t.name: t for t in _CARDS}
+"""Every known target, by name, with constants from manuals and publications."""
+
+TARGETS = {name: UNFITTED[name].scaled(_fitted().get(name, {})) for name in UNFITTED}
 """Every known target, by name."""
 
 
@@ -275,6 +303,7 @@ _CORES = Rates(
     launch=5e-6,
     ramp=0,
     latency=0,
+    replay=0,
     tiled=1.0,
     nested=1.0,
 )

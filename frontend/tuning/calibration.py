@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,7 +37,8 @@ CORE = (
 
 CARD = (
     *("rates.memory", "rates.cache", "rates.bulk", "rates.store", "rates.vector", "rates.special", "rates.fma"),
-    *("rates.mma", "rates.clock", "rates.launch", "rates.latency", "rates.barrier"),
+    *("rates.mma", "rates.clock", "rates.launch", "rates.latency", "rates.barrier", "rates.bulk_latency"),
+    *("rates.overlap", "rates.issue_warps", "rates.fma_warps", "rates.shared_read"),
 )
 """What is fitted of a GPU."""
 
@@ -123,19 +124,31 @@ def fit(samples: Sequence[Sample], target: Target) -> Fit | None:
         return np.concatenate(parts)
 
     counts = np.concatenate([np.full(len(s.seconds), len(s.seconds)) for s in samples])
-    logs, drawn = np.zeros(len(names)), (FAR / DRAWN) ** 2
-    for _ in range(STEPS):
-        now = residuals(logs)
-        jacobian = np.stack([(residuals(logs + CHANGE * unit) - now) / CHANGE for unit in np.eye(len(names))], axis=1)
-        weights = np.minimum(WEIGHT / counts, 1.0) * np.minimum(1.0, FAR / np.maximum(np.abs(now), 1e-12))
-        normal = jacobian.T @ (weights[:, None] * jacobian) + np.eye(len(names)) * drawn
-        step = np.linalg.solve(normal, -jacobian.T @ (weights * now) - drawn * logs)
-        logs = np.clip(logs + np.clip(step, -0.7, 0.7), -math.log(WIDEST), math.log(WIDEST))
+    logs = robust_fit(residuals, len(names), np.minimum(WEIGHT / counts, 1.0))
     factors = {n: f for n, f in _factors(names, logs).items() if abs(math.log(f)) > 0.01}
     scaled = target.scaled(factors)
     off = _off(samples, target), _off(samples, scaled)
     regrets = regret(samples, target), regret(samples, scaled)
     return Fit(factors, len(samples), sum(len(s.seconds) for s in samples), off, regrets)
+
+
+def robust_fit(residuals: Callable[[Floats], Floats], count: int, weights: Floats) -> Floats:
+    """Returns the logarithms of the factors that make residuals small, by steps of Gauss and Newton.
+
+    Args:
+        residuals: logarithms of measured over predicted seconds, as a function of the logarithms of the factors.
+        count: number of factors.
+        weights: weight of each residual, in addition to that of Huber.
+    """
+    logs, drawn = np.zeros(count), (FAR / DRAWN) ** 2
+    for _ in range(STEPS):
+        now = residuals(logs)
+        jacobian = np.stack([(residuals(logs + CHANGE * unit) - now) / CHANGE for unit in np.eye(count)], axis=1)
+        huber = weights * np.minimum(1.0, FAR / np.maximum(np.abs(now), 1e-12))
+        normal = jacobian.T @ (huber[:, None] * jacobian) + np.eye(count) * drawn
+        step = np.linalg.solve(normal, -jacobian.T @ (huber * now) - drawn * logs)
+        logs = np.clip(logs + np.clip(step, -0.7, 0.7), -math.log(WIDEST), math.log(WIDEST))
+    return logs
 
 
 def _factors(names: Sequence[str], logs: Floats) -> dict[str, float]:

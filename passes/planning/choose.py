@@ -69,8 +69,8 @@ def _seconds(maker: NestOp, target: Target) -> float:
 MIN_SPLIT_K_SPEEDUP = 1.1
 """So many times faster a matmul must be in parts, which take memory."""
 
-MIN_CLUSTER_SPEEDUP = 1.02
-"""So many times faster a product must be with blocks in clusters, which start and end together."""
+MIN_CLUSTER_SPEEDUP = 1.05
+"""So many times faster a kernel must be with blocks in clusters, which start and end together."""
 
 ALIKE = 1.02
 """Schedules without matmuls that are no more than so many times slower than the fastest are as fast as it is; on cores
@@ -140,7 +140,7 @@ class Candidate:
 def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
     """All candidates, the fastest first; those whose registers would spill behind the others, and those that cannot be
     carried out last. Of equally fast ones first those that are one kernel, then the one that was enumerated first. A
-    matmul with a divided sum counts `MIN_SPLIT_K_SPEEDUP` times slower, one in clusters `MIN_CLUSTER_SPEEDUP` times.
+    matmul with a divided sum counts `MIN_SPLIT_K_SPEEDUP` times slower, blocks in clusters `MIN_CLUSTER_SPEEDUP` times.
     Without `divide` there are none with divided sums."""
     model = Model(info, target)
     points = candidates(info, target, model.found, precision)
@@ -173,11 +173,10 @@ def _weighed(model: Model, p: Predictions) -> Floats:
     """Seconds by which schedules are compared."""
     if model.target.core is not None:
         return p.all.seconds + WAITING * p.all.times.hidden
+    seconds = p.all.seconds * (MIN_CLUSTER_SPEEDUP if p.points.cluster > 1 else 1.0)
     if not model.found:
-        return p.all.seconds
-    weights = np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0)
-    weights = weights * (MIN_CLUSTER_SPEEDUP if p.points.cluster > 1 else 1.0)
-    return p.all.seconds * weights + HIDING * p.all.times.hidden
+        return seconds
+    return seconds * np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0) + HIDING * p.all.times.hidden
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:

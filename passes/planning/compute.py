@@ -29,10 +29,6 @@ many, if the copy goes through registers."""
 TF32, ROUNDING = 2, 2
 """How many times as long a product of f32 takes as one of 16 bits, and the operations that round a number to tf32."""
 
-ALONE = 12
-"""Warps with which a multiprocessor works at its rate on what is between two products of a warp: there each operation
-waits for the one before."""
-
 SPLITTING = 10
 """Operations that split an f32 into three bf16."""
 
@@ -42,10 +38,15 @@ PARTS = (1, 3, 6)
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a multiprocessor for one block: `compute` by its units, and `shared` for the bytes that go through
-    shared memory."""
+    """Seconds of a multiprocessor for one block.
+
+    compute  by its units, beside the other blocks that it works on
+    alone    the same where it works on no other block
+    shared   for the bytes that go through shared memory
+    """
 
     compute: Floats
+    alone: Floats
     shared: Floats
 
 
@@ -68,8 +69,8 @@ class Arithmetic:
         self.others = [c for c in info.operations if c.op not in inside]
         self.steps = {p: (*p.reduction.indices, *p.reduction.around) for p in products}
 
-    def cost(self, tiles: Tiles, target: Target, warps: Ints) -> Cost:
-        """What one block costs where `warps` work on a multiprocessor at once."""
+    def cost(self, tiles: Tiles, target: Target, together: Ints) -> Cost:
+        """What one block costs where so many work on a multiprocessor `together`."""
         points, rates, rows = tiles.points, target.rates, tiles.rows
         on = {p: on_tensor_cores(p, tiles) for p in self.products}
         vector, special = np.zeros(rows), np.zeros(rows)
@@ -84,28 +85,37 @@ class Arithmetic:
         if points.copy != "tma":
             issued = ISSUED if points.copy == "cp_async" else 2 * ISSUED
             vector = vector + issued / COPIED * total((self._moved(p, tiles, on[p]) for p in self.products), rows)
-        compute = (vector / rates.vector + special / rates.special) * target.sms
-        waits = np.any([*on.values()], axis=0) & (self.nested and points.atom == "mma")
-        compute = compute / np.minimum(1.0, warps / np.where(waits, ALONE, PARTITIONS))
-        shared, multiplied = np.zeros(rows), np.zeros(rows)
+        computed = (vector / rates.vector + special / rates.special) * target.sms
+        full = rates.issue_warps if self.products else PARTITIONS
+        shared, multiplied, scalar, narrow = (np.zeros(rows) for _ in range(4))
         for p in self.products:
             flops = 2.0 * tiles.span(self.steps[p])
             parts, wide = self._passes(p, points)
             moved = self._filled(p, tiles, on[p])
-            scalar = flops * target.sms / rates.fma / (_pipe(points) * _busy(warps, 1.44, 7.0, 1.0))
+            scalar = scalar + ~on[p] * flops * target.sms / rates.fma / _pipe(p, tiles, rates.shared_read)
             if points.atom == "wgmma":
-                multiplied = multiplied + on[p] * parts * wide * self._wgmma(p, tiles, target) / rates.clock
-                narrow = 0.0
+                read = parts * wide * self._wgmma_reads(p, tiles)
+                cycles = np.maximum(parts * wide * self._wgmma(p, tiles, target), (moved + read) / rates.shared)
+                multiplied = multiplied + on[p] * cycles / rates.clock
             else:
                 read = self._read(p, tiles) * wide
                 moved = moved + read
-                narrow = parts * wide * flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
+                narrow = narrow + on[p] * parts * wide * flops * target.sms / rates.mma
                 if wide > 1:
-                    narrow = narrow + read / 4 * ROUNDING / rates.vector * target.sms
-            compute = compute + np.where(on[p], narrow, scalar) + _promoted(p, tiles) / rates.vector * target.sms
+                    computed = computed + on[p] * read / 4 * ROUNDING / rates.vector * target.sms
+            computed = computed + _promoted(p, tiles) / rates.vector * target.sms
             shared = shared + on[p] * moved / rates.shared / rates.clock
-        groups = np.maximum(1.0, warps / WARPGROUP) if self.nested else 1.0
-        return Cost(_beside(compute, multiplied, groups), shared)
+
+        def seconds(warps: Ints) -> Floats:
+            units = computed / np.minimum(1.0, warps / full)
+            units = (
+                units
+                + scalar / _busy(warps, 1 + rates.fma_warps / 32, rates.fma_warps, 1.0)
+                + narrow / _busy(warps, 1.28, 4.5, 0.92)
+            )
+            return _beside(units, multiplied, np.maximum(1.0, warps / WARPGROUP) if self.nested else 1.0)
+
+        return Cost(seconds(together * points.warps), seconds(points.warps), shared)
 
     def chain(self, tiles: Tiles, target: Target) -> Floats:
         """Seconds that the sums of one block take on tensor cores at least, each product waiting for the one before."""
@@ -133,8 +143,15 @@ class Arithmetic:
     def _wgmma(self, p: Matmul, tiles: Tiles, target: Target) -> Floats:
         """Cycles of a block's products, each of 64 rows."""
         columns, cycles = map(np.array, zip(*target.rates.wgmma_cycles, strict=True))
-        n = np.maximum(0, np.searchsorted(columns, tiles.tile[p.column], "right") - 1)
+        n = np.maximum(0, np.searchsorted(columns, _wgmma_columns(p, tiles), "right") - 1)
         return tiles.span(self.steps[p]) / (64 * 16 * columns[n]) * cycles[n]
+
+    def _wgmma_reads(self, p: Matmul, tiles: Tiles) -> Floats:
+        """Bytes that the wgmma of a block read from shared memory: the rows of a left factor that is there, and all
+        columns for every 64 rows."""
+        columns = _wgmma_columns(p, tiles)
+        left = 0.0 if self.nested and p.reduction.outermost else 64.0  # weights of attention are in registers
+        return 2.0 * tiles.span(self.steps[p]) * (left + columns) / (64 * columns)
 
     def _split(self, p: Matmul, tiles: Tiles) -> Floats:
         """Elements of factors that a block splits into parts."""
@@ -198,11 +215,22 @@ def warp_tile(rows: Ints, columns: Ints, warps: Ints) -> tuple[Ints, Ints]:
     return rows, columns
 
 
-def _pipe(points: Points) -> Floats:
+def _wgmma_columns(p: Matmul, tiles: Tiles) -> Ints:
+    """Columns of one wgmma: those of the tile, divided among the warpgroups that have the same 64 rows."""
+    groups = np.maximum(1, tiles.points.warps // WARPGROUP)
+    across = np.maximum(1, groups // np.maximum(1, tiles.tile[p.row] // 64))
+    return np.maximum(8, tiles.tile[p.column] // across)
+
+
+def _pipe(p: Matmul, tiles: Tiles, read: float) -> Floats:
     """The share of its cycles that a warp spends on multiply-adds: the others go to reading factors from shared memory,
-    four at a time."""
+    four at a time. Where a tile has fewer elements than register tiles, these are smaller."""
+    points = tiles.points
     rows, columns = points.thread.T if points.thread.size else np.ones((2, len(points)))
-    sums, reads = rows * columns / 4, 3 * (np.maximum(1, rows / 4) + np.maximum(1, columns / 4))
+    elements = tiles.tile[p.row] * tiles.tile[p.column] / (32 * points.warps)
+    smaller = np.sqrt(np.minimum(1.0, elements / (rows * columns)))
+    rows, columns = rows * smaller, columns * smaller
+    sums, reads = rows * columns / 4, read * (np.maximum(1, rows / 4) + np.maximum(1, columns / 4))
     return sums / (np.maximum(sums, reads) + 0.35 * np.minimum(sums, reads))
 
 

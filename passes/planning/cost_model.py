@@ -18,17 +18,13 @@ from .candidates import candidates
 from .compute import Arithmetic
 from .core_time import CoreTime
 from .legality import Violation, check, check_on_core, raise_first, violated
-from .matmul import Matmul, by_products, distinct, find_matmuls
+from .matmul import Matmul, by_products, distinct, find_matmuls, is_nested
 from .nest_info import NestInfo
-from .points import Bools, Floats, Points, largest, plan_of, points_of
+from .points import Bools, Floats, Points, largest, plan_of, points_of, total
 from .roofline import Times, another_kernel
-from .staging import operand_loads
+from .staging import is_kept, loads_of, operand_loads
 from .tiles import Tiles
 from .traffic import results_of, traffic
-
-L2_CONTENTION, L2_CONTENTION_SLOWDOWN = 0.8, 1.04
-"""From which share of their time on the level-2 cache makes products wait now and then, and how much longer they then
-take: what clusters of two gain at 4096^3, as published."""
 
 UNEVEN = 0.25
 """Blocks that the core which is ready last works on alone: they do not all take equally long."""
@@ -94,10 +90,11 @@ class Predictions:
 class Model:
     """Predicts schedules of one nest on one target.
 
-    A kernel takes as long as the one thing that it needs most: bytes from memory, bytes from the cache, bytes through
-    shared memory, operations of its busiest multiprocessor, or the latencies of one block after the other; beside them
-    a launch, and what is written at the end with nothing else to do. The rates are those of `dialects/target.py`; the
-    form for products is the published one for Hopper: per wave the longer of operations and bytes, and its results.
+    The busiest multiprocessor takes the longest of its operations, of its bytes through shared memory, and of the
+    lives of its blocks, wave by wave. A kernel takes the norm of this time and of those for bytes from the level-2
+    cache and from memory, by the exponent `Rates.overlap`; in addition to a launch, and to results that are written at
+    the end with nothing else to do. The rates are those of `dialects/target.py`; those of the H200 were fitted to
+    measured times by `benchmarks/fit.py`.
     """
 
     def __init__(self, info: NestInfo, target: Target) -> None:
@@ -147,7 +144,8 @@ class Model:
         memory = loaded + moved.written / store * np.where(one, target.sms, 1)
         start = np.where(one, 0.0, rates.launch)
         compute = np.minimum(work, shared) - start + time.exposed(tiles) * loaded
-        times = Times(start, memory, 0.0 * memory, compute, *(0.0 * memory,) * 3)
+        nothing = 0.0 * memory
+        times = Times(start, memory, nothing, compute, nothing, nothing, nothing)
         taken = (blocks, none + 1, waves, none, none, moved.read, moved.written)
         found = Prediction(times, self._others(tiles), *taken)
         return Predictions(tiles.points, found, none > 0, check_on_core(self.info, tiles, target))
@@ -159,34 +157,41 @@ class Model:
         blocks = np.maximum(1, tiles.blocks)
         each = -(-blocks // target.sms)
         together = np.minimum(takes.resident, each)
-        cost = arithmetic.cost(tiles, target, together * points.warps)
+        cost = arithmetic.cost(tiles, target, together)
         moved = traffic(tiles, target, takes.resident * target.sms, self.operands)
         at_once = takes.resident * target.sms // tiles.ranks * tiles.ranks
         waves = -(-blocks // at_once)
         bulk = rates.bulk if points.copy == "tma" else rates.cache
+        memory = (moved.read + moved.written) / rates.memory
         element = moved.written / max(1, self.results)
         compute, cache, drain = each * cost.compute, moved.near / bulk, np.zeros(tiles.rows)
         if products:
-            compute = compute / (1 - self._waiting(products, tiles, cost.compute) ** together)
-            latency = waves * arithmetic.chain(tiles, target)
+            uneven = tiles.peak - 1
+            compute = compute + uneven * cost.compute
+            life = cost.alone + self._waits(products, tiles, cost.alone)
+            latency = (waves + uneven) * np.maximum(arithmetic.chain(tiles, target), life)
             alone = results_of(tiles) * element / rates.store
             drain = np.minimum(each / together * alone * target.sms, blocks * alone)
             if points.copy != "tma":  # as if the others drew as much as the busiest
                 cache = np.maximum(cache, each * moved.block * target.sms / bulk)
         else:
-            latency = waves * self._life(tiles, cost.compute, moved.block) + (waves - 1) * rates.latency
+            life = np.maximum(
+                0.0, waves * (self._life(tiles, cost.compute, moved.block) + rates.latency) - rates.latency
+            )
             cache = (moved.near + moved.written) / bulk
-        if points.copy == "tma":
-            compute = compute * np.where(L2_CONTENTION * compute < cache, L2_CONTENTION_SLOWDOWN, 1.0)
+            memory = np.maximum(memory, 1e-12)
+            idle = life / (life + memory)
+            latency, memory = life, memory / (1 - idle ** (takes.resident + 1))
         meeting = rates.cluster_barrier * ~tiles.any_of(tiles.shared, tiles.tile) if points.cluster > 1 else 0.0
         times = Times(
             start=rates.launch + rates.ramp + meeting + np.zeros(tiles.rows),
-            memory=(moved.read + moved.written) / rates.memory,
+            memory=memory,
             cache=cache,
             compute=compute,
             shared=each * cost.shared,
             latency=latency,
             drain=drain,
+            overlap=rates.overlap,
         )
         if points.copy == "tma":  # blocks of the next tiles would copy only when those of the last have ended
             at_once -= at_once % points.cluster
@@ -204,21 +209,33 @@ class Model:
         )
         return Predictions(points, found, takes.spills, violations)
 
-    def _waiting(self, products: list[Matmul], tiles: Tiles, compute: Floats) -> Floats:
-        """The share of its time that a block with products waits for factors or other warps, if it is alone; blocks
-        that run at once fill each other's, as far as they don't wait too."""
-        rates, free, points = self.target.rates, self.info.free, tiles.points
+    def _waits(self, products: list[Matmul], tiles: Tiles, compute: Floats) -> Floats:
+        """Returns the seconds that a block with products waits for operands and other warps, with `compute` seconds of
+        work: in each step the part of a copy's latency that the work on earlier chunks does not cover. Operands that
+        threads compute, and sums before the products, wait for their loads in each step."""
+        rates, info, points = self.target.rates, self.info, tiles.points
+        free = info.free
         inner = [{*p.reduction.indices, *(i for i in p.reduction.around if i not in free)} for p in products]
         steps = tiles.trip_count(free) * largest((tiles.trip_count(indices) for indices in inner), tiles.rows)
-        own = compute / np.maximum(1, steps)
         barrier = np.where(points.warps > 1, rates.barrier, rates.barrier / 2)
-        wait = rates.latency + 2 * barrier
+        wait = load = rates.latency + 2 * barrier
         if points.copy != "sync":
-            ahead = np.maximum(0.0, rates.latency / np.maximum(1, points.stages - 1) - own)
+            arrival = rates.bulk_latency if points.copy == "tma" else rates.latency
+            ahead = np.maximum(0.0, arrival / np.maximum(1, points.stages - 1) - compute / np.maximum(1, steps))
             ahead = ahead if points.copy == "tma" else ahead + barrier
             wait = np.where(points.stages == 1, wait, ahead)
-        working = (compute > 0) & (steps > 0)  # and no sums over an empty range
-        return np.where(working, wait / (wait + np.where(working, own, 1.0)), 0.0)
+            wait = np.maximum(wait, load) if self._computes_operands(products) else wait
+        if is_nested(products):
+            return steps * wait
+        multiplied = {p.reduction.op for p in products}
+        sums = [r for r in info.reductions for group in info.groups if r.op in group and not multiplied & {*group}]
+        before = total((tiles.trip_count({*r.indices, *r.around} - {*free}) for r in sums if r.outermost), tiles.rows)
+        return steps * wait + before * rates.latency
+
+    def _computes_operands(self, products: list[Matmul]) -> bool:
+        """Returns true if threads compute an operand of a product chunk by chunk, from what they load."""
+        inner = {p.reduction.op for p in self.found}
+        return any(not loads_of(f, narrow=True) and not is_kept(f, inner) for p in products for f in p.factors)
 
     def _life(self, tiles: Tiles, compute: Floats, read: Floats) -> Floats:
         """Seconds from the first instruction of a block without products to its last, its first loads left out, if it

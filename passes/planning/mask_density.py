@@ -46,30 +46,34 @@ class MaskDensity:
                 found.append((group, forms, spaces))
         return found
 
-    def shares(self, tile: Mapping[SSAValue, Ints]) -> dict[SSAValue, Floats]:
-        """The share of its chunks that a block visits on average, for tiles of these extents, by reduction index; of
-        what is not here, all. Extents are columns, with a row for each schedule."""
-        found: dict[SSAValue, Floats] = {}
+    def shares(self, tile: Mapping[SSAValue, Ints]) -> dict[SSAValue, tuple[Floats, Floats]]:
+        """The shares of its chunks that a block visits on average, and that the block with most work visits, for tiles
+        of these extents, by reduction index; of what is not here, all. Extents are columns, with a row for each
+        schedule."""
+        found: dict[SSAValue, tuple[Floats, Floats]] = {}
         for group, forms, spaces in self._spaces:
             own = group[0].body.block.args
             used = [*dict.fromkeys((*forms.indices, *own))]
             rows, where = np.unique(np.stack([tile[i] for i in used], axis=1), axis=0, return_inverse=True)
             tiles = [dict(zip(used, map(int, row), strict=True)) for row in rows]
             for position, index in enumerate(own):
-                share = np.array([self._share(index, forms, spaces, t) for t in tiles])
-                if (share < 1).any():
-                    found.update((stage.body.block.args[position], share[where.reshape(-1)]) for stage in group)
+                mean, most = np.array([self._share(index, forms, spaces, t) for t in tiles]).reshape(-1, 2).T
+                if (mean < 1).any():
+                    pair = mean[where.reshape(-1)], most[where.reshape(-1)]
+                    found.update((stage.body.block.args[position], pair) for stage in group)
         return found
 
-    def _share(self, index: SSAValue, forms: Forms, spaces: Sequence[Form], tile: Mapping[SSAValue, int]) -> float:
+    def _share(
+        self, index: SSAValue, forms: Forms, spaces: Sequence[Form], tile: Mapping[SSAValue, int]
+    ) -> tuple[float, float]:
         number = forms.of(index)
         if number is None:
-            return 1.0
+            return 1.0, 1.0
         own, chunk = number.terms[0][0], tile[index]
         count = -(-self.extents[index] // chunk)
         limits = [s for s in spaces if dict(s.terms).get(own)]
         others = list(dict.fromkeys(a for s in limits for a, _ in s.terms if a != own and a[0] == DIM))
-        executed, looked = 0, 0
+        visits = list[int]()
         for at in self._samples([forms.indices[number_of(a)] for a in others], tile):
             start, stop = 0, count
             for space in limits:
@@ -89,9 +93,8 @@ class MaskDensity:
                     start = max(start, -int((top + coefficient * (chunk - 1)) // (coefficient * chunk)))
                 else:
                     stop = min(stop, int(top // (-coefficient * chunk)) + 1)
-            executed += max(0, min(stop, count) - start)
-            looked += 1
-        return executed / (looked * count) if looked and count else 1.0
+            visits.append(max(0, min(stop, count) - start))
+        return (sum(visits) / (len(visits) * count), max(visits) / count) if visits and count else (1.0, 1.0)
 
     def _samples(self, indices: Sequence[SSAValue], tile: Mapping[SSAValue, int]) -> Iterator[tuple[int, ...]]:
         """Numbers of tiles along `indices`: evenly spread along a single one, together all that there are, or some."""

@@ -34,8 +34,9 @@ WIDEST_HEAD = 256
 """The longest index that is kept whole where one matmul is an operand of another: a row of what is carried around stays
 in one block."""
 
-DEPTHS = {"fma": (32, 16), "mma": (64, 128, 256, 32), "wgmma": (64,)}
-"""Chunks of the summed index by atom, for operands of two bytes: of a wgmma the widest row of a TMA tile."""
+DEPTHS = {"fma": (32, 16), "mma": (64, 128, 256, 32), "wgmma": (64, 128)}
+"""Chunks of the summed index by atom, for operands of two bytes: of a wgmma one or two of the widest rows of a TMA
+tile."""
 
 KEYS = (128, 64, 32)
 """Chunks of an index that one matmul gives and another one sums over."""

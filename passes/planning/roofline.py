@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any
@@ -34,6 +35,8 @@ class Times:
     compute   operations
     latency   one block after the other on every place for a block, each waiting for its own loads
     drain     results written while nothing else is done
+    overlap   exponent of the norm by which the multiprocessors, the level-2 cache and memory add up: infinite where
+              what takes longest hides the others
     """
 
     start: Any
@@ -43,15 +46,28 @@ class Times:
     shared: Any = 0.0
     latency: Any = 0.0
     drain: Any = 0.0
+    overlap: float = math.inf
 
     def at(self, row: int) -> Times:
         """Those of one schedule."""
-        return Times(*(float(getattr(self, f.name)[row]) for f in fields(self)))
+        seconds = (float(getattr(self, f.name)[row]) for f in fields(self) if f.name != "overlap")
+        return Times(*seconds, overlap=self.overlap)
 
     @property
     def seconds(self) -> Any:
         """How long the kernel takes."""
-        return self.start + self.longest + self.drain
+        return self.start + self.between + self.drain
+
+    @property
+    def between(self) -> Any:
+        """Seconds between start and drain."""
+        busy = reduce(np.maximum, (self.shared, self.compute, self.latency))
+        if math.isinf(self.overlap):
+            return reduce(np.maximum, (self.memory, self.cache, busy))
+        longest = np.maximum(self.longest, 1e-12)
+        return longest * sum((t / longest) ** self.overlap for t in (self.memory, self.cache, busy)) ** (
+            1 / self.overlap
+        )
 
     @property
     def hidden(self) -> Any:

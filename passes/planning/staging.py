@@ -47,7 +47,7 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
     for p in products:
         for factor in p.factors:
             tf32 = narrow and is_tf32(p, points.f32_matmul_precision)
-            if narrow and _is_kept(factor, inner):
+            if narrow and is_kept(factor, inner):
                 continue
             loads = loads_of(factor, narrow and not tf32)
             indices = info.dependence.of(factor)
@@ -63,7 +63,7 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
     return Staged(early, late, most)
 
 
-def _is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
+def is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
     """Whether a factor is computed from the sums of another product (weights of attention): tensor cores take it from
     the registers of the threads that have these."""
     seen, todo = set[SSAValue](), [factor]

@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import shared_indices
 from .nest_info import LoadSite, NestInfo
-from .points import Bools, Floats, Ints, Points, ceil_div, points_of, product
+from .points import Bools, Floats, Ints, Points, ceil_div, largest, points_of, product
 
 
 class Tiles:
@@ -21,6 +21,7 @@ class Tiles:
     counts  of the free indices: how many blocks stand along it
     parts   into how many parts blocks divide the reduction
     shares  of the reduction indices of which a mask excludes chunks: which share of them is executed, on average
+    peak    how many times as much as the average the block with most work executes of these
     on_grid the free indices that blocks stand along
     kept    whether chunks that several loops read stay in shared memory
     ranks   how many blocks share rows; `shared`: the indices whose tiles they take in turn
@@ -36,7 +37,10 @@ class Tiles:
         self.tile: dict[SSAValue, Ints] = {index: points.block[:, n] for n, index in enumerate(info.free)}
         self.tile.update((index, points.chunk[:, n]) for n, index in enumerate(info.reduction_indices))
         self.steps: dict[SSAValue, Ints] = {i: ceil_div(n, self.tile[i]) for i, n in info.extents.items()}
-        self.shares = info.mask_density.shares(self.tile)
+        masked = info.mask_density.shares(self.tile)
+        self.shares = {index: mean for index, (mean, _) in masked.items()}
+        self.peak = largest((most / np.maximum(mean, 1e-9) for mean, most in masked.values()), self.rows)
+        self.peak = np.maximum(self.peak, 1.0)
         self.counts: dict[SSAValue, Ints] = {}
         one = np.ones(self.rows, dtype=np.int64)
         self.on_grid = [i for position, i in enumerate(info.free) if position not in points.serial]

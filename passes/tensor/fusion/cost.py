@@ -12,7 +12,7 @@ from xdsl.ir import Attribute
 from ....dialects.kernel.mbarrier import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ....dialects.shapes.affine import SYM
-from ....dialects.target import TARGETS, Target, get_target
+from ....dialects.target import UNFITTED, Target, get_target
 from ....dialects.tensor import ReductionKind
 from ...analysis.cluster_rows import SHARED_LENGTH
 from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
@@ -32,9 +32,10 @@ GATHERED = 0.5
 
 
 def fused_for(target: str | None) -> Target:
-    """Whose times count for a target: all cards get the same kernels, those that are best on one."""
-    found = TARGETS["sm_90a"] if target is None else get_target(target)
-    return found if found.core is not None else TARGETS["sm_90a"]
+    """Whose times count for a target: all cards get the same kernels, those that are best on one. Its constants are
+    those that were not fitted, since the fit was of the planning model, which has other terms."""
+    found = UNFITTED["sm_90a"] if target is None else get_target(target)
+    return found if found.core is not None else UNFITTED["sm_90a"]
 
 
 @dataclass(frozen=True)

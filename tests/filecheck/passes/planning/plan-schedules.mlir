@@ -43,9 +43,9 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 // reduction in chunks, then the row tile by tile in the same block; where the chunks fit, they stay.
 
 // CHECK-LABEL: func.func @long_rows
-// CHECK:         schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [4096], warps = 8, cluster = 4, cache_rows = shared>
+// CHECK:         schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [4096], warps = 8, cluster = 8, cache_rows = shared>
 // SM80-LABEL:  func.func @long_rows
-// SM80:          schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16>
+// SM80:          schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 8>
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
@@ -108,8 +108,8 @@ func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4
 
 // CHECK-LABEL: func.func @products
 // CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [16], thread = [8, 8], warps = 8, stages = 3, group_m = 8, blocks_per_sm = 2, copy = cp_async, promotion_interval = 16, promotion_memory = shared>
-// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, stages = 4, group_m = 4, copy = cp_async>
-// CHECK:         schedule = #tile.schedule<block = [1, 2], chunk = [1024], warps = 4>
+// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [32], thread = [2, 2], warps = 2, stages = 2, group_m = 4, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [1, 4], chunk = [512], warps = 4>
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
@@ -219,10 +219,10 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
 
 // -----
 
-// A product of bf16: on tensor cores, operands some chunks ahead, one of them loaded by two blocks together.
+// A product of bf16: on tensor cores, operands some chunks ahead.
 
 // CHECK-LABEL: func.func @product
-// CHECK:         schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 4, stages = 4, group_m = 8, num_ctas = 264, cluster = 2, blocks_per_sm = 2, atom = wgmma, copy = tma>
+// CHECK:         schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 4, group_m = 8, atom = wgmma, copy = tma>
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {
