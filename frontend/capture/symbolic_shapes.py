@@ -30,6 +30,9 @@ from ...errors import UnsupportedError
 LARGEST = 1 << 20
 """The largest value of a size for which no maximum was given."""
 
+LARGEST_OF_LARGE = (1 << 31) - 1
+"""The same for a size that is above `LARGEST` in the example."""
+
 LARGEST_DIFFERENCE = 1 << 62
 """The largest difference of two sizes that a condition compares."""
 
@@ -142,6 +145,8 @@ class SizeTable:
         if is_from_data(expr):
             raise UnsupportedError("a size that depends on data is not supported")
         bounds = self._ranges[expr]
+        if not bounds.upper.is_Integer and self._hinted(expr) > LARGEST:
+            bounds = ValueRanges(bounds.lower, LARGEST_OF_LARGE)
         found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *extent_bounds(bounds.lower, bounds.upper))
         self._known[expr] = found
         return found

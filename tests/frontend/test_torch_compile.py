@@ -58,3 +58,11 @@ def test_the_page_lists_every_use() -> None:
     rows = re.findall(r"^\| (\w[\w ]*) \| (.+?) \| (\w[\w ]*) \|", page, re.M)
     assert [(group, name) for group, name, _ in rows if group != "group"] == [(u.group, u.name) for u in USES]
     assert {kind for group, _, kind in rows if group != "group"} <= {"right", "falls back", "refused"}
+
+
+def test_sizes_above_those_of_the_first_program() -> None:
+    """A size is below 2^20 unless the example is larger: then there is a program for large ones, too."""
+    function = torch.compile(lambda x: x * 2 + x[-1], backend="deplodock", dynamic=True)
+    for size in (10, 20, (1 << 20) + 1, (1 << 20) + 2, 5):
+        x = torch.arange(size, dtype=torch.float32)
+        torch.testing.assert_close(function(x), x * 2 + x[-1])
