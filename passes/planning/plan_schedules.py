@@ -114,7 +114,7 @@ def options_of(schedule: ScheduleAttr) -> str:
 
 NAME = "plan-schedules"
 
-SPARE_REGISTERS = 8
+SPARE_REGISTERS = 16
 """Registers of a thread beyond the estimate that launch bounds leave to a kernel with partial sums."""
 
 SHOWN = 8

@@ -107,7 +107,7 @@ func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4
 // matrix product but a row program. Long sums of f32 are formed in eight parts.
 
 // CHECK-LABEL: func.func @products
-// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [16], thread = [8, 8], warps = 8, stages = 3, group_m = 8, blocks_per_sm = 2, copy = cp_async, promotion_interval = 16, promotion_memory = shared>
+// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [16], thread = [8, 8], warps = 8, stages = 3, group_m = 8, copy = cp_async, promotion_interval = 16, promotion_memory = shared>
 // CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [32], thread = [2, 2], warps = 2, stages = 2, group_m = 4, copy = cp_async>
 // CHECK:         schedule = #tile.schedule<block = [1, 4], chunk = [512], warps = 4>
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
