@@ -59,7 +59,7 @@ def test_a_graph_is_made_at_the_second_call(program, stub_cuda) -> None:  # noqa
 def test_tensor_maps_of_nodes_follow_their_memory(stub_cuda) -> None:
     function = deplodock.compile(
         lambda x, w: F.linear(F.linear(x, w), w),
-        tuple(torch.randn(s, dtype=torch.bfloat16) for s in ((256, 256), (256, 256))),
+        tuple(torch.randn(s, dtype=torch.bfloat16) for s in ((1024, 1024), (1024, 1024))),
         executor="cuda",
     )
     kernels = function.compilation.at("kernel")
@@ -68,7 +68,7 @@ def test_tensor_maps_of_nodes_follow_their_memory(stub_cuda) -> None:
     stub_cuda.execute = False  # every launch is checked, maps among them, and none is run
     kept: list[torch.Tensor] = []
     for _ in range(4):
-        pair = [torch.randn(256, 256, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+        pair = [torch.randn(1024, 1024, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
         kept += [*pair, *cuda.run(pair)]
     assert taken("cuGraphLaunch") == [None] * 3
 

@@ -49,8 +49,6 @@ class OnDevice(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if inside and name in WAITING:
             DEVICE.synchronise(name)
-        if name == "record_stream":
-            return None  # there is one thread, so memory is free when nothing refers to it
         if name in ("cuda", "cpu", "to") and tensors and tensors[0] is args[0]:
             return self._moved(func, name, args, kwargs)
         if inside and len(inside) < len(tensors) and name not in MIXING:
@@ -223,6 +221,8 @@ def patch(put: Callable[[Any, str, Any], object]) -> OnDevice:
     }
     for name, value in values.items():
         put(torch.cuda, name, value)
+    # There is one thread, so memory is free when nothing refers to it. PyTorch 2.11 refuses the stubbed stream.
+    put(torch.Tensor, "record_stream", lambda tensor, stream: None)
     put(torch.version, "cuda", "13.0")
     put(torch, "compile", _bypassed)
     put(torch, "Generator", _Generator)
