@@ -221,11 +221,11 @@ def test_what_a_cluster_cannot_share_is_refused(name: str, target: str, decision
 @pytest.mark.parametrize(
     ("name", "count", "length", "dtype", "target", "cluster", "row"),
     [
-        ("softmax", 1024, 32768, torch.float32, "sm_90a", 1, "registers"),
-        ("softmax", 1024, 50000, torch.float32, "sm_90a", 1, "shared"),
+        ("softmax", 1024, 32768, torch.float32, "sm_90a", 2, "registers"),
+        ("softmax", 1024, 50000, torch.float32, "sm_90a", 4, "shared"),
         ("layer_norm", 64, 65536, torch.bfloat16, "sm_80", 1, "shared"),
-        ("log_softmax", 64, 131072, torch.float32, "sm_90a", 4, "registers"),
-        ("rms_norm", 64, 200000, torch.bfloat16, "sm_120", 8, "shared"),
+        ("log_softmax", 64, 131072, torch.float32, "sm_90a", 8, "registers"),
+        ("rms_norm", 64, 200000, torch.bfloat16, "sm_120", 4, "registers"),
         ("layer_norm", 64, 262144, torch.float32, "sm_120", 8, "registers"),
         ("logsumexp", 64, 131072, torch.float32, "sm_90a", 4, "registers"),
         ("softmax", 64, 131072, torch.float32, "sm_89", 1, "registers"),
