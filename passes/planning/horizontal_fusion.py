@@ -15,6 +15,9 @@ from ..analysis.block_order import first_use
 from .choose import Candidate
 from .cost_model import Prediction
 
+DEEPEST_TMA_CHUNK = 64
+"""Longest chunk of two kernels with TMA in one launch: of longer ones ptxas was seen to serialize the wgmma (C7514)."""
+
 
 def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
     """Pairs of nests that `host-horizontal-fusion` would look at: with sums, reading a common tensor, where the first
@@ -73,6 +76,8 @@ def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
 def _fit(s: Schedule, p: Prediction, t: Schedule, q: Prediction) -> bool:
     """Whether blocks of the two need about the same, as `host-horizontal-fusion` wants it."""
     if s.warps != t.warps or s.atom != t.atom or (s.copy == "tma") != (t.copy == "tma"):
+        return False
+    if s.copy == "tma" and max(*s.chunk, *t.chunk) > DEEPEST_TMA_CHUNK:
         return False
     less, more = sorted((p.shared, q.shared))
     return more <= 2 * less and s.split_k == t.split_k == s.cluster == t.cluster == 1
