@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.context import Context
 from xdsl.dialects.builtin import IndexType, ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue, Use
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
@@ -21,7 +21,7 @@ from ....errors import CompileError, ScheduleError
 from ...analysis.cluster_rows import shared_of_nest, shares_rows
 from ...analysis.nest_schedule import reduction_indices, reductions, schedule_of
 from ...analysis.operand_types import STORED
-from ...rewriting import erase, insert_before, replace
+from ...rewriting import erase, insert_after, insert_before, replace
 from .emitter import Emitter
 from .reductions import Reducer
 from .tile_values import Dim, Tile
@@ -215,6 +215,8 @@ class ConvertLoopToTilePass(ModulePass):
             for scatter in [o for o in func.body.walk() if isinstance(o, tensor.ScatterOp)]:
                 outline(computing(scatter), func, next(n for n in numbers if n not in taken), scatter)
             for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
+                _duplicate_for_shapes(nest)
+            for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
                 outline(nest, func, next(n for n in numbers if n not in taken))
             for reshape in [o for o in func.body.walk() if isinstance(o, loop.ReshapeOp)][::-1]:
                 if reshape.result.type == reshape.source.type:
@@ -229,6 +231,23 @@ def computing(scatter: tensor.ScatterOp) -> loop.NestOp:
     if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
         raise refused(scatter, "values and indices are results of one nest", CompileError)
     return nest
+
+
+def _duplicate_for_shapes(nest: loop.NestOp) -> None:
+    """Copies `nest` for every further shape in which the host has one of its results: a launch gives it one."""
+    for i, result in enumerate(nest.res):
+        uses: dict[Attribute, list[Use]] = {}
+        for use in result.uses:
+            op = use.operation
+            if isinstance(op, loop.ReshapeOp) and op.expands:
+                uses.setdefault(op.result.type, []).append(use)
+            elif not isinstance(op, loop.ReshapeOp | loop.LoadOp):
+                uses.setdefault(result.type, []).append(use)
+        for others in list(uses.values())[1:]:
+            copy = nest.clone()
+            insert_after(nest, copy)
+            for use in others:
+                use.operation.operands[use.index] = copy.res[i]
 
 
 def _type_on_host(result: SSAValue) -> Attribute:

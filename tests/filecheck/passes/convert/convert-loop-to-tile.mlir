@@ -306,3 +306,21 @@ func.func @main(%x: tensor<32x64xf32>) -> (tensor<64xf32>, tensor<32xf32>, tenso
   }
   func.return %columns, %rows, %threads : tensor<64xf32>, tensor<32xf32>, tensor<64xf32>
 }
+
+// -----
+
+// A result that the host has in two shapes: a launch gives it one, so two kernels compute it.
+func.func @main(%x: tensor<6x10xf32>) -> (tensor<6x10xf32>, tensor<2x3x10xf32>) {
+  // CHECK:      %[[A:.*]] = tile.launch @k0(%x) : (tensor<6x10xf32>) -> tensor<2x3x10xf32>
+  // CHECK-NEXT: %[[B:.*]] = tile.launch @k1(%x) : (tensor<6x10xf32>) -> tensor<6x10xf32>
+  // CHECK-NEXT: func.return %[[B]], %[[A]]
+  %a = loop.reshape %x : tensor<6x10xf32> -> tensor<60xf32>
+  %y = loop.nest (%i) in [60] -> tensor<60xf32> attributes {schedule = #tile.schedule<block = [64], warps = 1>} {
+    %0 = loop.load %a[affine_map<(d0) -> (d0)>](%i) : tensor<60xf32>
+    %1 = math.sin %0 : f32
+    loop.yield %1 : f32
+  }
+  %b = loop.reshape %y : tensor<60xf32> -> tensor<6x10xf32>
+  %c = loop.reshape %y : tensor<60xf32> -> tensor<2x3x10xf32>
+  func.return %b, %c : tensor<6x10xf32>, tensor<2x3x10xf32>
+}
