@@ -29,6 +29,9 @@ aten: Any = torch.ops.aten
 
 _WITHOUT_INVERSE = {aten.unfold.default, aten.expand.default, aten.as_strided.default}
 
+_OF_STRIDES = {aten.view.default, aten.view.dtype, aten.view_as_real.default, aten.view_as_complex.default}
+"""Operators whose inverse needs certain strides, which the results of some operators do not have."""
+
 _UNIFORM = {"fill_", "zero_"}
 """Operators that write one value to all elements, so that it does not matter how often an element is written."""
 
@@ -73,8 +76,11 @@ class AddressedViews(TorchDispatchMode):
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.is_write and (view := self._views.get(id(value))) and view.steps:
-                    if not _WITHOUT_INVERSE.isdisjoint(target for target, _ in view.steps):
+                    targets = {target for target, _ in view.steps}
+                    if targets & _WITHOUT_INVERSE:
                         return _changed(func, args, kwargs, view)
+                    if targets & _OF_STRIDES and func is not aten.copy_.default and not _is_in_order(value):
+                        return _through_copy(func, args, kwargs, value, partial(aten.copy_.default, value))
         if func is aten.as_strided.default:
             _traced(args[0])
         result = func(*args, **kwargs)
@@ -120,10 +126,20 @@ def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], view: _V
         raise UnsupportedError(f"{reason}; change the tensor itself, or a copy of the view", operator=str(func))
     if tensor.is_conj() or tensor.is_neg():
         raise UnsupportedError("a change in place of a conjugated view is not supported", operator=str(func))
+    return _through_copy(func, args, kwargs, tensor, lambda copied: aten.copy_.default(base, _written(view, copied)))
+
+
+def _is_in_order(tensor: Tensor) -> bool:
+    """Returns true if any operator gives its result the strides of this tensor. Strides of empty ones vary."""
+    return tensor.is_contiguous() and all(isinstance(n, torch.SymInt) or n for n in tensor.shape)
+
+
+def _through_copy(func: Any, args: Any, kwargs: Any, tensor: Tensor, write: Callable[[Tensor], object]) -> Any:
+    """Calls `func` with a copy of an argument that it changes, and `write` with the copy after the change."""
     with torch._C._AutoDispatchBelowAutograd():
         copied = aten.clone.default(tensor, memory_format=torch.contiguous_format)
         result = func(*(copied if a is tensor else a for a in args), **kwargs)
-        aten.copy_.default(base, _written(view, copied))
+        write(copied)
     return pytree.tree_map_only(Tensor, lambda t: tensor if t is copied else t, result)
 
 
