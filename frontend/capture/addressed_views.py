@@ -156,6 +156,9 @@ def _written(view: _View, elements: Tensor) -> Tensor:
     memory = Memory(base.shape, base.stride())
     memory.check(view.tensor.shape, view.tensor.stride(), offset, written=True)
     offset += int(_traced(base).storage_offset())
+    last = offset + sum((n - 1) * s for n, s in zip(view.tensor.shape, view.tensor.stride(), strict=True))
+    if last >= base.numel():  # PyTorch takes the elements of a tensor for its memory
+        raise UnsupportedError("a change in place through as_strided of a tensor with gaps is not supported")
     return aten.as_strided_scatter.default(base, elements, view.tensor.shape, view.tensor.stride(), offset)
 
 

@@ -46,6 +46,7 @@ KINDS = (
     "int64, transposed: mT of unflatten, scatter_",
     "float32, inside empty: permute of view of half the size, += itself",
     "complex64, inside: view_as_real of unfold with a remainder, fill_",  # equal results in two shapes
+    "int64, inside empty: slice of nothing of index, scatter_",  # an empty index
 )
 """Cases of the kinds of faults that runs of all chains revealed."""
 
@@ -124,6 +125,12 @@ def test_every_chain(request: pytest.FixtureRequest, part: int) -> None:
         except CompileError as error:
             wrong += [] if is_refused(case) else [f"{case}: {error}"]
     assert not wrong, "\n".join(wrong)
+
+
+def test_writes_between_the_elements_of_an_argument_are_refused_in_words() -> None:
+    case = Case("gaps", torch.int64, ("mT", "as_strided of one row"), "copy_")
+    with pytest.raises(UnsupportedError, match="in place through as_strided of a tensor with gaps is not supported"):
+        compiled([case], **ON_REFERENCE)
 
 
 def test_arguments_that_share_memory_are_refused_in_words() -> None:
