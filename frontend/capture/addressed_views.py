@@ -151,7 +151,8 @@ def _written(view: _View, elements: Tensor) -> Tensor:
         flat = _as_type(base.reshape(-1), dtype)
         return _as_type(aten.as_strided_scatter.default(flat, elements, *place), base.dtype).reshape(base.shape)
     if dtype != base.dtype:
-        raise UnsupportedError("a change in place through as_strided of a view of another data type is not supported")
+        reason = "a change in place of a view of another data type, whose elements follow from strides,"
+        raise UnsupportedError(f"{reason} is not supported")
     offset = int(view.tensor.storage_offset() - base.storage_offset())
     memory = Memory(base.shape, base.stride())
     memory.check(view.tensor.shape, view.tensor.stride(), offset, written=True)

@@ -127,6 +127,12 @@ def test_every_chain(request: pytest.FixtureRequest, part: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_changes_of_other_data_types_by_strides_are_refused_in_words() -> None:
+    case = Case("transposed", torch.float32, ("unfold with a remainder", "view of half the size"), "copy_")
+    with pytest.raises(UnsupportedError, match="view of another data type, whose elements follow from strides"):
+        compiled([case], **ON_REFERENCE)
+
+
 def test_writes_between_the_elements_of_an_argument_are_refused_in_words() -> None:
     case = Case("gaps", torch.int64, ("mT", "as_strided of one row"), "copy_")
     with pytest.raises(UnsupportedError, match="in place through as_strided of a tensor with gaps is not supported"):
