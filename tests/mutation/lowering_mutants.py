@@ -19,7 +19,7 @@ dots, emitter, shared, global_access, lower_tile_to_kernel = (
     )
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
-collapsing = Code("passes.loop.collapse_dimensions")
+collapsing = Code("passes.loop.collapsing")
 Emitter = emitter.Emitter
 Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
 kernels = Code("passes.convert.loop_to_tile.conversion")
