@@ -19,7 +19,6 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation
 
 from deplodock.dialects import loop
-from deplodock.dialects.payload import tensor_bytes
 from deplodock.dialects.support.parsing import make_context
 from deplodock.dialects.target import TARGETS
 from deplodock.dialects.tensor import ROOT
@@ -122,13 +121,11 @@ def seconds(module: ModuleOp) -> float:
 
 
 def alternatives(module: ModuleOp) -> Iterator[tuple[str, float]]:
-    """What is kept besides, and the predicted seconds with that: values that take no more memory than arguments and
-    results. More, as of the scores of attention, fusion is to save."""
+    """What is kept besides, and the predicted seconds with that."""
     for function in (f for f in module.body.block.ops if isinstance(f, func.FuncOp)):
         kept = materialized(function)
-        room = sum(tensor_bytes(t) for t in (*function.function_type.inputs, *function.function_type.outputs))
         for value in candidates(function):
-            if value not in kept and isinstance(value.owner, Operation) and tensor_bytes(value.type) <= room:
+            if value not in kept and isinstance(value.owner, Operation):
                 value.owner.attributes[ROOT] = UnitAttr()
                 yield f"{value.owner.name} {value.type}", seconds(module)
                 del value.owner.attributes[ROOT]

@@ -27,9 +27,6 @@ PIECE = 256
 PART = MIN_PART_BYTES // 4
 """The same where no products are, of f32: a second kernel combines the parts."""
 
-CHUNK = 128
-"""Terms of a contraction on tensor cores that a block multiplies at a time."""
-
 GATHERED = 0.5
 """The share of its rate that a product on tensor cores gets if a factor has to be gathered through registers."""
 
@@ -52,10 +49,6 @@ class Contraction:
     narrow: bool
     gathered: bool
     """Whether a factor is read where data say: then it cannot be copied ahead, and no tile of it is contiguous."""
-    computed: bool
-    """Whether threads compute a factor from what they load: then each chunk waits for its loads."""
-    after: bool
-    """Whether a factor is computed from another sum."""
 
 
 class Kernel:
@@ -226,7 +219,7 @@ class Kernel:
 
     def _time(self, blocks: dict[int, int], flight: float) -> float:
         rates = self.target.rates
-        vector = matrix = wide = near = alone = waits = 0.0
+        vector = matrix = wide = near = alone = 0.0
         far = dict[int, tuple[float, int]]()
         executions = cache(partial(self._executions, blocks))
         contracted = {c.reduce: c for c in self.contractions}
@@ -240,7 +233,6 @@ class Kernel:
                         alone += steps * element_bytes(node.type)
                 elif c.narrow:
                     matrix += 2 * steps / (GATHERED if c.gathered else 1.0)
-                    waits += c.computed * self._count(node.variables) / CHUNK * rates.latency
                 else:
                     nested = c.open and not (c.left | c.right) & self.free
                     wide += 2 * steps / (rates.nested if nested else rates.tiled)
@@ -257,19 +249,12 @@ class Kernel:
         compute = vector / rates.vector + special / rates.special  # every unit of the card at work, one after the other
         compute = compute + matrix / rates.mma + wide / rates.fma
 
-        if waits:
-            tiles = prod(-(-self.graph.extents[v] // max(n, 1)) for v, n in blocks.items())
-            after = any(c.after for c in self.contractions)  # another sum, so that blocks cannot share this one
-            waits *= (flight if after else tiles) * max(1.0, flight / (2 * self.target.sms))
-
         def seconds(flight: float) -> float:
             bandwidth = rates.memory if self.contractions else min(rates.memory, flight * rates.block)
             busy = min(1.0, flight / self.target.sms)
             start = rates.launch + rates.ramp
             latency, cache = alone / flight / rates.block, (near + output) / rates.cache
-            work = compute / busy + (
-                waits / flight if self.target.core is None else cache
-            )  # a core waits for its loads
+            work = compute / busy if self.target.core is None else compute / busy + cache  # a core waits for its loads
             return Times(start, memory / bandwidth, cache, work, latency=latency).seconds
 
         whole = seconds(flight)
@@ -312,9 +297,7 @@ def contraction(node: Reduce, opened: int) -> Contraction | None:
         return None
     right = either(f.free for f in others)
     narrow, gathered = any(map(_stored_narrow, parts)), any(map(_is_gathered, parts))
-    computed = any(_is_computed(part, bound) for part in parts)
-    after = any(isinstance(n, Reduce) and not n.free & bound for part in parts for n in reached(part, _operands))
-    return Contraction(node, opened, left.free & ~bound, right & ~bound, narrow, gathered, computed, after)
+    return Contraction(node, opened, left.free & ~bound, right & ~bound, narrow, gathered)
 
 
 def product_nodes(node: Reduce) -> set[Node]:
@@ -322,15 +305,6 @@ def product_nodes(node: Reduce) -> set[Node]:
     sides, which a matrix unit does, and those by factors that are moved out of the sum."""
     found = ((n, _factors(n)) for n in reached(node.body, _factors))
     return {n for n, of in found if of and (n.free == node.body.free or any(not f.free & node.bound for f in of))}
-
-
-def _is_computed(node: Node, bound: int) -> bool:
-    """Returns true if a factor is neither loaded nor made of the results of another contraction, which threads have in
-    registers; `bound` are the variables that the product is summed over."""
-    while isinstance(node, Payload) and node.name == "payload.cast":
-        node = node.operands[0]
-    inner = (n for n in reached(node, _operands) if isinstance(n, Reduce))
-    return isinstance(node, Payload) and not any(n.free & bound for n in inner)
 
 
 def _is_gathered(node: Node) -> bool:
