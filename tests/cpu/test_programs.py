@@ -329,7 +329,7 @@ def test_integers_are_multiplied_where_they_lie() -> None:
 def test_convolutions_read_pixels_where_they_lie() -> None:
     """Weights are copied once, panel by panel, also where steps and padding say which pixels there are."""
     for step in (1, 2):
-        args = _floats(1, 20, 15, 15), _floats(64, 20, 3, 3)
+        args = _floats(1, 20, 97, 97), _floats(64, 20, 3, 3)
         program = deplodock.compile(lambda x, w, step=step: F.conv2d(x, w, padding=1, stride=step), args, target="cpu")
         text = program.compilation.cpp
         kernel = text[text.index("static void k1(") :]

@@ -104,12 +104,12 @@ def test_right_on_tensor_cores_of_other_targets() -> None:
 
 
 def test_the_planner_gives_a_producer_and_two_consumers() -> None:
-    """128 queries and 128 keys at a time, whatever the length; the queries of a tile have one slot."""
-    for length in (1024, 4096):
+    """128 queries at a time, which have one slot, and 128 keys or, of more, 64 in more slots."""
+    for length, keys, slots in ((1024, 128, 2), (4096, 64, 4)):
         module = lowered(_loops(32, 32, length, 128, "causal"), upto="tile")
         rings = [op.result.type for op in module.walk() if isinstance(op, RingOp)]
-        assert [str(r).count("128x128xbf16") for r in rings] == [1, 1, 1]
-        assert [int(re.search(r"ring<(\d+)", str(r))[1]) for r in rings] == [1, 2, 2]  # pyright: ignore
+        assert [str(r).count(f"{n}x128xbf16") for r, n in zip(rings, (128, keys, keys), strict=True)] == [1, 1, 1]
+        assert [int(re.search(r"ring<(\d+)", str(r))[1]) for r in rings] == [1, slots, slots]  # pyright: ignore
 
 
 GATES = [(32, 128, "causal"), (8, 128, "window"), (32, 64, "none"), (32, 256, "causal")]

@@ -230,7 +230,7 @@ def test_attention_reads_what_the_mask_lets_through(function: Callable[..., torc
         found.outputs[0].astype(np.float64), want, atol=2e-2 if dtype == torch.bfloat16 else 2e-6
     )
     read, everything = (sum(r.report.launches[-1].loaded.values()) for r in (found, all_of_it))
-    assert read < (0.7 if function is causal else 0.5) * everything
+    assert read < (0.81 if function is causal else 0.5) * everything
     text, plan = print_cuda(module), make_plan(module)
     outputs, reports = EmulatedProgram(text, plan, compile_many([text])[0]).run(args)
     assert not reports, str(reports[0])

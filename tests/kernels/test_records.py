@@ -236,7 +236,7 @@ def test_positions_that_a_function_has_not(tmp_path: Path) -> None:
 
 def test_decisions_as_text_down_to_cuda() -> None:
     """The words of a schedule as options, `k` for `chunk`, in a pipeline that ends in a kernel."""
-    text = str(product(256, 512, 256, "bf16").get_toplevel_object())
+    text = str(product(1024, 2048, 1024, "bf16").get_toplevel_object())
     module = parse_module(make_context(), text, "any.mlir")
     line = "plan-schedules{block=128,256 chunk=64 warps=8 atom=wgmma stages=3},loop-to-tile"
     run_passes(make_context(), module, parse_passes(line))

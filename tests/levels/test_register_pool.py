@@ -106,8 +106,6 @@ def test_compiled_attention_has_what_its_roles_want(batch: int, length: int, dep
 PRODUCTS = [
     ("sm_80", 512, 4096, 2048),
     ("sm_89", 256, 4096, 2048),
-    ("sm_90a", 256, 2048, 2048),
-    ("sm_90a", 512, 2048, 2048),
     ("sm_120", 512, 2048, 2048),
 ]
 

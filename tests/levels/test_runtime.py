@@ -43,7 +43,8 @@ def five_times(x: torch.Tensor) -> torch.Tensor:
 def product():
     """A product of bf16 matrices through tensor maps, for the kernel level and as text."""
     x, w = (torch.randn(s, dtype=torch.bfloat16) for s in ((256, 256), (128, 256)))
-    compiled = deplodock.compile(F.linear, (x, w), executor="cuda")
+    boxes = "block=64,64 chunk=64 warps=4 atom=wgmma copy=tma stages=2"
+    compiled = deplodock.compile(F.linear, (x, w), executor="cuda", schedule=boxes)
     assert any(launch.maps for launch in launch_plan.make_plan(compiled.compilation.at("kernel")).launches)
     return compiled.compilation.at("kernel"), compiled.ir("cuda")
 

@@ -280,7 +280,8 @@ def with_maps(request):
     """A program whose launches take tensor maps: the compiled function and its standalone text."""
     function, shapes, dtype = WITH_MAPS[request.param]
     args = tuple(torch.randn(s, dtype=dtype) for s in shapes)
-    compiled = deplodock.compile(function, args, target="sm_90a").compilation
+    boxes = "block=64,64 chunk=64 warps=4 atom=wgmma copy=tma stages=2" if request.param == "linear" else None
+    compiled = deplodock.compile(function, args, target="sm_90a", schedule=boxes).compilation
     assert any(x.maps for x in make_plan(compiled.at("kernel")).launches)
     return compiled, emit_standalone(compiled.at("kernel"), compiled.at("tensor"), compiled.cuda)
 

@@ -173,7 +173,7 @@ def test_full_size_layers_compile(name: str, length: int) -> None:
     compiled = compile_model(build_model(config), context=2048, prefill=length, phases=[phase])
     (facts,) = describe(compiled)
     assert facts["tokens"] == length
-    assert max(facts["launches_per_layer"]) <= 8
+    assert max(facts["launches_per_layer"]) <= 9
     cubin = compile_cubin(compiled.compilations[phase].cuda, "sm_90a")
     assert len(cubin.kernels) == facts["kernels"]
     assert not cubin.warnings
