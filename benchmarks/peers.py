@@ -26,6 +26,7 @@ from typing import Any
 import click
 import torch
 from convnets import NETWORKS, network
+from results import geomean
 from torch import nn
 
 import deplodock
@@ -211,13 +212,8 @@ def ratio(row: dict[str, Any], arms: tuple[str, ...]) -> float | None:
     return None if best is None or "ours" not in row else best / row["ours"]
 
 
-def geomean(values: list[float]) -> float:
-    """Returns the geometric mean, or NaN of no values."""
-    return float(torch.tensor(values).log().mean().exp()) if values else float("nan")
-
-
 def installed(arm: str) -> bool:
-    """Whether all packages of an arm are there; says which one is not."""
+    """Returns true if all packages of an arm are installed; tells which one is missing."""
     for package in NEEDS.get(arm, ()):
         try:
             version(package)

@@ -103,8 +103,8 @@ def compile_module(
             at = level_of(program) if level is None else level
             target = choose_target(target, executor)
             compilation = Compilation(program, target, level=at, pipeline_given=pipeline, **options)
-            if errors := tuple(border_violations(program, at)):
-                raise errors[0]
+            if level is not None and (error := next(border_violations(program, at), None)) is not None:
+                raise error
             compilation.at("kernel")  # what is refused is refused here, not at the first call
             compiled = CompiledModule(compilation, make_executor(executor, compilation))
             if args is not None:
@@ -134,12 +134,12 @@ def level_of(module: ModuleOp) -> Level:
     """Returns the highest level at which all operations of a module are legal. Raises BorderError where there is
     none."""
     levels: tuple[Level, ...] = ("torch", "tensor", "loop", "tile", "kernel")
-    legal: list[Level] = [level for level in levels if not any(border_violations(module, level))]
-    if not legal:
+    legal: Level | None = next((level for level in levels if not any(border_violations(module, level))), None)
+    if legal is None:
         dialects = {op.name.split(".")[0] for op in module.walk()}
         mixed = ", ".join(level for level in levels if level in dialects) or "none"
         raise BorderError(
             f"expected the operations of one level, but got those of: {mixed}; pass level=... to see the first that"
             " is not legal there"
         )
-    return legal[0]
+    return legal
