@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.utils.exceptions import VerifyException
 
 from ..backend.interpreter.running import main_function
 from ..backend.launch_plan import make_plan
 from ..dialects.support.parsing import MalformedIRError, make_context, parse_module
-from ..errors import BorderError, DeplodockError, presented
+from ..errors import BorderError, CompileError, DeplodockError, presented
 from ..passes.verify_level import Level, border_violations
 from .capture.arrays import to_torch
 from .compilation import Compilation, one_at_a_time
@@ -99,12 +99,9 @@ def compile_module(
     """
     try:
         with one_at_a_time():
-            program = _read(module)
-            at = level_of(program) if level is None else level
-            target = choose_target(target, executor)
-            compilation = Compilation(program, target, level=at, pipeline_given=pipeline, **options)
-            if level is not None and (error := next(border_violations(program, at), None)) is not None:
-                raise error
+            program = read_program(module)
+            target = target_of(program, target, executor)
+            compilation = compilation_of(program, target, level, pipeline_given=pipeline, **options)
             compilation.at("kernel")  # what is refused is refused here, not at the first call
             compiled = CompiledModule(compilation, make_executor(executor, compilation))
             if args is not None:
@@ -114,13 +111,54 @@ def compile_module(
         raise presented(error) from error.__cause__
 
 
-def _read(module: str | PathLike[str] | ModuleOp) -> ModuleOp:
-    """Returns a module of its own, verified."""
+def target_of(program: ModuleOp, target: str = AUTO, executor: str = "auto") -> str:
+    """Returns the target of a program: `target`, for `auto` the target in the stamp of the text, and without a stamp
+    the target that `executor` runs on this machine."""
+    stamped = program.attributes.get("deplodock.target")
+    if target == AUTO and isinstance(stamped, StringAttr):
+        return stamped.data
+    return choose_target(target, executor)
+
+
+def compilation_of(program: ModuleOp, target: str, level: Level | None = None, **options: Any) -> Compilation:
+    """Returns the compilation of a program that is written as IR, before any pass.
+
+    Args:
+        program: module with a function `@main`.
+        target: name of the target.
+        level: level of the program; left out, the highest level at which all operations are legal.
+        options: arguments of `Compilation`.
+
+    Raises:
+        BorderError: for operations that are not legal at the level.
+    """
+    compilation = Compilation(program, target, level=level or level_of(program), **options)
+    if level is not None and (error := next(border_violations(program, level), None)) is not None:
+        raise error
+    return compilation
+
+
+def read_text(path: str | PathLike[str]) -> str:
+    """Returns the text of a file. Raises CompileError for a file that cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
+        raise CompileError(f"cannot read the file: {reason}", location=str(path)) from None
+
+
+def read_program(module: str | PathLike[str] | ModuleOp) -> ModuleOp:
+    """Returns the verified module of a text, a file or a copy of a module.
+
+    Raises:
+        CompileError: for a file that cannot be read.
+        MalformedIRError: for a text that is no valid IR.
+    """
     if isinstance(module, ModuleOp):
         program = module.clone()
     else:
         name = "<text>" if isinstance(module, str) else str(module)
-        text = module if isinstance(module, str) else Path(module).read_text(encoding="utf-8")
+        text = module if isinstance(module, str) else read_text(module)
         program = parse_module(make_context(), text, name)
     try:
         program.verify()

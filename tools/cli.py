@@ -20,7 +20,7 @@ from ..dialects.support.printing import stamp
 from ..errors import REMEDIES, CompileError, DeplodockError, missing_package, one_line, raised_at
 from ..garbage import RARE
 from ..progress import steps
-from . import model_commands, records_command, terminal, tune
+from . import ir_commands, model_commands, records_command, terminal, tune
 from .modes import Given, given_options, mode_of_file, refuse_ignored
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_program_options("FILE.py|MODEL", "sm_90a")
+@_program_options("FILE.py|MODEL|PROGRAM.mlir", "sm_90a")
 @click.option(
     "--ir",
     type=click.Choice([*LEVELS, "cpp"]),
@@ -154,6 +154,8 @@ def compile(**options: Any) -> None:
         mode = "a MODEL and -o"
     refuse_ignored(context, mode)
     _check(given)
+    if mode == "a program of IR":
+        return ir_commands.compile_ir(context, given)
     _choose_target(given)
     writer = None if given.write_record is None else _recorder(given.write_record)
     facts = _facts(context, given)
@@ -173,7 +175,6 @@ def compile(**options: Any) -> None:
 
 def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
     """The text that `compile` is to print, and what kind of text it is."""
-    from ..backend.cuda.printer import folded
     from . import reports
 
     compilation = program.compilation
@@ -188,18 +189,13 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
     if given.emit:
         text = reports.standalone(program)
         return (_json({"target": given.target, "text": text}) if given.as_json else text), "cuda"
-    places = given.output is not None or not terminal.is_terminal(sys.stdout)
     if given.as_json:
-        return _json(reports.as_json(program, given.ir, places)), ""
-    text = compilation.text(given.ir, places)
-    if given.ir not in ("cuda", "cpp"):
-        return text if places else terminal.fitted(text, terminal.width_of(sys.stdout), signs="+-"), "mlir"
-    whole = places if given.helpers is None else given.helpers
-    return text if whole else folded(text), "cuda"
+        return _json(reports.as_json(program, given.ir, terminal.is_kept(given.output))), ""
+    return reports.level_text(compilation, given.ir, given.output, given.helpers)
 
 
 @cli.command()
-@_program_options("FILE.py|ARTIFACT", "auto")
+@_program_options("FILE.py|ARTIFACT|PROGRAM.mlir", "auto")
 @click.option(
     "--executor", default="auto", show_default=True, help="auto, cuda, cpu, emulator, simulator or reference."
 )
@@ -213,7 +209,7 @@ def run(**options: Any) -> None:
     """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ.
 
     An ARTIFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference, by default on
-    the GPU or else in the emulator.
+    the GPU or else in the emulator. A PROGRAM.mlir, which is IR at any level, is compared with what is written.
     """
     context, given = click.get_current_context(), Given(**options)
     mode = mode_of_file("run", given.file)
@@ -221,6 +217,8 @@ def run(**options: Any) -> None:
     _check(given)
     if mode == "an ARTIFACT":
         return model_commands.run_artifact(given)
+    if mode == "a program of IR":
+        return ir_commands.run_ir(context, given)
     with terminal.progress(quiet=given.verbose > 1):
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor

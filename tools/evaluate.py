@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 from ..errors import CompileError, one_line
 from ..frontend.capture.export import callable_module
 from ..frontend.capture.source_locations import EXPRESSION, innermost_of_error
+from ..frontend.modules import read_text
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,7 @@ def load_file(path: str) -> Program:
 
     `inputs` is a tensor, a tuple or list of arguments, or a dictionary of keyword arguments. Raises CompileError.
     """
-    try:
-        code = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
-        raise CompileError(f"cannot read the file: {reason}", location=path) from None
+    code = read_text(path)
     tree = _parse(code, path)
     with _imports_from(Path(path).resolve().parent):
         if len(tree.body) > 1 and isinstance(tree.body[-1], ast.Expr):

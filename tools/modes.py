@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import model_commands
+from . import ir_commands, model_commands
 
 _COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "insert"}
 _COMPILER |= {"prepack_weights"}
@@ -30,6 +30,7 @@ _NOTED = _COMPILER - {"target"} | {"dynamic", "fallback", "phase", "length", "co
 """The options that are noted in what is printed, where they were given."""
 
 _SOURCE = {"file", "as_json", "debug"}
+_IR = {"target", "pipeline", *ir_commands.OPTIONS}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 _GENERATION = set("model prompt prompt_ids max_new_tokens greedy temperature top_p seed executor debug".split())
 _SEARCH = set("budget trials policy device ray threads kept only explain plot report".split())
@@ -42,10 +43,12 @@ MODES = {
         "--print-pipeline": (_PROGRAM | _WRITING | {"ir", "print_pipeline"}) - {"verbose"},
         "--explain": (_PROGRAM | _WRITING | {"explain"}) - {"schedule"},
         "--emit": _PROGRAM | _WRITING | {"emit"},
+        "a program of IR": _SOURCE | _IR | {"ir", "helpers", "output"},
         "a program": _PROGRAM | _WRITING | {"ir", "helpers", "emit", "explain", "print_pipeline"},
     },
     "run": {
         "an ARTIFACT": _SOURCE | {"seed", "executor", "weights"},
+        "a program of IR": _SOURCE | _IR | {"seed", "executor"},
         "a program": _PROGRAM | {"executor", "bench", "profile", "predict", "plot", "trace"},
     },
     "tune": {
@@ -92,8 +95,12 @@ def _shown(parameter: click.Parameter) -> str:
 def mode_of_file(command: str, file: str | None) -> str:
     """What FILE is to a command: a MODEL, an ARTIFACT or a program. Raises UsageError for what the command cannot use,
     saying what can."""
+    if ir_commands.is_ir(file):
+        if command == "tune":
+            raise click.UsageError(f"expected a FILE.py or a MODEL, but got IR; `deplodock run {file}` runs it")
+        return "a program of IR"
     if model_commands.is_artifact(file):
-        if command == "compile":
+        if command != "run":
             raise click.UsageError(f"{file} is compiled already; `deplodock run {file}` runs it")
         return "an ARTIFACT"
     if model_commands.is_model(file):

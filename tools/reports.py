@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..backend.check_each import factor_roundoff
+from ..backend.cuda.printer import folded
 from ..backend.interpreter.running import main_function
 from ..backend.launch_plan import make_plan
 from ..dialects.loop import NestOp
@@ -35,6 +37,7 @@ from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
 from ..progress import counted, steps
+from . import terminal
 from .evaluate import Program, evaluate, load_file, read_dynamic
 from .tables import si
 
@@ -252,6 +255,22 @@ def _assumed(loaded: Loaded) -> str:
     functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
     symbols = symbols_of([a.type for f in functions for a in f.body.block.args])
     return ", ".join(f"{s} = {typical(s)}" for s in symbols)
+
+
+def level_text(compilation: Compilation, level: str, output: str | None, helpers: bool | None) -> tuple[str, str]:
+    """Returns the text of a level and its kind for `terminal.write`.
+
+    Args:
+        compilation: program whose level is printed.
+        level: name of the level.
+        output: file that the text is for, or None.
+        helpers: whether a text of C++ keeps the helper functions; None keeps them in files and pipes.
+    """
+    places = terminal.is_kept(output)
+    text = compilation.text(level, places)
+    if level not in ("cuda", "cpp"):
+        return text if places else terminal.fitted(text, terminal.width_of(sys.stdout), signs="+-"), "mlir"
+    return text if (places if helpers is None else helpers) else folded(text), "cuda"
 
 
 def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:

@@ -82,6 +82,11 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def is_kept(output: str | None) -> bool:
+    """Returns whether a text goes to a file or a pipe, and no person looks at it."""
+    return output is not None or not is_terminal(sys.stdout)
+
+
 def width_of(stream: TextIO) -> int | None:
     """The columns of the terminal behind `stream`, `COLUMNS` if that is set; None where there is no terminal, and lines
     are as long as they are."""

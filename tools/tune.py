@@ -65,7 +65,7 @@ def tune_options(command: Any) -> Any:
 
 def tune(context: click.Context, given: Given) -> None:
     """What the command does."""
-    mode = mode_of_file("compile", given.file)
+    mode = mode_of_file("tune", given.file)
     refuse_ignored(context, mode)
     with terminal.progress(quiet=given.verbose > 1), steps("loading PyTorch"):
         from ..frontend.tuning import tuned

@@ -1,0 +1,160 @@
+"""Commands about programs that are written as IR: `compile PROGRAM.mlir`, `run PROGRAM.mlir`.
+
+A program enters the pipeline at its level, the highest at which all of its operations are legal. `run` calls it with
+random arguments and compares the results with those of the program as it is written, which the reference computes in
+float64. The simulator takes its place for a program at the kernel level, and a program of ATen operators is compared
+at the tensor level.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+import numpy as np
+from click.core import ParameterSource
+
+from ..progress import steps
+from . import terminal
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from ..backend.interpreter.domains import Array
+    from ..frontend.compilation import Compilation
+    from ..frontend.executors import Executor
+    from .modes import Given
+
+OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "checked")
+"""Options of the commands that are options of `Compilation` by the same name."""
+
+
+def is_ir(file: str | None) -> bool:
+    """Returns whether the name of a file is that of a program of IR."""
+    return file is not None and Path(file).suffix == ".mlir"
+
+
+def compile_ir(context: click.Context, given: Given) -> None:
+    """Prints one level of a program that is written as IR."""
+    from . import reports
+
+    with terminal.progress(), steps("compiling"):
+        compilation = _compilation(context, given, "auto")
+        if given.as_json:
+            level = {"target": compilation.target, "level": given.ir, "text": compilation.text(given.ir, True)}
+            text, kind = json.dumps(level, indent=1) + "\n", ""
+        else:
+            text, kind = reports.level_text(compilation, given.ir, given.output, given.helpers)
+    terminal.write_out(text, kind, given.output)
+
+
+def run_ir(context: click.Context, given: Given) -> None:
+    """Runs a program that is written as IR and compares it with what is written.
+
+    Raises:
+        SystemExit: with the code 1 if a result is wrong.
+    """
+    from . import reports
+
+    with terminal.progress(), steps("running"):
+        compilation = _compilation(context, given, given.executor)
+        outcome = _outcome(compilation, _executor(given.executor, compilation), given.seed)
+    if given.as_json:
+        click.echo(json.dumps(outcome, indent=1, allow_nan=False))
+    else:
+        text = terminal.fitted(reports.outcome_text(outcome) + "\n", terminal.width_of(sys.stdout))
+        terminal.write(text, "outcome", sys.stdout)
+    if outcome["ok"] is False:
+        raise SystemExit(1)
+
+
+def _compilation(context: click.Context, given: Given, executor: str) -> Compilation:
+    """Returns the compilation of the file, for the target of the options or else of its stamp."""
+    from ..frontend.executors import AUTO
+    from ..frontend.modules import compilation_of, read_program, target_of
+
+    program = read_program(Path(str(given.file)))
+    default = context.get_parameter_source("target") == ParameterSource.DEFAULT
+    target = given.target if not default else target_of(program, AUTO, executor)
+    options = {name: getattr(given, name) for name in OPTIONS}
+    return compilation_of(program, target, pipeline_given=given.pipeline, **options)
+
+
+def _executor(name: str, compilation: Compilation) -> Executor:
+    """Returns the executor of a program; `auto` never compares the reference with itself."""
+    from ..dialects.target import on_cores
+    from ..frontend.executors import check_executor, compiler_missing, make_executor
+
+    if name == "auto" and not on_cores(compilation.target) and check_executor(name) is not None:
+        name = "simulator" if compiler_missing() else "emulator"
+    return make_executor(name, compilation)
+
+
+def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
+    """Returns the results of a program beside those of its text, in the form of `reports.outcome_text`."""
+    from ..backend.check_each import factor_roundoff, input_types, make_inputs, reduction_length
+    from ..backend.interpreter.running import main_function
+    from ..backend.launch_plan import make_plan
+    from ..dialects.shapes.binding import sample_sizes
+    from ..frontend.capture.arrays import to_numpy, to_torch
+
+    kernels = compilation.at("kernel")
+    written = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
+    sizes = sample_sizes(main_function(written))
+    inputs = make_inputs(input_types(written), seed, sizes)
+    first, real = (_computed(written, inputs, domain) for domain in ("typed", "real"))
+    actual = [to_numpy(t) for t in executor.run([to_torch(a) for a in inputs])]
+    length, factors = reduction_length(written, sizes), factor_roundoff(kernels)
+    results = [_result(*values, length, factors) for values in zip(actual, first, real, strict=True)]
+    judge = "simulator" if written is kernels else "reference"
+    return {
+        "executor": executor.name,
+        "why": executor.why,
+        "kernels": len(make_plan(kernels).launches),
+        "compared_with": f"the {judge} at the {compilation.level} level, in float64",
+        "results": results,
+        "ok": all(r["ok"] for r in results),
+    }
+
+
+def _computed(module: ModuleOp, inputs: list[Array], domain: Literal["typed", "real"]) -> list[Array]:
+    """Returns the results of a module, computed in its own types or in float64."""
+    from ..backend.check_each import is_kernel_level
+    from ..backend.reference import run
+    from ..backend.simulator import simulate
+
+    if not is_kernel_level(module):
+        return run(module, inputs, domain)
+    results, report = simulate(module, inputs, domain=domain)
+    report.raise_errors()
+    return results
+
+
+def _result(actual: Array, first: Array, real: Array, length: int, factors: float) -> dict[str, Any]:
+    """Returns a result beside the expected one.
+
+    Args:
+        actual: result of the executor.
+        first: result of the program as it is written, in its own types.
+        real: the same with float64 for every float.
+        length: terms of the longest reduction.
+        factors: relative error of the factors of products.
+    """
+    from ..backend.check_each import tolerance, within
+
+    row = {"type": f"{first.dtype}{list(first.shape)}", "error": None, "tolerance": 0.0, "ok": False, "reason": ""}
+    if actual.dtype != first.dtype or actual.shape != first.shape:
+        return {**row, "reason": f"is {actual.dtype}{list(actual.shape)}"}
+    if real.dtype != np.float64:
+        wrong = int((actual != first).sum())
+        reason = f"{wrong} elements differ" if wrong else ""
+        return {**row, "error": wrong / max(first.size, 1), "ok": not wrong, "reason": reason}
+    ok = bool(np.all(within(actual, first, real, length, factors)))
+    finite = np.isfinite(real) & np.isfinite(actual.astype(np.float64))
+    scale = float(np.max(np.abs(real), where=finite, initial=0.0)) or 1.0
+    error = float(np.max(np.abs(actual - real), where=finite, initial=0.0))
+    allowed = tolerance(first.astype(np.float64), real, first.dtype, length, factors)
+    return {**row, "error": error / scale, "tolerance": allowed / scale, "ok": ok}
