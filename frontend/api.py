@@ -233,6 +233,7 @@ def compile(
     schedule: str | None = None,
     pipeline: str | None = None,
     insert: str | Sequence[str] = (),
+    strategy: str = "model",
     checked: bool = False,
     cuda_graphs: bool = False,
     prepack_weights: bool = False,
@@ -255,7 +256,8 @@ def compile(
     every kernel that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to
     run in place of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch
     level and has a `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). `insert` adds
-    passes to the default ones, each text a pass and its place (`"my-pass:after=convert-torch-to-tensor"`). A `checked`
+    passes to the default ones, each text a pass and its place (`"my-pass:after=convert-torch-to-tensor"`). The
+    `strategy` `simple` fuses and schedules by short rules without a model: the kernels are right, and slow. A `checked`
     program stops at an index that PyTorch would not take, with an ExecutionError that names operator, place, legal
     range and index; without it, such an index reads zero and writes nothing. With `cuda_graphs` a GPU runs the launches
     of a call as one CUDA graph, from the second call with the same shapes on (`CudaProgram`): less work for the host,
@@ -269,7 +271,7 @@ def compile(
     how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
     how |= {"cuda_graphs": cuda_graphs, "prepack_weights": prepack_weights}
     how |= {"insert": (insert,) if isinstance(insert, str) else tuple(insert)}
-    how |= {"f32_matmul_precision": f32_matmul_precision}
+    how |= {"f32_matmul_precision": f32_matmul_precision, "strategy": strategy}
     program = module_or_function, example_args, example_kwargs, fallback, dynamic_shapes
     try:
         with one_at_a_time():

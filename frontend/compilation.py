@@ -35,7 +35,7 @@ from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.record_file import consulted
 from ..passes.records import read_record
 from ..passes.remarks import Remark, collect_remarks
-from ..passes.searched import with_options
+from ..passes.searched import Options, with_options
 from ..passes.verify_level import VerifyLevelPass
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
@@ -49,6 +49,16 @@ PIPELINE_TO = {
     "kernel": "tile-to-kernel",
 }
 """The named pipeline that leads to each level from the one above."""
+
+STRATEGIES: dict[str, Options] = {
+    "model": (),
+    "simple": (
+        ("tensor-plan-fusion", "strategy", "greedy"),
+        ("plan-unfolding", "strategy", "none"),
+        ("plan-schedules", "strategy", "simple"),
+    ),
+}
+"""Strategy of a compilation -> options of passes: the cost model decides, or rules that need no model."""
 
 Steps = Mapping[str, tuple[ModulePass, ...]]
 """Level -> the passes that lead to it from the one above."""
@@ -74,8 +84,9 @@ class Compilation:
     on at every pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of
     the module that are left to PyTorch. `record` is a file of plans, by default that of the user, if there is one, and
     `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`; `schedule`, `pipeline_given` and
-    `insert` as for `make_steps`. `multiprocessors` is their number where it is not that of the card which the target
-    stands for; left out, it is that of the device, if there is one and the target is what runs on it. A `checked`
+    `insert` as for `make_steps`, `strategy` a key of `STRATEGIES`. `multiprocessors` is their number where it is not
+    that of the card which the target stands for; left out, it is that of the device, if there is one and the target is
+    what runs on it. A `checked`
     program stops at an index that PyTorch would not take. `calls` knows the calls of the user that operators come from,
     for errors. `seconds` has the time every pass took, in the order they ran.
     """
@@ -91,6 +102,7 @@ class Compilation:
     schedule: str | None = None
     pipeline_given: str | None = None
     insert: Sequence[str] = ()
+    strategy: str = "model"
     multiprocessors: int | None = None
     checked: bool = False
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
@@ -107,7 +119,8 @@ class Compilation:
             self.multiprocessors = device_multiprocessors(self.target)
         names = ("target", "multiprocessors", "record", "f32_matmul_precision")
         options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
-        self._steps = make_steps(options, self.schedule, self.pipeline_given, self.insert, self.level)
+        steps = make_steps(options, self.schedule, self.pipeline_given, self.insert, self.level)
+        self._steps = with_strategy(steps, self.strategy)
         self.ctx = make_context()
         self._levels[self.level] = self.module
 
@@ -276,6 +289,17 @@ def make_steps(
         return _divided(parse_passes(pipeline, given), below)
     steps = {level: parse_passes(PIPELINE_TO[level], given, insert) for level in below}
     return {**steps, "tile": (*first, *steps["tile"])} if "tile" in below else steps
+
+
+def with_strategy(steps: Steps, strategy: str) -> Steps:
+    """Returns the steps with the options of a strategy. Raises CompileError for a strategy that does not exist."""
+    if strategy not in STRATEGIES:
+        raise CompileError(f"expected {' or '.join(STRATEGIES)}, but got {strategy!r}", argument="strategy")
+    options = STRATEGIES[strategy]
+    if not options:
+        return steps
+    names = {level: {p.name for p in passes} for level, passes in steps.items()}
+    return {level: with_options(ps, [o for o in options if o[0] in names[level]]) for level, ps in steps.items()}
 
 
 def _options(name: str, text: str) -> Mapping[str, ParameterListType]:

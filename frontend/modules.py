@@ -87,7 +87,7 @@ def compile_module(
             the program are legal.
         pipeline: the passes to run in place of the default ones, as for `compile`, from the level of the program on.
         options: further arguments of `compile` that are about compiling: `schedule`, `insert`, `record`,
-            `f32_matmul_precision`, `checked`.
+            `strategy`, `f32_matmul_precision`, `checked`.
 
     Returns:
         the program as a function of tensors.

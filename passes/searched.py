@@ -14,7 +14,7 @@ every pass `unroll` below `plan-schedules` whose option was left at its default.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from xdsl.passes import ModulePass
@@ -32,7 +32,7 @@ def searched(default: T, *others: T) -> T:
     return dataclasses.field(default=default, metadata={_KEY: (default, *others)})
 
 
-Options = tuple[tuple[str, str, str], ...]
+Options = Sequence[tuple[str, str, str]]
 """(pass, option, value as text) of options that are not at their default."""
 
 

@@ -83,6 +83,13 @@ def _program_options(
                 metavar="PASS:after=NAME",
                 help="Add a pass, a plugin's say, to the default ones, after (or before=) the pass NAME.",
             ),
+            click.option(
+                "--strategy",
+                type=click.Choice(["model", "simple"]),
+                default="model",
+                show_default=True,
+                help="simple: fuse and schedule by short rules in place of the model's search.",
+            ),
             click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
             model_commands.PREPACK_WEIGHTS,
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..frontend.executors import Executor
     from .modes import Given
 
-OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "checked")
+OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "strategy", "checked")
 """Options of the commands that are options of `Compilation` by the same name."""
 
 

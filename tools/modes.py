@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from . import ir_commands, model_commands
 
-_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "insert"}
+_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "insert", "strategy"}
 _COMPILER |= {"prepack_weights"}
 """The options of `compile_captured`."""
 

@@ -31,6 +31,7 @@ from .cost_model import Model, Prediction
 from .horizontal_fusion import fusible_pairs, together
 from .legality import limit_scratch
 from .nest_info import NestInfo
+from .simple import simple_schedule
 from .staging import operand_loads
 
 T = TypeVar("T")
@@ -149,7 +150,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     attention) for tensor cores.
     Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels than is left of that
     gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more is refused, options
-    and schedules in the text are not. `limit_memory=false` lifts this.
+    and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple` takes one schedule by a
+    rule in place of the model's (`planning/simple.py`).
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -176,6 +178,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     exact: bool = False
     again: bool = False
     limit_memory: bool = True
+    strategy: Literal["model", "simple"] = "model"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target, self.multiprocessors)
@@ -191,10 +194,15 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             if self.nest is not None:
                 return
         free = [nest for nest in nests if "schedule" not in nest.attributes]
-        memory = HostMemory(op, target) if self.limit_memory and not self.again else None
+        if self.again and not free:
+            return
+        simple = self.strategy == "simple"
+        memory = HostMemory(op, target) if self.limit_memory and not self.again and not simple else None
         chosen = self._recorded(ctx, free, target, memory)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         equal = EqualNests()
+        if simple:
+            chosen = {nest: simple_schedule(nest, target.core is not None) for nest in free} | chosen
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
                 if nest not in chosen:

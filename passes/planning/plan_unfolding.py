@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
@@ -51,17 +52,18 @@ class PlanUnfoldingPass(ModulePass):
     **Pipeline position**: on final nests, before `loop-collapse-dimensions`, which works on the copy and on the nest.
     Only for the cores of a CPU: on a GPU blocks copy windows to shared memory.
 
-    **Options**: `target`, `multiprocessors`: as of `plan-schedules`.
+    **Options**: `target`, `multiprocessors`: as of `plan-schedules`. `strategy=none` marks nothing.
     """
 
     name = "plan-unfolding"
 
     target: str = "sm_90a"
     multiprocessors: int | None = None
+    strategy: Literal["model", "none"] = "model"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target, self.multiprocessors)
-        if target.core is None:
+        if target.core is None or self.strategy == "none":
             return
         memory = HostMemory(op, target)
         for nest in [o for o in op.walk() if isinstance(o, loop.NestOp) and "schedule" not in o.attributes]:

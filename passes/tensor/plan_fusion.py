@@ -32,6 +32,7 @@ from .fusion.contractions import contracts_once
 from .fusion.cost import Kernel, fused_for
 from .fusion.elementwise import ElementwiseCosts
 from .fusion.graph import Graph, Index, Load, TooLarge, VariableKey, either
+from .fusion.greedy import greedy
 from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
 from .fusion.kernel_keys import KernelKeys
 
@@ -42,7 +43,8 @@ class PlanFusionPass(ModulePass):
 
     What: the plan is the set of kept values, written as an attribute, so it can be read, edited and taken back. The
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
-    (bytes moved, operations including repeated ones, launches), among the legal ones; `none` keeps every value but
+    (bytes moved, operations including repeated ones, launches), among the legal ones; `greedy` decides in one walk, by
+    rules without a model (`fusion/greedy.py`); `none` keeps every value but
     views and constants; `all` keeps only what has to be (results, what the host works on, sums that are compared with
     themselves); `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in
     place of a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more
@@ -64,7 +66,7 @@ class PlanFusionPass(ModulePass):
 
     name = "tensor-plan-fusion"
 
-    strategy: Literal["best", "none", "all", "keep"] = "best"
+    strategy: Literal["best", "greedy", "none", "all", "keep"] = "best"
     record: str | None = None
     target: str | None = None
     roots: tuple[int | str, ...] = ()
@@ -108,6 +110,8 @@ class PlanFusionPass(ModulePass):
             search = Search(ctx, function, fused_for(self.target))
             limit = limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
             mark(function, search.run() if limit is None else search.within(limit))
+        elif self.strategy == "greedy":
+            mark(function, greedy(function, candidates(function), kept_values(function)))
         else:
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
 

@@ -1,7 +1,8 @@
 """Modules as people write them are right, or refused by name (`programs/people`).
 
 `--people all` runs every program on the reference and as printed CUDA on the CPU; otherwise all run on the reference,
-and every eighth one as CUDA.
+and every eighth one as CUDA. With the simple strategies `--people all` runs every program as CUDA and as C++, and
+otherwise a few.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from programs.people import PROGRAMS
 from torch.utils import _pytree as pytree
 
 import deplodock
+from deplodock.dialects.loop import NestOp
+from deplodock.dialects.target import get_target
 from deplodock.frontend.executors import make_executor
+from deplodock.passes.planning.plan_schedules import check_schedule
 
 REFUSED: dict[str, str] = {}
 """Program -> what the refusal has to name. A program that starts to work has to leave this list."""
 
-EVERY = 8
+EVERY, EVERY_SIMPLE = 8, 24
 
 
 def compare(actual: Any, expected: Any) -> None:
@@ -56,6 +60,24 @@ def test_program(name: str, request: pytest.FixtureRequest) -> None:
             eager = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
             for _ in range(2):
                 compare(ours(*args), eager(*args))
+
+
+@pytest.mark.parametrize(("target", "executor"), [("sm_90a", "emulator"), ("cpu", "cpu")])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_simple_strategies(name: str, target: str, executor: str, request: pytest.FixtureRequest) -> None:
+    """The simple strategies give schedules that are legal, and kernels that are right."""
+    number = [*PROGRAMS].index(name)
+    if request.config.getoption("--people") != "all" and number % EVERY_SIMPLE:
+        pytest.skip("--people all runs it")
+    torch.manual_seed(0)
+    function, args = PROGRAMS[name]()
+    with torch.no_grad():
+        ours = deplodock.compile(function, args, target=target, executor=executor, strategy="simple", record="none")
+        nests = [op for op in ours.compilation.scheduled().walk() if isinstance(op, NestOp)]
+        for nest in nests:
+            check_schedule(nest, get_target(target))
+        assert nests
+        compare(ours(*args), function(*args))
 
 
 def test_size_of_the_corpus() -> None:

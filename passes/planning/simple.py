@@ -1,0 +1,105 @@
+"""One schedule for a nest, by a rule: legal for every nest and every target, and fast for none.
+
+The rule looks at the nest alone. It needs no model and no number of the machine, so it serves targets without measured
+rates and whoever reads the compiler for the first time; `plan-schedules{strategy=simple}` applies it.
+
+| nest | tile of a block | threads |
+|---|---|---|
+| scan | up to 1,024 elements along the scanned index, in a loop | 1 warp |
+| products alone | 64 rows by 64 columns, 16 terms a chunk | 4 x 4 results a thread |
+| other reductions | 1 row, up to 1,024 terms a chunk, the other indices of the result in a loop | 4 warps |
+| elementwise | up to 1,024 elements, the last index first | 4 warps |
+
+On the cores of a CPU a block is one thread, so there is one warp of one lane; the tiles are the same.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from ...dialects.layouts.linear import LANES
+from ...dialects.loop import NestOp
+from ...dialects.tile.schedule import Schedule, ScheduleAttr
+from .matmul import Matmul, find_matmuls
+from .nest_info import NestInfo, TileExtents, pow2_at_least
+
+ELEMENTS = 1024
+"""Elements of a tile, unless a block computes products: 8 for each thread of 4 warps."""
+
+SIDE, DEPTH = 64, 16
+"""Rows and columns of a tile of products, and terms of a chunk: 8 KiB of operands in f32."""
+
+REGISTER_TILES = (4, 4), (2, 2), (1, 1)
+"""Results of a thread, [rows, columns]: the first that leaves work for a whole warp."""
+
+
+def simple_schedule(nest: NestOp, on_core: bool) -> ScheduleAttr:
+    """Returns the schedule of a nest by the table of this module.
+
+    Args:
+        nest: nest with final indices, accesses and reductions.
+        on_core: whether a block is one thread of a CPU.
+    """
+    info = NestInfo(nest)
+    products = find_matmuls(info)
+    if info.scanned is not None:
+        plan = _scan(info, info.scanned)
+    elif products and len(products) == len(info.reductions) and _share_tile(info, products):
+        plan = _products(info, products)
+    elif info.reductions:
+        plan = _reductions(info)
+    else:
+        plan = _elementwise(info)
+    decisions = vars(plan) | ({"warps": 1, "lanes": 1, "thread": ()} if on_core else {})
+    return ScheduleAttr.get(**decisions)
+
+
+def _scan(info: NestInfo, index: SSAValue) -> Schedule:
+    """One block walks along the scanned index of one row."""
+    sizes = TileExtents(info)
+    sizes.pad(index, min(ELEMENTS, pow2_at_least(info.extents[index])))
+    return sizes.plan(1, serial=_walked(sizes, [index]))
+
+
+def _share_tile(info: NestInfo, products: list[Matmul]) -> bool:
+    """Returns whether all products are results over the same rows and columns, and none is an operand of another."""
+    tiles = {(p.row, p.column) for p in products}
+    return len(tiles) == 1 and all(i in info.free for i in (products[0].row, products[0].column))
+
+
+def _products(info: NestInfo, products: list[Matmul]) -> Schedule:
+    """A square tile of the results, whose threads have square tiles of it."""
+    sizes, first = TileExtents(info), products[0]
+    for index in (first.row, first.column):
+        sizes.set(index, SIDE)
+    sizes.chunk_reductions(DEPTH * sizes.elements(info.free))
+    rows, columns = sizes.tile[first.row], sizes.tile[first.column]
+    for height, width in REGISTER_TILES:
+        threads = rows // height * (columns // width) if height <= rows and width <= columns else 0
+        if threads >= LANES:
+            return sizes.plan(threads // LANES, thread=(height, width))
+    return sizes.plan(1, thread=(1, 1))
+
+
+def _reductions(info: NestInfo) -> Schedule:
+    """A row with all of its terms, chunk by chunk, and the results that need them."""
+    sizes = TileExtents(info)
+    rest = [i for i in reversed(info.free) if i not in info.reduced]
+    sizes.fill([i for i in info.free if i in info.reduced], 1)
+    sizes.fill(rest, ELEMENTS)
+    sizes.chunk_reductions(ELEMENTS)
+    return sizes.plan(4, serial=_walked(sizes, rest))
+
+
+def _elementwise(info: NestInfo) -> Schedule:
+    """Neighbouring elements of the result."""
+    sizes = TileExtents(info)
+    sizes.fill(reversed(info.free), ELEMENTS)
+    return sizes.plan(4)
+
+
+def _walked(sizes: TileExtents, indices: list[SSAValue]) -> tuple[int, ...]:
+    """Returns the positions of the indices that have several tiles, or may have at run time."""
+    info = sizes.info
+    several = [i for i in indices if sizes.tile[i] < info.extents[i] or info.may_be_longer([i])]
+    return tuple(sorted(info.free.index(i) for i in several))
