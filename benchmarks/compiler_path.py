@@ -1,17 +1,20 @@
-"""How much of the compiler a program needs: lines and files of the functions that its compilation enters.
+"""Prints the part of the compiler that a program enters: functions, lines and files, with the share of each level.
 
-    python benchmarks/compiler_path.py [--files]
+    python benchmarks/compiler_path.py [--files] [--functions] [PROGRAM ...]
 
-The program is `torch.nn.RMSNorm(2048)`, compiled to CUDA. A function counts with all its lines, from its decorators to
-its end, functions inside of it included; what runs while modules are imported does not count.
+A program is one of `PROGRAMS`, compiled to CUDA for sm_90a in a process of its own. A function counts with all its
+lines, from its decorators to its end, nested functions included. Code that runs at import does not count.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from pkgutil import walk_packages
 from types import CodeType, FrameType
@@ -24,52 +27,97 @@ import deplodock
 
 ROOT = Path(deplodock.__file__).parent
 
+Program = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
-def entered(run: Callable[[], object]) -> set[CodeType]:
-    """The functions of the library that `run` enters."""
-    codes: set[CodeType] = set()
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "add": lambda: (lambda x, y: x + y, (torch.randn(64, 64), torch.randn(64, 64))),
+    "relu": lambda: (
+        lambda x, w, b: torch.relu(torch.matmul(x + b, w)),
+        (torch.randn(64, 64), torch.randn(64, 64), torch.randn(64)),
+    ),
+    "norm": lambda: (torch.nn.RMSNorm(2048), (torch.randn(1, 32, 2048),)),
+}
+"""Name -> the function and its arguments: `x + y`, `relu(matmul(x + b, w))` and RMSNorm."""
+
+LEVELS = {
+    "capture": r"frontend/(capture/|memory\.py)",
+    "driver": r"frontend/|passes/\w+\.py|\w+\.py",
+    "torch": r"passes/(torch|convert/torch_to_tensor)/|dialects/torch/",
+    "tensor": r"passes/(tensor/|convert/tensor_to_loop)|dialects/tensor/",
+    "loop": r"(passes|dialects)/loop/",
+    "planning": r"passes/planning/",
+    "tile": r"passes/(tile|convert/loop_to_tile)/|dialects/(tile|layouts)/",
+    "kernel": r"passes/(kernel|host|convert/tile_to_kernel)/|dialects/kernel/",
+    "analysis": r"passes/analysis/|dialects/shapes/",
+    "printer": r"backend/cuda/",
+    "common": "",
+}
+"""Level -> a regular expression for its files. A file belongs to the first level that matches."""
+
+
+def entered(run: Callable[[], object]) -> list[CodeType]:
+    """Returns the functions of the library that `run` enters, in the order of their first call."""
+    codes: dict[CodeType, None] = {}
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            codes.add(frame.f_code)
+            codes.setdefault(frame.f_code)
 
     sys.setprofile(note)
     try:
         run()
     finally:
         sys.setprofile(None)
-    return {c for c in codes if c.co_filename.startswith(f"{ROOT}/") and c.co_filename != __file__}
+    inside = (c for c in codes if c.co_filename.startswith(f"{ROOT}/") and c.co_filename != __file__)
+    return [c for c in inside if c.co_name == "<lambda>" or not c.co_name.startswith("<")]
 
 
-def lines_of(codes: set[CodeType]) -> dict[str, set[int]]:
-    """File -> the lines of the functions."""
+def lines_of(codes: list[CodeType]) -> dict[str, set[int]]:
+    """Returns the lines of the functions by file."""
     starts: dict[str, set[int]] = {}
     for code in codes:
         starts.setdefault(code.co_filename, set()).add(code.co_firstlineno)
-    found: dict[str, set[int]] = {}
+    lines: dict[str, set[int]] = {}
     for file, first in starts.items():
         for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.Lambda):
                 start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
                 if start in first:
-                    lines = range(start, (node.end_lineno or start) + 1)
-                    found.setdefault(file, set()).update(lines)
-    return found
+                    numbers = range(start, (node.end_lineno or start) + 1)
+                    lines.setdefault(str(Path(file).relative_to(ROOT)), set()).update(numbers)
+    return lines
 
 
-@click.command()
-@click.option("--files", is_flag=True, help="Also list the files, the longest first.")
-def main(files: bool) -> None:
-    """Compile RMSNorm to CUDA and count."""
+def measure(name: str) -> tuple[dict[str, int], list[str]]:
+    """Compiles a program. Returns the number of lines by file, and the functions as `file:line name` in order."""
     for module in walk_packages(deplodock.__path__, "deplodock."):
         if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes"):
             import_module(module.name)
-    norm, x = torch.nn.RMSNorm(2048), torch.randn(1, 32, 2048)
-    lines = lines_of(entered(lambda: deplodock.compile(norm, (x,), target="sm_90a").ir("cuda")))
-    if files:
-        for file in sorted(lines, key=lambda f: -len(lines[f])):
-            click.echo(f"{len(lines[file]):5}  {Path(file).relative_to(ROOT)}")
-    click.echo(f"{sum(map(len, lines.values()))} lines of functions in {len(lines)} files")
+    function, args = PROGRAMS[name]()
+    codes = entered(lambda: deplodock.compile(function, args, target="sm_90a", record="none").ir("cuda"))
+    places = [f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname}" for c in codes]
+    return {file: len(numbers) for file, numbers in lines_of(codes).items()}, places
+
+
+@click.command()
+@click.argument("programs", nargs=-1, type=click.Choice([*PROGRAMS]))
+@click.option("--files", is_flag=True, help="Also list the files, the longest first.")
+@click.option("--functions", is_flag=True, help="Also list the functions in the order of their first call.")
+def main(programs: tuple[str, ...], files: bool, functions: bool) -> None:
+    """Compile PROGRAMS (default: all) to CUDA and count."""
+    names = programs or tuple(PROGRAMS)
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for name, (lines, places) in zip(names, pool.imap(measure, names)):
+            levels = Counter[str]()
+            for file, count in lines.items():
+                levels[next(level for level, pattern in LEVELS.items() if re.match(pattern, file))] += count
+            total = levels.total()
+            click.echo(f"{name}: {total} lines of {len(places)} functions in {len(lines)} files")
+            click.echo("".join(f"{count:7} {count / total:4.0%}  {level}\n" for level, count in levels.most_common()))
+            if files:
+                click.echo("".join(f"{lines[file]:7}  {file}\n" for file in sorted(lines, key=lambda f: -lines[f])))
+            if functions:
+                click.echo("".join(f"{place}\n" for place in places))
 
 
 if __name__ == "__main__":
