@@ -4,7 +4,7 @@ and one from a record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -379,9 +379,12 @@ def presplit_bytes(info: NestInfo) -> int:
     return sum(PARTS * aligned(tensor_bytes(source.type) // 2) for source in sources)
 
 
-def limit_scratch(info: NestInfo, schedule: ScheduleAttr, memory: HostMemory) -> bool:
-    """Whether a nest takes more by `schedule` than there is room for: then it gets a limit."""
-    (points,), room = points_of([plan_of(schedule)]), memory.room(info.nest)
+def limit_scratch(info: NestInfo, schedule: ScheduleAttr, memory: Callable[[], HostMemory]) -> bool:
+    """Returns true if `schedule` takes more scratch memory than there is room for. The nest then gets a limit."""
+    chosen = schedule.data
+    if chosen.split_k == 1 and not chosen.pack and chosen.f32_matmul_precision != STORED:
+        return False
+    (points,), room = points_of([plan_of(schedule)]), memory().room(info.nest)
     if room is None or scratch_bytes(info, points)[0] <= room:
         return False
     set_limit(info.nest, SCRATCH_LIMIT, room)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, cast
 
 from xdsl.context import Context
@@ -196,8 +197,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         free = [nest for nest in nests if "schedule" not in nest.attributes]
         if self.again and not free:
             return
-        simple = self.strategy == "simple"
-        memory = HostMemory(op, target) if self.limit_memory and not self.again and not simple else None
+        limited = self.limit_memory and not self.again and self.strategy != "simple"
+        memory = cache(lambda: HostMemory(op, target)) if limited else None
         chosen = self._recorded(ctx, free, target, memory)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         equal = EqualNests()
@@ -225,7 +226,9 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         if refused and len(refused) == len(chosen):
             raise refused[0]  # what fits nowhere is a mistake
 
-    def _rank(self, nest: loop.NestOp, target: Target, memory: HostMemory | None, equal: EqualNests) -> list[Candidate]:
+    def _rank(
+        self, nest: loop.NestOp, target: Target, memory: Callable[[], HostMemory] | None, equal: EqualNests
+    ) -> list[Candidate]:
         """The candidates for `nest`; where the fastest takes too much memory, those that don't come first. They are
         those of the first nest that is equal."""
         info = NestInfo(nest)
@@ -239,7 +242,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         return candidates
 
     def _recorded(
-        self, ctx: Context, nests: list[loop.NestOp], target: Target, memory: HostMemory | None
+        self, ctx: Context, nests: list[loop.NestOp], target: Target, memory: Callable[[], HostMemory] | None
     ) -> dict[loop.NestOp, ScheduleAttr]:
         """The schedules of `nests` that are in the record. One that does not fit its nest is left to the planner, and a
         remark says why."""
