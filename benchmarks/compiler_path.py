@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -106,8 +107,8 @@ def measure(name: str) -> tuple[dict[str, int], list[str]]:
 def main(programs: tuple[str, ...], files: bool, functions: bool) -> None:
     """Compile PROGRAMS (default: all) to CUDA and count."""
     names = programs or tuple(PROGRAMS)
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for name, (lines, places) in zip(names, pool.imap(measure, names)):
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        for name, (lines, places) in zip(names, pool.map(measure, names)):
             levels = Counter[str]()
             for file, count in lines.items():
                 levels[next(level for level, pattern in LEVELS.items() if re.match(pattern, file))] += count

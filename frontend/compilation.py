@@ -88,7 +88,7 @@ class Compilation:
     that of the card which the target stands for; left out, it is that of the device, if there is one and the target is
     what runs on it. A `checked`
     program stops at an index that PyTorch would not take. `calls` knows the calls of the user that operators come from,
-    for errors. `seconds` has the time every pass took, in the order they ran.
+    for errors. `seconds` has the time every pass took, in the order they ran; `skipped` has the others with the reason.
     """
 
     module: ModuleOp
@@ -107,8 +107,9 @@ class Compilation:
     checked: bool = False
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
     level: str = "torch"
-    remarks: list[Remark] = field(default_factory=list[Remark])
+    _remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    skipped: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -136,7 +137,7 @@ class Compilation:
     def of(self, module: ModuleOp) -> Compilation:
         """The same of another module at the same level."""
         record = self.record or NONE
-        fresh: dict[str, Any] = {"remarks": [], "seconds": [], "_levels": {}, "_texts": {}}
+        fresh: dict[str, Any] = {"_remarks": [], "seconds": [], "skipped": [], "_levels": {}, "_texts": {}}
         return replace(self, module=module, record=record, cubin=None, **fresh)
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
@@ -158,8 +159,6 @@ class Compilation:
                 self._take_options(module, self.record)
             self._run(module, self._step(level))
             self._levels[level] = module
-            if level == "kernel":
-                self._tell_of_memory(module)
         return self._levels[level]
 
     @property
@@ -169,11 +168,12 @@ class Compilation:
             return None
         return HostMemory(self.at("loop"), get_target(self.target, self.multiprocessors)).limit
 
-    def _tell_of_memory(self, module: ModuleOp) -> None:
-        """Say where the kernel level takes more than it may."""
-        most = self.most_bytes
-        if most is not None and (why := beyond(make_plan(module), most)):
-            self.remarks.append(Remark("memory", "func.func", f"@main takes {why}", None))
+    @property
+    def remarks(self) -> list[Remark]:
+        """The remarks of the passes that ran, and one if the kernel level takes more memory than it may."""
+        most = self.most_bytes if "kernel" in self._levels else None
+        why = "" if most is None else beyond(make_plan(self._levels["kernel"]), most)
+        return [*self._remarks, *([Remark("memory", "func.func", f"@main takes {why}", None)] if why else [])]
 
     def _take_options(self, module: ModuleOp, record: str) -> None:
         """Give the passes the options that the record has for the nests of `module`, if it has the same for all: a pass
@@ -185,7 +185,7 @@ class Compilation:
         found = [known.options_for(nest, target) for nest in nests]
         if any(options != found[0] for options in found):
             why = f"the options of passes in {record} are not those of all nests, and are left out"
-            self.remarks.append(Remark("plan-schedules", nests[0].name, why, None))
+            self._remarks.append(Remark("plan-schedules", nests[0].name, why, None))
         elif found and found[0]:
             tile, kernel = self._step("tile"), self._step("kernel")
             both = with_options([*tile, *kernel], found[0])
@@ -215,7 +215,8 @@ class Compilation:
             raise InternalError(f"internal error in pass {name!r}: {what}") from error
         finally:
             self.seconds += clock.seconds
-        self.remarks += remarks
+            self.skipped += clock.reasons
+        self._remarks += remarks
 
     @property
     def cuda(self) -> str:
@@ -382,6 +383,7 @@ class _Clock(Observer):
 
     def __init__(self) -> None:
         self.seconds: list[tuple[str, float]] = []
+        self.reasons: list[tuple[str, str]] = []
         self.current = ""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
@@ -390,6 +392,9 @@ class _Clock(Observer):
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.seconds.append((module_pass.name, time.perf_counter() - self._start))
+
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
+        self.reasons.append((module_pass.name, why))
 
 
 def _position(level: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Generic, TypeVar
 
 from xdsl.context import Context
@@ -24,12 +24,25 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
 
     A pass that carries out a `decision` of schedules names the field, and then, if it is for some of its values only,
     these: `("copy", "tma")`. Without values it is for all but the plainest. What is decided otherwise, or has no
-    schedule, it does not see; nor what holds no operation of the class `inside`, which the pass is about.
+    schedule, it does not see; nor what holds no operation of the class `inside`, which the pass is about. `needs` of
+    the pass manager follow from the three; a class may name more.
     """
 
     anchor: ClassVar[type[Operation]]
     inside: ClassVar[type[Operation]] = Operation
     decision: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Mapping[str, int]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "anchor"):
+            return
+        name, values = cls.decision[:1], cls.decision[1:]
+        chosen = [f"{cls.decision[0]}={value}" for value in values] or [*name]
+        words = [cls.anchor.name, *(() if cls.inside is Operation else (cls.inside.name,))]
+        if chosen and PLAIN[cls.decision[0]] not in values:
+            words.append("|".join(chosen))
+        cls.needs = {**dict.fromkeys(words, 1), **cls.__dict__.get("needs", {})}
 
     @abstractmethod
     def on(self, op: Anchor) -> None:

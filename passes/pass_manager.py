@@ -5,7 +5,8 @@ Both `dl-opt` and `deplodock` run passes through here, so both verify, compare a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Protocol
 
@@ -16,9 +17,11 @@ from xdsl.passes import ModulePass
 from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 
+from ..dialects.payload.types import element_type
 from ..dialects.support.locations import location_text
 from ..dialects.support.parsing import one_line
 from ..dialects.support.printing import Names, print_module
+from ..dialects.tile.schedule import PLAIN, ScheduleAttr
 from ..errors import CompileError
 from ..garbage import rare_collections
 from ..progress import steps
@@ -37,8 +40,42 @@ class Observer:
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         """Called after `module_pass` has run on `module` and the result has been verified."""
 
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
+        """Called in place of `before` and `after` if `module` lacks what `module_pass` needs; `why` names it."""
+
     def finish(self, module: ModuleOp) -> None:
         """Called once after the last pass."""
+
+
+def words_of(module: ModuleOp) -> Counter[str]:
+    """Returns how often each word occurs in `module`; the `needs` of passes are such words.
+
+    - `loop.nest`: the operations of a name.
+    - `loop.load{domain}`: the operations that have a property or an attribute.
+    - `f8E5M2`: the results and block arguments of an element type.
+    - `split_k` and `copy=tma`: the decisions of schedules that differ from the plainest.
+    """
+    kinds, words = Counter[tuple[str, ...]](), Counter[str]()
+    for op in module.walk():
+        kinds[op.name, *op.properties, *op.attributes] += 1
+        for value in (*op.results, *(a for region in op.regions for block in region.blocks for a in block.args)):
+            words[element_type(value.type).name] += 1
+        if isinstance(schedule := op.attributes.get("schedule"), ScheduleAttr):
+            for name, value in vars(schedule.data).items():
+                if value != PLAIN[name]:
+                    words.update((name, f"{name}={value}"))
+    for (name, *keys), count in kinds.items():
+        for word in (name, *(f"{name}{{{key}}}" for key in keys)):
+            words[word] += count
+    return words
+
+
+def lacking(needs: Mapping[str, int], words: Mapping[str, int]) -> str:
+    """Returns the first word of `needs` that occurs too seldom; `a|b` counts either. Empty if there is none."""
+    for word, count in needs.items():
+        if sum(words.get(part, 0) for part in word.split("|")) < count:
+            return f"no {word.replace('|', ' or ')}" if count == 1 else f"fewer than {count} {word}"
+    return ""
 
 
 @rare_collections()
@@ -49,20 +86,40 @@ def run_passes(
     observers: Sequence[Observer] = (),
     *,
     verify: bool = True,
+    skip: bool = True,
 ) -> None:
-    """Apply `passes` to `module` in order, verifying it (with SSA dominance) after each that changed it unless told not
-    to: most passes change nothing, and verifying takes as long as they do.
+    """Applies `passes` to `module` in order.
+
+    Verifies the module (with SSA dominance) after each pass that changed it. Most passes change nothing, and to verify
+    takes as long as they do. A pass whose class has `needs`, a mapping of words (`words_of`) to the numbers that must
+    occur, is skipped where the module has fewer: it would change nothing.
+
+    Args:
+        ctx: The context of the passes.
+        module: The module, which is changed in place.
+        passes: The passes in order.
+        observers: Are called around each pass.
+        verify: Whether to verify the module.
+        skip: Whether to skip passes that lack what they need.
 
     Raises what a pass raises, and InvalidIRError if a pass leaves IR that does not verify.
     """
     verified: list[tuple[object, ...]] | None = None
+    words: Counter[str] | None = None
     with steps("pass", len(passes), "passes") as step:
         for number, module_pass in enumerate(passes):
             step(1 if number else 0, module_pass.name)
+            if skip and (needs := getattr(module_pass, "needs", None)):
+                words = words or words_of(module)
+                if why := lacking(needs, words):
+                    for observer in observers:
+                        observer.skipped(module_pass, why, module)
+                    continue
+            words = None
             for observer in observers:
                 observer.before(module_pass, module)
             module_pass.apply(ctx, module)
-            if verify and (contents := _contents(module)) != verified:
+            if verify and (contents := contents_of(module)) != verified:
                 verify_module(module)
                 verified = contents
             for observer in observers:
@@ -71,7 +128,7 @@ def run_passes(
         observer.finish(module)
 
 
-def _contents(module: ModuleOp) -> list[tuple[object, ...]]:
+def contents_of(module: ModuleOp) -> list[tuple[object, ...]]:
     """All that verifiers look at, held by reference: equal if nothing has changed."""
     return [
         (
@@ -144,6 +201,9 @@ class PrintChanges(Observer):
         self.changed += 1
         body = "\n".join(diff_lines(old.splitlines(), new.splitlines(), self.context_lines))
         self.stream.write(f">>> t:{module_pass.name}\n{body}\n<<< t:{module_pass.name}\n")
+
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
+        self.passes += 1
 
     def finish(self, module: ModuleOp) -> None:
         self.stream.write(f"{self.passes} passes, {self.changed} changed\n")

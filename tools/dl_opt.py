@@ -118,6 +118,9 @@ class _TimePasses(Observer):
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         print(f"{time.perf_counter() - self.start:9.4f} s  {module_pass.name}", file=sys.stderr)
 
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
+        print(f"{'skipped':>11}  {module_pass.name}: {why}", file=sys.stderr)
+
 
 class _CheckEach(Observer):
     """Executes the program in front of the first pass and after each one, and says in the end what that showed."""
@@ -133,6 +136,9 @@ class _CheckEach(Observer):
             from ..backend.check_each import Checker
 
             self.checker = Checker(module, self.seed, domain=self.domain)
+
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
+        self.passes += 1
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.passes += 1
@@ -155,6 +161,10 @@ class _PrintIR(Observer):
         self._print("Before", module_pass.name, module)
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._print("After", module_pass.name, module)
+
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
+        self._print("Before", module_pass.name, module)
         self._print("After", module_pass.name, module)
 
     def _print(self, when: str, name: str, module: ModuleOp) -> None:
@@ -181,6 +191,9 @@ class Recorder(Observer):
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self._module = None
+        del self._remaining[0]
+
+    def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
         del self._remaining[0]
 
     def write(self, path: Path | None = None) -> Path:

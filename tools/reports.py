@@ -203,6 +203,7 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     if assumed := _assumed(loaded):
         lines.append(f"bytes, FLOPs and times are those at {assumed}")
     lines += [str(r) for r in compilation.remarks]
+    lines += [f"skipped: {name}: {why}" for name, why in compilation.skipped if whole]
     lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
     return "".join(f"{line}\n" for line in lines)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
@@ -55,6 +56,7 @@ class HorizontalFusionPass(ModulePass):
     """
 
     name = "host-horizontal-fusion"
+    needs: ClassVar[Mapping[str, int]] = {"kernel.launch": 2}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         sharing = _Sharing({k.sym_name.data: k for k in op.ops if isinstance(k, kernel.FuncOp)})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -30,6 +33,7 @@ class InlineCallsPass(ModulePass):
     """
 
     name = "host-inline-calls"
+    needs: ClassVar[Mapping[str, int]] = {"func.call|func.func": 2}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         inline_calls(op)

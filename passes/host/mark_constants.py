@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -42,6 +44,7 @@ class MarkConstantsPass(ModulePass):
     """
 
     name = "host-mark-constants"
+    needs: ClassVar[Mapping[str, int]] = {"func.func{constants}": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         kernels = {k.sym_name.data: k for k in op.ops if isinstance(k, kernel.FuncOp)}

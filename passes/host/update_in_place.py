@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
@@ -178,6 +179,7 @@ class UpdateInPlacePass(ModulePass):
     """
 
     name = "host-update-in-place"
+    needs: ClassVar[Mapping[str, int]] = {"func.func{updates}": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         kernels = {k.sym_name.data: k for k in op.ops if isinstance(k, kernel.FuncOp)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
@@ -108,6 +108,7 @@ class InsertBarriersPass(FuncPass):
     """
 
     name = "kernel-insert-barriers"
+    needs: ClassVar[Mapping[str, int]] = {"kernel.shared": 1}
 
     def on(self, op: kernel.FuncOp) -> None:
         if op.threads > 1:

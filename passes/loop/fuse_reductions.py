@@ -7,7 +7,9 @@ Welford's and Chan's formulas. So the number of terms becomes a reduction of its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import arith
@@ -65,6 +67,7 @@ class FuseReductionsPass(ModulePass):
     """
 
     name = "loop-fuse-reductions"
+    needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 2}
 
     permit_narrowing: bool = False
     count_from: int = LONG

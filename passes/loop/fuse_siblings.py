@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -49,6 +50,7 @@ class FuseSiblingsPass(ModulePass):
     """
 
     name = "loop-fuse-siblings"
+    needs: ClassVar[Mapping[str, int]] = {"loop.nest": 2}
 
     max_reductions: int = MAX_REDUCTIONS
 

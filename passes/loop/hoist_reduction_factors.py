@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import arith
@@ -131,6 +133,7 @@ class HoistReductionFactorsPass(ModulePass):
     """
 
     name = "loop-hoist-reduction-factors"
+    needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         while rewrite_region(op.body, [HoistSelect(), HoistFactors()], regions_first=True):

@@ -4,7 +4,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import i64
@@ -44,6 +45,7 @@ class SeparateMasksPass(NestPass):
     """
 
     name = "loop-separate-masks"
+    needs: ClassVar[Mapping[str, int]] = {"loop.load{domain}": 1}
 
     def on(self, op: loop.NestOp) -> None:
         for load in [o for o in op.walk() if isinstance(o, loop.LoadOp)]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -43,6 +45,7 @@ class SplitF32OperandsPass(ModulePass):
     """
 
     name = "loop-split-f32-operands"
+    needs: ClassVar[Mapping[str, int]] = {"f32_matmul_precision=bf16x3_presplit": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         stored: dict[SSAValue, loop.NestOp] = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import loop
@@ -41,6 +44,7 @@ class UnfoldOperandsPass(NestPass):
     """
 
     name = "loop-unfold-operands"
+    needs: ClassVar[Mapping[str, int]] = {"loop.load{unfold}": 1}
 
     def on(self, op: loop.NestOp) -> None:
         extents = extents_of_nest(op)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects import arith
@@ -59,6 +61,7 @@ class UseFastMathPass(ModulePass):
     """
 
     name = "loop-use-fast-math"
+    needs: ClassVar[Mapping[str, int]] = {"arith.divf": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         rewrite_module(op, [_Invert(Dependence())])

@@ -197,7 +197,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         free = [nest for nest in nests if "schedule" not in nest.attributes]
         if self.again and not free:
             return
-        limited = self.limit_memory and not self.again and self.strategy != "simple"
+        simple = self.strategy == "simple"
+        limited = self.limit_memory and not self.again and not simple
         memory = cache(lambda: HostMemory(op, target)) if limited else None
         chosen = self._recorded(ctx, free, target, memory)
         ranks: dict[loop.NestOp, list[Candidate]] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -107,6 +109,7 @@ class EmulateFloat8Pass(ModulePass):
     """
 
     name = "tensor-emulate-float8"
+    needs: ClassVar[Mapping[str, int]] = {"f8E4M3FN|f8E5M2": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         found = [o for o in op.walk() if any(is_float8(v.type) for v in (*o.operands, *o.results))]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.passes import ModulePass
@@ -34,6 +37,7 @@ class DeduplicateKernelsPass(ModulePass):
     """
 
     name = "tile-deduplicate-kernels"
+    needs: ClassVar[Mapping[str, int]] = {"tile.kernel|kernel.func": 2}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         first: dict[object, str] = {}
