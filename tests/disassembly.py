@@ -19,11 +19,23 @@ _FUNCTION = re.compile(r"^\s*\.section\s+\.text\.([A-Za-z_]\w*)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
 
 
+_CONTROL = re.compile(r"/\* 0x([0-9a-f]{16}) \*/$")
+_LABEL = re.compile(r"^(\.L_\w+):")
+_BRANCH = re.compile(r"@!?U?P\d+ BRA(?:\.\w+)* .*`\((\.L_\w+)\)")
+
+
 @dataclass
 class KernelCode:
-    """`opcodes` counts whole mnemonics (`LDG.E.128.CONSTANT`) of one kernel."""
+    """Instructions of one kernel, or of one loop.
+
+    Attributes:
+        opcodes: Number of instructions by whole mnemonic (`LDG.E.128.CONSTANT`).
+        stall_cycles: Sum of the cycles that the instructions stall the next one of their warp, as the compiler has
+            encoded them: a lower bound of the issue time of a warp.
+    """
 
     opcodes: Counter[str] = field(default_factory=Counter[str])
+    stall_cycles: int = 0
 
     def count(self, opcode: str) -> int:
         """How many instructions are `opcode` (`"FFMA"`), whatever follows it."""
@@ -37,6 +49,11 @@ class KernelCode:
             if parts[0] == opcode:
                 found[_width(parts)] += n
         return dict(sorted(found.items()))
+
+    @property
+    def instructions(self) -> int:
+        """Number of instructions."""
+        return self.opcodes.total()
 
     @property
     def local_accesses(self) -> int:
@@ -61,11 +78,18 @@ def disassemble(cubin: bytes) -> dict[str, KernelCode]:
     return {name: listed[c.cubin][c.entry] for name, c in code.items()}
 
 
-def _listing(cubin: bytes) -> str:
+def hot_loops(cubin: bytes, opcode: str) -> dict[str, list[KernelCode]]:
+    """Returns the innermost loops of each kernel that have an instruction `opcode` (`"HGMMA"`), in their order."""
+    code = unpack(cubin)
+    listed = {c.cubin: parse_loops(_listing(c.cubin, "-hex"), opcode) for c in code.values()}
+    return {name: listed[c.cubin][c.entry] for name, c in code.items()}
+
+
+def _listing(cubin: bytes, *options: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cubin"
         path.write_bytes(cubin)
-        done = subprocess.run([_nvdisasm(), "-c", str(path)], capture_output=True, text=True, check=False)
+        done = subprocess.run([_nvdisasm(), "-c", *options, str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ExecutionError(f"nvdisasm: {(done.stderr.strip() or 'failed').splitlines()[0]}")
     return done.stdout
@@ -81,6 +105,35 @@ def parse_listing(text: str) -> dict[str, KernelCode]:
         elif (instruction := _INSTRUCTION.match(line)) is not None:
             current.opcodes[instruction[1]] += 1
     return kernels
+
+
+def parse_loops(text: str, opcode: str) -> dict[str, list[KernelCode]]:
+    """Returns the innermost loops with an `opcode` by kernel, from a listing with encodings.
+
+    A loop is the range from a label to a branch back to it under a condition. Code that spins on a barrier is placed
+    after the loop, and returns into it without a condition.
+    """
+    loops: dict[str, list[KernelCode]] = {}
+    for section in re.split(r"(?m)^(?=\s*\.section\s)", text):
+        if (function := _FUNCTION.match(section)) is None:
+            continue
+        opcodes, stalls, labels, ranges = list[str](), list[int](), dict[str, int](), list[tuple[int, int]]()
+        for line in section.splitlines():
+            if (label := _LABEL.match(line)) is not None:
+                labels[label[1]] = len(opcodes)
+            elif (instruction := _INSTRUCTION.match(line)) is not None:
+                opcodes.append(instruction[1])
+                if (branch := _BRANCH.search(line)) is not None and branch[1] in labels:
+                    ranges.append((labels[branch[1]], len(opcodes)))
+            elif (control := _CONTROL.search(line)) is not None and len(stalls) < len(opcodes):
+                stalls.append(int(control[1], 16) >> 41 & 15)
+        chosen: list[tuple[int, int]] = []
+        for start, end in sorted(ranges, key=lambda r: r[1] - r[0]):
+            here = any(name.split(".")[0] == opcode for name in opcodes[start:end])
+            if here and all(end <= first or last <= start for first, last in chosen):
+                chosen.append((start, end))
+        loops[function[1]] = [KernelCode(Counter(opcodes[a:b]), sum(stalls[a:b])) for a, b in sorted(chosen)]
+    return loops
 
 
 def _nvdisasm() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from disassembly import disassemble, parse_listing
+from disassembly import disassemble, parse_listing, parse_loops
 
 import deplodock
 from deplodock.backend.build_cache import CacheWarning
@@ -207,6 +207,29 @@ def test_the_listing() -> None:
     assert code.widths("STG") == {64: 1}
     assert code.local_accesses == 1
     assert code.count("LDC") == 1
+
+
+LOOPS = """\t.section\t.text.k0,"ax",@progbits
+.L_x_0:
+        /*0000*/                   FADD R1, R1, R2 ;          /* 0x0000000000000000 */
+                                                              /* 0x0000080000000000 */
+.L_x_1:
+        /*0010*/                   HGMMA.64x8x16.F32 R4, R5 ; /* 0x0000000000000000 */
+                                                              /* 0x0000200000000000 */
+        /*0020*/               @P0 BRA `(.L_x_1) ;            /* 0x0000000000000000 */
+                                                              /* 0x00000a0000000000 */
+        /*0030*/              @!P1 BRA `(.L_x_0) ;            /* 0x0000000000000000 */
+                                                              /* 0x00000a0000000000 */
+        /*0040*/                   BRA `(.L_x_1) ;            /* 0x0000000000000000 */
+                                                              /* 0x00000a0000000000 */
+"""
+
+
+def test_innermost_loops_of_a_listing() -> None:
+    """The branch without a condition comes back from code that spins, and closes no loop."""
+    (loop,) = parse_loops(LOOPS, "HGMMA")["k0"]
+    assert (loop.instructions, loop.count("HGMMA"), loop.stall_cycles) == (2, 1, 5)
+    assert parse_loops(LOOPS, "LDG")["k0"] == []
 
 
 def test_occupancy() -> None:
