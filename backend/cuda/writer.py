@@ -12,7 +12,17 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, MemRefType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, SharedOp, ShuffleRegistersOp, SplatOp, is_shared
+from ...dialects.kernel import (
+    ExtractOp,
+    FuncOp,
+    IndicesOp,
+    LoadOp,
+    SharedOp,
+    ShuffleRegistersOp,
+    SplatOp,
+    WgmmaOp,
+    is_shared,
+)
 from ...dialects.layouts.linear import combine
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
 from ...dialects.payload.folding import constant_of
@@ -60,6 +70,10 @@ class Writer:
 
     ids = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
 
+    UNIFORM_WARP = "__shfl_sync(0xffffffffu, threadIdx.x / 32, 0)"
+    """The number of the warp, which the compiler keeps in a uniform register in this form. Descriptors of `wgmma` that
+    depend on it need no moves into uniform registers then."""
+
     def __init__(self, func: FuncOp) -> None:
         self.func = func
         self.lines: list[str] = []
@@ -76,6 +90,8 @@ class Writer:
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
         self._place_shown: str | None = None
+        if any(isinstance(op, WgmmaOp) for op in func.walk()):
+            self.ids = {**self.ids, "warp": self.UNIFORM_WARP}
 
     def line(self, text: str) -> None:
         """Append a line at the current depth."""

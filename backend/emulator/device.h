@@ -161,6 +161,7 @@ inline T emu_shfl_up(int line, unsigned mask, T value, int delta, int width = 32
   const int source = emu_lane() % width - delta;
   return emu_shuffle(line, "__shfl_up_sync", mask, value, source, width, source >= 0);
 }
+#define __cvta_generic_to_shared(p) emu_shared_address(p)
 #define __shfl_sync(...) emu_shfl(__LINE__, __VA_ARGS__)
 #define __shfl_xor_sync(...) emu_shfl_xor(__LINE__, __VA_ARGS__)
 #define __shfl_down_sync(...) emu_shfl_down(__LINE__, __VA_ARGS__)

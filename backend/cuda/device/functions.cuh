@@ -314,11 +314,9 @@ template <int n> static __device__ __forceinline__ void bulk_wait_read() { asm v
 
 //// matrix
 static __device__ __forceinline__ unsigned long long matrix(const void* p, unsigned leading, unsigned stride, unsigned swizzle) {
-  unsigned at; asm("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}" : "=r"(at) : "l"(p));
+  const unsigned at = (unsigned)__cvta_generic_to_shared(p);
   return ((at & 0x3ffff) >> 4) | ((unsigned long long)(leading >> 4) << 16) | ((unsigned long long)(stride >> 4) << 32) | ((unsigned long long)(swizzle == 128 ? 1 : swizzle == 64 ? 2 : 3) << 62);
 }
-//// host
-{ return (emu_shared_address(p) >> 4) | ((unsigned long long)(leading >> 4) << 16) | ((unsigned long long)(stride >> 4) << 32) | ((unsigned long long)(swizzle == 128 ? 1 : swizzle == 64 ? 2 : 3) << 62); }
 
 //// wgmma_fence
 static __device__ __forceinline__ void wgmma_fence() {
@@ -341,13 +339,13 @@ template <int n> static __device__ __forceinline__ void wgmma_wait() { asm volat
 
 //// wgmma_wait_for
 // Registers are no memory: only what an asm names stays behind the wait (CUTLASS's warpgroup_fence_operand).
-template <int count> static __device__ __forceinline__ void wgmma_wait_for(float (&d)[count]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+template <int pending = 0, int count> static __device__ __forceinline__ void wgmma_wait_for(float (&d)[count]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }
 //// host
-template <int count> static inline void wgmma_wait_for(float (&)[count]) { emu_wgmma_wait(0); }
+template <int pending = 0, int count> static inline void wgmma_wait_for(float (&)[count]) { emu_wgmma_wait(pending); }
 
 // `r` becomes the pair of registers of 16 bits at `a` of another lane, the one at `a` or at `b`, or just that at `a`.
 
