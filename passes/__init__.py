@@ -47,6 +47,7 @@ OWN_PASSES = {
     "tile-assign-layouts": ".tile.assign_layouts:AssignLayoutsPass",
     "tile-cache-rows": ".tile.cache_rows:CacheRowsPass",
     "tile-deduplicate-kernels": ".tile.deduplicate_kernels:DeduplicateKernelsPass",
+    "tile-delay-dots": ".tile.delay_dots:DelayDotsPass",
     "tile-persistent-blocks": ".tile.persistent_blocks:PersistentBlocksPass",
     "tile-pipeline-dots": ".tile.pipeline_dots:PipelineDotsPass",
     "tile-pipeline-loads": ".tile.pipeline_loads:PipelineLoadsPass",

@@ -19,7 +19,16 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import AsyncAccumulatorsType, BarrierOp, ShuffleRegistersOp, ShuffleXorOp, StMatrixOp, is_shared
+from ...dialects.kernel import (
+    AsyncAccumulatorsType,
+    BarrierOp,
+    ShuffleRegistersOp,
+    ShuffleXorOp,
+    StMatrixOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    is_shared,
+)
 from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import file_line_of, location_of
@@ -157,7 +166,8 @@ def roots(value: SSAValue) -> Iterator[SSAValue]:
 
 
 class Ordering:
-    """The statements of a block, in the order to print them, and the last statement that reads each value."""
+    """The statements of a block, in the order to print them, and the last statement that reads each value. A product of
+    a warpgroup reads its registers until the wait for it."""
 
     def __init__(self, block: Block) -> None:
         self.statements: list[Statement] = []
@@ -170,8 +180,15 @@ class Ordering:
                 self._place(op)
         self._flush(list(self._pending.values()))
         self.last_read: dict[SSAValue, int] = {}
+        in_flight: set[SSAValue] = set()
         for number, statement in enumerate(self.statements):
             self.last_read.update(dict.fromkeys(self._reads(statement), number))
+            if isinstance(statement, WgmmaOp) and statement.lhs_offset is None:
+                in_flight.update(roots(statement.lhs))
+            elif isinstance(statement, WgmmaWaitOp) and not statement.pending.data:
+                self.last_read.update(dict.fromkeys(in_flight, number))
+                in_flight.clear()
+        self.last_read.update(dict.fromkeys(in_flight, len(self.statements)))
         if isinstance(block.last_op, scf.YieldOp):
             self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
 

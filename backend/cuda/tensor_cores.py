@@ -168,7 +168,9 @@ def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
     place = statements.writer.places[op.result] = _kept(statements, op.acc, op)
     registers_again = op.result.type != op.acc.type
     statements.writer.use("wgmma_wait_for" if registers_again else "wgmma_wait")
-    statements.writer.line(f"wgmma_wait_for({place.name});" if registers_again else f"wgmma_wait<{op.pending.data}>();")
+    pending = op.pending.data
+    wait_for = f"wgmma_wait_for<{pending}>({place.name});" if pending else f"wgmma_wait_for({place.name});"
+    statements.writer.line(wait_for if registers_again else f"wgmma_wait<{pending}>();")
 
 
 add_printer(LdMatrixOp, lambda s, op: _print_matrices(s, op, "ldmatrix", s.writer.declare(op.result).name, 0))

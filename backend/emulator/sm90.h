@@ -213,6 +213,8 @@ struct Product {
   u32 group, issued;
   float* d[warpgroup_threads];
   unsigned short a[warpgroup_threads][8];
+  const void* registers[warpgroup_threads];  // of which `a` is a copy
+  u64 pc;
 };
 
 struct Accumulators {
@@ -314,12 +316,15 @@ void use_operands(const Product& p, unsigned t, const Use& use) {
 void compute(Warpgroup& w, Product& p) {
   const u32 depth = depth_of(p.format), word = 4 / bytes_of(p.format);
   std::vector<float> a(64 * depth), b(std::size_t(depth) * p.columns);
-  for (u32 t = 0; p.from_registers && t < warpgroup_threads; ++t)
+  for (u32 t = 0; p.from_registers && t < warpgroup_threads; ++t) {
+    if (std::memcmp(p.a[t], p.registers[t], sizeof p.a[t]))
+      report("race", "registers are written that a product in flight reads", p.pc);
     for (u32 e = 0; e < depth / 2; ++e) {
       const u32 part = e / word, row = t / 32 * 16 + t % 32 / 4 + 8 * (part & 1);
       const u32 k = word * (t % 4) + e % word + 4 * word * (part >> 1);
       a[row * depth + k] = widened(reinterpret_cast<const char*>(p.a[t]) + bytes_of(p.format) * e, p.format);
     }
+  }
   for (u32 i = 0; !p.from_registers && i < a.size(); ++i)
     a[i] = operand(p.base, p.a_at, i / depth, i % depth, p.a_transposed, p.format);
   for (u32 i = 0; i < b.size(); ++i)

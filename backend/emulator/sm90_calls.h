@@ -121,7 +121,7 @@ void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, un
   if (index == w.products.size()) {
     const u32 base = base_of(my_rank());
     Product p{columns, a_transposed, b_transposed, format, a_at, b_at, base, accumulate, a != nullptr, w.groups[t], 0,
-              {}, {}};
+              {}, {}, {}, pc};
     w.products.push_back(p);
   }
   Product& p = w.products[index];
@@ -129,7 +129,7 @@ void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, un
     report("divergent", "the threads of a warpgroup start different products", pc);
   ++p.issued;
   p.d[t] = d;
-  if (a) std::memcpy(p.a[t], a, sizeof p.a[t]);
+  if (a) std::memcpy(p.a[t], p.registers[t] = a, sizeof p.a[t]);
   Accumulators& mine = w.accumulators[t][d];
   if ((!mine.pending || a) && !w.fenced[t])
     report("fence", "a product takes registers that were written without a fence since", pc);

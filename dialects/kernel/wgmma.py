@@ -242,7 +242,10 @@ class WgmmaCommitOp(OrderedOp):
 @irdl_op_definition
 class WgmmaWaitOp(WaitForGroupsOp):
     """Wait until all groups of products of the warpgroup but the `pending` newest are done; then they no longer read
-    shared memory. With 0 the accumulators may become registers again; otherwise they stay accumulators.
+    shared memory.
+
+    The accumulators may become registers again if their group is done: with 0, or with `pending` groups that are
+    committed after theirs in the same block. Otherwise they stay accumulators.
 
     ```
     %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<64xf32>> ->
@@ -256,15 +259,25 @@ class WgmmaWaitOp(WaitForGroupsOp):
     result = result_def(base(AsyncAccumulatorsType) | base(VectorType))
     assembly_format = "custom<Int>($pending) `,` $acc attr-dict `:` type($acc) `->` type($result)"
 
-    def __init__(self, pending: int, acc: SSAValue):
-        """Once nothing is pending the accumulators become registers."""
+    def __init__(self, pending: int, acc: SSAValue, *, done: bool = False):
+        """`done`: the group of `acc` is not among the pending ones."""
         assert isinstance(acc.type, AsyncAccumulatorsType)
-        super().__init__(pending, acc, acc.type if pending else acc.type.registers)
+        super().__init__(pending, acc, acc.type.registers if done or not pending else acc.type)
 
     def verify_(self) -> None:
         super().verify_()
         assert isinstance(self.acc.type, AsyncAccumulatorsType)
         if self.result.type == self.acc.type:
             return
-        if self.pending.data or self.result.type != self.acc.type.registers:
-            raise VerifyException("accumulators become registers of their type once nothing is pending")
+        if self.result.type != self.acc.type.registers or self.pending.data > self._newer_groups():
+            raise VerifyException("accumulators become registers of their type once they are not pending")
+
+    def _newer_groups(self) -> int:
+        """Returns the number of groups that are committed after that of `acc` and before this wait."""
+        if not self.pending.data:
+            return 0
+        commits, op = 0, self.prev_op
+        while op is not None and op is not self.acc.owner:
+            commits += isinstance(op, WgmmaCommitOp)
+            op = op.prev_op
+        return 0 if op is None else commits - 1

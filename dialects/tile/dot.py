@@ -176,7 +176,9 @@ class DotAsyncOp(_InFlight):
 @irdl_op_definition
 class DotWaitOp(_InFlight):
     """Wait until all groups of contractions but the `pending` newest are done; then they no longer read their operands.
-    With 0 the accumulators are a tile again; otherwise they stay in flight.
+
+    The accumulators are a tile again if their group is done: with 0, or with `pending` groups that start after theirs
+    in the same block. Otherwise they stay in flight.
 
     ```
     %q = tile.dot_wait %p pending 1
@@ -192,12 +194,24 @@ class DotWaitOp(_InFlight):
     result = result_def(base(AsyncAccumulatorsType) | base(TensorType))
     assembly_format = "$acc `pending` custom<Int>($pending) attr-dict `:` type($acc) `->` type($result)"
 
-    def __init__(self, acc: SSAValue, pending: int):
-        super().__init__(acc, pending, acc.type if pending else without_flight(acc.type))
+    def __init__(self, acc: SSAValue, pending: int, *, done: bool = False):
+        """`done`: the group of `acc` is not among the pending ones."""
+        super().__init__(acc, pending, without_flight(acc.type) if done or not pending else acc.type)
 
     def verify_(self) -> None:
         super().verify_()
-        if not 0 <= self.pending.data < 8:
-            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
-        if self.result.type != (self.acc.type if self.pending.data else without_flight(self.acc.type)):
-            raise VerifyException("accumulators become a tile of their type once nothing is pending, and only then")
+        pending = self.pending.data
+        if not 0 <= pending < 8:
+            raise VerifyException(f"waits until 0 to 7 groups are left, not {pending}")
+        if pending and self.result.type == self.acc.type:
+            return
+        if self.result.type != without_flight(self.acc.type) or pending > self._newer_groups():
+            raise VerifyException("accumulators become a tile of their type once they are not pending, and only then")
+
+    def _newer_groups(self) -> int:
+        """Returns the number of groups that start between the last contraction into `acc` and this wait."""
+        groups, op = 0, self.prev_op
+        while op is not None and op is not self.acc.owner:
+            groups += isinstance(op, DotAsyncOp) and not isinstance(op.result.get_user_of_unique_use(), DotAsyncOp)
+            op = op.prev_op
+        return 0 if op is None else groups

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
@@ -42,6 +43,8 @@ class PipelineDotsPass(TilePass):
       scales them), or a ring has one slot, it does not.
     - What needs neither the sums nor what stays behind a wait moves in front of it: computations in registers, and
       loads up to the first store or barrier.
+    - Dots that go on with sums in registers start before the wait for dots that come before them, if their operands are
+      ready. That wait leaves them pending.
     Sums that start as zeros are overwritten by the first dot (scale-d = 0), and nobody has to clear them.
     Why: tensor cores add up products into the same sums in their order by themselves; they are idle from a wait to the
     next dot, and a warpgroup that waits has nothing else to do.
@@ -78,16 +81,18 @@ class PipelineDotsPass(TilePass):
     def on(self, op: tile.KernelOp) -> None:
         dots = [o for o in op.body.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]
         groups = [_start(dot) for dot in dots if dot.parent is not None]
-        waits = [g.wait for g in groups]
         for loop in dict.fromkeys(g.wait.parent_op() for g in groups):
             if isinstance(loop, scf.ForOp):
                 inside = [g for g in groups if g.wait.parent_op() is loop]
                 if (why := _why_apart(loop)) is None:
-                    waits += _carry(loop, inside)
+                    _carry(loop, inside)
                 self.decline(loop, why)
-        for wait in waits:
-            if wait.parent is not None:
-                _fill(wait)
+        for before, group in pairwise(groups):
+            if before.wait.parent is not None and before.wait.parent is group.wait.parent:
+                _fill(before.wait)
+                _start_early(group, before.wait)
+        for wait in [o for o in op.body.walk() if isinstance(o, tile.DotWaitOp)]:
+            _fill(wait)
         erase_unneeded(op.body)
 
 
@@ -179,8 +184,8 @@ def _why_apart(loop: scf.ForOp) -> str | None:
     return None
 
 
-def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
-    """Let `loop` carry its sums in flight; the waits behind it."""
+def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> None:
+    """Let `loop` carry its sums in flight, and wait for the last ones behind it."""
     body, runs, starts = loop.body.block, bool(trip_count(loop)), list(loop.iter_args)
     last = body.last_op
     assert last is not None
@@ -215,7 +220,34 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
     for old, made in zip(loop.results, new.results, strict=True):
         made.name_hint = old.name_hint
     replace(loop, new, *waits.values(), *ran, *releases, results=results)
-    return list(waits.values())
+
+
+def _start_early(group: Group, wait: tile.DotWaitOp) -> None:
+    """Start `group` before `wait`, which is for an earlier group, if all that it reads is ready there. Its sums must be
+    in registers already: others would need them in addition to those that `wait` is for."""
+    if group.start.start is None or wait.pending.data:
+        return
+    dots = [group.first]
+    while isinstance(user := dots[-1].result.get_user_of_unique_use(), tile.DotAsyncOp):
+        dots.append(user)
+    operands = [group.start.start, *(v for dot in dots for v in (dot.lhs, dot.rhs))]
+    takes = [o for o in dict.fromkeys(v.owner for v in operands) if _is_after(o, wait)]
+    rings = [o.ring for o in takes if isinstance(o, tile.ConsumerWaitOp)]
+    op = wait.next_op
+    while op is not None and op is not group.wait:
+        if isinstance(op, tile.ConsumerWaitOp | tile.ConsumerReleaseOp) and op.ring in rings and op not in takes:
+            return
+        op = op.next_op
+    if len(rings) == len(takes):
+        for op in (*takes, group.start, *dots):
+            assert isinstance(op, Operation)
+            move_before(wait, op)
+        replace(wait, tile.DotWaitOp(wait.acc, 1, done=True))
+
+
+def _is_after(owner: Operation | Block, op: Operation) -> bool:
+    """Returns true if `owner` is an operation of the block of `op`, after it."""
+    return isinstance(owner, Operation) and owner.parent is op.parent and op.is_before_in_block(owner)
 
 
 def _fill(wait: tile.DotWaitOp) -> None:

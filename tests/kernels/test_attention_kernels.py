@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from disassembly import disassemble
+from disassembly import disassemble, hot_loops
 from torch.nn import functional as F
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
@@ -84,12 +84,14 @@ def check(module: ModuleOp, args: list[torch.Tensor], want: torch.Tensor) -> str
     [("causal", 64, 32, 2), ("causal", 128, 64, 1), ("none", 256, 32, 1), ("window", 64, 32, 3)],
 )
 def test_right_in_both_executors(mask: str, rows: int, keys: int, parts: int) -> None:
-    """With one loop over keys, or two or three of which one has no masks; the rings go on from one to the next."""
+    """With one loop over keys, or two or three of which one has no masks; the rings go on from one to the next. Values
+    are multiplied one iteration late, and for the last time after the loops."""
     module = lowered(_loops(1, 1, 256, 64, mask), decided(rows, keys, 64))
     args = inputs(1, 1, 256, 64)
     text = check(module, args, attention(*(t.double() for t in args), mask))
     products = len(re.findall(r" wgmma_64rt\(", text)) - 1
-    assert products == parts, "the weights are multiplied from registers, once"
+    assert products == parts + 1, "the weights are multiplied from registers, once in each loop and once after them"
+    assert len(re.findall(r"wgmma_wait_for<1>\(", text)) == parts, "the values' product runs while the scores are used"
 
 
 def test_right_on_tensor_cores_of_other_targets() -> None:
@@ -131,7 +133,9 @@ def test_hopper_gates(groups: int, depth: int, mask: str) -> None:
     loops = [
         op
         for op in function.walk()
-        if isinstance(op, scf.ForOp) and any(isinstance(o, kernel.WgmmaOp) for o in op.body.block.ops)
+        if isinstance(op, scf.ForOp)
+        and any(isinstance(o, kernel.WgmmaOp) for o in op.body.block.ops)
+        and not any(isinstance(o, scf.ForOp) for o in op.body.block.ops)
     ]
     assert len(loops) == {"none": 1, "causal": 2, "window": 3}[mask]
     masked = [
@@ -142,6 +146,23 @@ def test_hopper_gates(groups: int, depth: int, mask: str) -> None:
         for op in loops
     ]
     assert masked == {"none": [False], "causal": [False, True], "window": [True, False, True]}[mask]
+
+
+INSTRUCTIONS = {(128, "causal"): 550, (128, "none"): 550}
+"""Most instructions of a warp for 128 keys without masks, by length of a head and mask. FlashAttention-3 has 469."""
+
+
+@pytest.mark.parametrize(("depth", "mask"), INSTRUCTIONS)
+def test_instructions_of_the_hot_loop(depth: int, mask: str) -> None:
+    """The loop without masks has both products of a chunk, one exponential for each score, and little else."""
+    compiled = compile_cubin(print_cuda(lowered(_loops(32, 32, 2048, depth, mask))), "sm_90a")
+    (loops,) = hot_loops(compiled.cubin, "HGMMA").values()
+    loop, keys = loops[0], 128
+    products, scores = 2 * keys // 16 * depth // 128, 64 * keys // 128
+    assert (loop.count("HGMMA"), loop.count("R2UR"), loop.count("F2F")) == (products, 0, 0)
+    assert loop.count("F2FP") == scores // 2
+    assert loop.count("MUFU") <= scores + 2
+    assert loop.instructions <= INSTRUCTIONS[depth, mask]
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_120"])

@@ -98,6 +98,7 @@ SCHEDULED = {
         *TO_TILES[2:],
         *PRODUCT,
         "tile-warp-specialize",
+        "tile-delay-dots",
         "tile-split-masked-loops",
         "tile-pipeline-dots",
         "convert-tile-to-kernel",

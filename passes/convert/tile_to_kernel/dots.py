@@ -146,7 +146,7 @@ def lower_accumulators(out: Lowering, op: tile.AccumulatorsOp) -> SSAValue:
 @lowers(tile.DotWaitOp)
 def lower_dot_wait(out: Lowering, op: tile.DotWaitOp) -> SSAValue:
     """A wait for groups of products."""
-    return out.emit(kernel.WgmmaWaitOp(op.pending.data, out.of(op.acc)))
+    return out.emit(kernel.WgmmaWaitOp(op.pending.data, out.of(op.acc), done=op.result.type != op.acc.type))
 
 
 @lowers(tile.DotAsyncOp)

@@ -367,7 +367,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma_wait: accumulators become registers of their type once nothing is pending
+// CHECK: error: kernel.wgmma_wait: accumulators become registers of their type once they are not pending
 kernel.func @k() grid [1] warps 4 {
   %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>

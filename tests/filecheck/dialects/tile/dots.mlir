@@ -23,3 +23,12 @@
 }
 // CHECK: tile.dot_wait %s pending 0 : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>
 %t = tile.dot_wait %s pending 0 : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>
+// CHECK-NEXT: [[NEW:%.*]] = tile.accumulators
+%i = tile.accumulators -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+// CHECK-NEXT: [[OLDER:%.*]] = tile.dot_async %x, %x into [[NEW]]
+%j = tile.dot_async %x, %x into %i scale_d_zero : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, !tile.async_accumulators<tensor<64x64xf32, #acc>>
+%l = tile.accumulators %t : tensor<64x64xf32, #acc> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+// CHECK: tile.dot_async
+%m = tile.dot_async %x, %x into %l : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, !tile.async_accumulators<tensor<64x64xf32, #acc>>
+// CHECK-NEXT: tile.dot_wait [[OLDER]] pending 1 : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>
+%o = tile.dot_wait %j pending 1 : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>

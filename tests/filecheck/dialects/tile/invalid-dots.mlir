@@ -72,13 +72,13 @@ tile.store %q, %z[affine_map<(d0, d1) -> (d0, d1)>]() : !tile.async_accumulators
 // -----
 
 %p = "test.op"() : () -> (!tile.async_accumulators<tensor<64x64xf32>>)
-// CHECK: tile.dot_wait: accumulators become a tile of their type once nothing is pending, and only then
+// CHECK: tile.dot_wait: accumulators become a tile of their type once they are not pending, and only then
 %s = tile.dot_wait %p pending 1 : !tile.async_accumulators<tensor<64x64xf32>> -> tensor<64x64xf32>
 
 // -----
 
 %p = "test.op"() : () -> (!tile.async_accumulators<tensor<64x64xf32>>)
-// CHECK: tile.dot_wait: accumulators become a tile of their type once nothing is pending, and only then
+// CHECK: tile.dot_wait: accumulators become a tile of their type once they are not pending, and only then
 %s = tile.dot_wait %p pending 0 : !tile.async_accumulators<tensor<64x64xf32>> -> tensor<64x32xf32>
 
 // -----
@@ -94,3 +94,12 @@ tile.consumer_release %r pending 2 : !tile.ring<2 of tensor<2x4xbf16, #a>>
 %r = "test.op"() : () -> (!tile.ring<1 of tensor<2x4xbf16, #a>>)
 // CHECK: tile.consumer_release: at most one newer group stays taken, in a ring of two slots or more
 tile.consumer_release %r pending 1 : !tile.ring<1 of tensor<2x4xbf16, #a>>
+
+// -----
+
+// One group starts after that of %q; two are left pending.
+%x, %p, %u = "test.op"() : () -> (tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>, !tile.async_accumulators<tensor<64x64xf32>>)
+%q = tile.dot_async %x, %x into %p : tensor<64x64xbf16>, tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>
+%v = tile.dot_async %x, %x into %u : tensor<64x64xbf16>, tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>
+// CHECK: tile.dot_wait: accumulators become a tile of their type once they are not pending, and only then
+%s = tile.dot_wait %q pending 2 : !tile.async_accumulators<tensor<64x64xf32>> -> tensor<64x64xf32>

@@ -76,16 +76,17 @@ tile.kernel @perhaps_never(%z: memref<64x64xf32>) blocks (%n) in [8] warps 4 {
 #acc = #tile.layout<reg = [[0, 1], [8, 0], [0, 8], [0, 16], [0, 32]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[16, 0], [32, 0]]>
 #b = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0]]>
 
-// The sums are scaled in the loop: there they have to be complete. Zeros are overwritten in each iteration.
+// The sums are scaled in the loop: there they have to be complete. Zeros are overwritten in each iteration. The second dot
+// needs nothing of the first, and starts before the wait for it.
 // CHECK-LABEL: tile.kernel @scaled
 // CHECK:         scf.for {{.*}} iter_args(%a = %two) -> (tensor<64x64xf32, #acc>) {
 // CHECK:           [[P:%.*]] = tile.accumulators -> !tile.async_accumulators
 // CHECK-NEXT:      %w = tile.dot_async %x, %x into [[P]] scale_d_zero
 // CHECK-NEXT:      %b = arith.mulf %a, %two
-// CHECK-NEXT:      [[W:%.*]] = tile.dot_wait %w pending 0
 // CHECK-NEXT:      [[Q:%.*]] = tile.accumulators %b
-// CHECK-NEXT:      tile.dot_async %x, %x into [[Q]] :
-// CHECK-NEXT:      tile.dot_wait
+// CHECK-NEXT:      [[D:%.*]] = tile.dot_async %x, %x into [[Q]] :
+// CHECK-NEXT:      {{%.*}} = tile.dot_wait %w pending 1 : {{.*}} -> tensor
+// CHECK-NEXT:      {{%.*}} = tile.dot_wait [[D]] pending 0
 // CHECK-NEXT:      tile.consumer_release %r :
 // REMARK: remark: [tile-pipeline-dots] scf.for: its sums are used in the same iteration
 tile.kernel @scaled(%z: memref<64x64xf32>) blocks () in [] warps 4 {
