@@ -86,8 +86,9 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         folder = _temporary_folder(kind)
         _warn_once(f"{problem}; what is compiled is kept in {folder.parent} until temporary files are removed")
     target = folder / name
+    present = os.path.lexists(target)  # Before the check: another process may finish the same file after it.
     if not _is_whole(target):
-        if os.path.lexists(target):
+        if present:
             reason = "is not what was written there, or not yours alone"
             _warn(f"{target} {reason}: it is made again")
         with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
