@@ -187,12 +187,14 @@ def reduction_sizes(nest: loop.NestOp, symbols: Sizes) -> dict[Operation, int]:
     depends: dict[SSAValue, set[SSAValue]] = {a: {a} for a in extents}
     sizes: dict[Operation, int] = {}
     for op in nest.body.walk(region_first=True):
-        inside = {a for region in op.regions for a in region.block.args}
+        inside = {a for inner in op.walk() for region in inner.regions for a in region.block.args}
         used = (o for inner in op.walk() for o in inner.operands)
         found = set[SSAValue]().union(*(depends.get(o, ()) for o in used)) - inside
         depends.update(dict.fromkeys(op.results, found))
         size, around = math.prod(extents[a] for a in found), op.parent_op()
-        while around is not None and not (isinstance(op, MulfOp) and feeds_only_a_sum(op.result)):
+        products = op.results or op.operands  # A product that is only summed is not computed, nor is it when yielded.
+        summed = all(isinstance(p.owner, MulfOp) and feeds_only_a_sum(p) for p in products)
+        while around is not None and not summed:
             if isinstance(around, loop.ReduceOp):
                 sizes[around] = max(sizes.get(around, 0), size)
                 size //= math.prod(max(extents[a], 1) for a in around.body.block.args if a in found)

@@ -145,6 +145,45 @@ def test_a_large_nest_needs_no_large_arrays():
     np.testing.assert_array_equal(got[5, :9], np.max(x[5] + y[:9], axis=1))
 
 
+def test_sizes_of_nested_sums_of_products():
+    """The array of the scores is the largest: neither the index of a sum whose result is used, nor products that are
+    only summed count. With them, attention of 1,024 tokens ran in 33,824 pieces, and tune's budget was over before."""
+    text = """
+    func.func @main(%q: tensor<64x16xf32>, %k: tensor<32x16xf32>, %v: tensor<32x8xf32>) -> tensor<64x8xf32> {
+      %r = loop.nest (%i, %n) in [64, 8] -> tensor<64x8xf32> {
+        %m = loop.reduce max (%j) in [32] -> f32 {
+          %s = loop.reduce add (%d) in [16] -> f32 {
+            %a = loop.load %q[affine_map<(i, d) -> (i, d)>](%i, %d) : tensor<64x16xf32>
+            %b = loop.load %k[affine_map<(i, d) -> (i, d)>](%j, %d) : tensor<32x16xf32>
+            %p = arith.mulf %a, %b : f32
+            loop.yield %p : f32
+          }
+          loop.yield %s : f32
+        }
+        %l = loop.reduce add (%j) in [32] -> f32 {
+          %s = loop.reduce add (%d) in [16] -> f32 {
+            %a = loop.load %q[affine_map<(i, d) -> (i, d)>](%i, %d) : tensor<64x16xf32>
+            %b = loop.load %k[affine_map<(i, d) -> (i, d)>](%j, %d) : tensor<32x16xf32>
+            %p = arith.mulf %a, %b : f32
+            loop.yield %p : f32
+          }
+          %e = arith.subf %s, %m : f32
+          %c = loop.load %v[affine_map<(j, n) -> (j, n)>](%j, %n) : tensor<32x8xf32>
+          %p = arith.mulf %e, %c : f32
+          loop.yield %p : f32
+        }
+        loop.yield %l : f32
+      }
+      func.return %r : tensor<64x8xf32>
+    }"""
+    nest = next(op for op in module(text).walk() if isinstance(op, NestOp))
+    scores, operands = 64 * 32, 64 * 16
+    assert sorted(loop_level.reduction_sizes(nest, Sizes()).values()) == [operands, operands, scores, scores]
+    q, k, v = floats(64, 16), floats(32, 16), floats(32, 8)
+    s = q @ k.T
+    np.testing.assert_allclose(run(module(text), [q, k, v])[0], (s - s.max(1, keepdims=True)) @ v, rtol=1e-3, atol=1e-4)
+
+
 def test_a_result_map_places_the_values():
     text = """
     func.func @main(%x: tensor<12x5xf32>) -> tensor<5x12xf32> {
