@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from ..frontend.compilation import Compilation
     from ..frontend.tuning.search import Search
     from ..frontend.tuning.task import Task
+    from ..frontend.tuning.trial import Deadline
     from ..passes.record_file import RecordFile
     from .reports import Loaded
+
+COMPARING = 0.2
+"""Share of the budget in which the program that was found is built and timed beside PyTorch."""
+
+TIMING = 1.0
+"""Seconds in which PyTorch and the two programs are timed."""
 
 DEVICES = ("auto", "cpu", "cuda", "predicted")
 
@@ -47,7 +54,9 @@ class Seconds(click.ParamType):
 def tune_options(command: Any) -> Any:
     """The options of `tune` that say how to search."""
     for option in (
-        click.option("--budget", type=Seconds(), default="60s", show_default=True, help="Time for all of it."),
+        click.option(
+            "--budget", type=Seconds(), default="60s", show_default=True, help="From when the program is loaded."
+        ),
         click.option("--trials", type=click.IntRange(min=1), default=1000, show_default=True, help="Of a kernel."),
         click.option("--policy", default="", help="How to search: mcts, top-k, evolve ..."),
         click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Measures."),
@@ -70,18 +79,21 @@ def tune(context: click.Context, given: Given) -> None:
     with terminal.progress(quiet=given.verbose > 1), steps("loading PyTorch"):
         from ..frontend.tuning import tuned
         from ..frontend.tuning.calibration import renew
+        from ..frontend.tuning.trial import Deadline
         from ..passes.record_file import PREDICTED
     device = _device(given)
     compilations, loaded = _program(given, mode)
     tasks = [t for t in _tasks(compilations) if not given.only or t.name in given.only]
     if not tasks:
         raise CompileError(f"no kernel is called {' or '.join(given.only)}", argument="--kernel")
+    deadline = Deadline().after(given.budget)
     records = None if given.kept == "none" else open_records(given.kept, new=True)
-    how = tuned.How(device, given.policy, given.budget, given.trials, given.seed, given.threads)
+    searching = given.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * given.budget
+    how = tuned.How(device, given.policy, searching, given.trials, given.seed, given.threads)
     found, device = _searched(compilations, tasks, how, records, given)
     if records is not None and device != PREDICTED:
         renew(records, tasks[0].target, device)
-    _tell(found, loaded, records, given, device)
+    _tell(found, loaded, records, given, device, deadline)
 
 
 def _device(given: Given) -> str:
@@ -157,7 +169,12 @@ def _searched(
 
 
 def _tell(
-    found: Sequence[Search], loaded: Loaded | None, records: RecordFile | None, given: Given, device: str
+    found: Sequence[Search],
+    loaded: Loaded | None,
+    records: RecordFile | None,
+    given: Given,
+    device: str,
+    deadline: Deadline,
 ) -> None:
     """Print what came of it."""
     from ..frontend.tuning import tuned
@@ -170,7 +187,7 @@ def _tell(
     if given.report:
         write_report(given.report, found)
     lines = {} if loaded is None else _lines(found, given)
-    times = {} if loaded is None or device == PREDICTED else _compared(loaded, found, given)
+    times = {} if loaded is None or device == PREDICTED else _compared(loaded, found, given, deadline)
     if given.as_json:
         shown = {name: t.as_dict() for name, t in times.items()}
         file = None if records is None else records.path
@@ -205,9 +222,10 @@ def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
     return lines
 
 
-def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str, Any]:
+def _compared(loaded: Loaded, found: Sequence[Search], given: Given, deadline: Deadline) -> dict[str, Any]:
     """The time of a call by PyTorch, as the planner's model says, and as was found, in turns; none where the program
-    changes its arguments."""
+    changes its arguments, or where both programs, whose kernels take as long to build as in the search, are not built
+    and timed before the deadline."""
     import torch
 
     from ..backend.cuda.runtime.timing import on_device
@@ -216,6 +234,11 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str
     from ..frontend.tuning.tuned import schedule_argument
 
     if loaded.captured.updates or not any(s.best for s in found):
+        return {}
+    expected = TIMING + 2 * sum(search.build_seconds for search in found)
+    if deadline.left < expected:
+        why = f"it would take {expected:.0f} s, {deadline.left:.0f} s of --budget are left"
+        terminal.tell(f"deplodock: note: no call of the program is timed beside PyTorch: {why}\n")
         return {}
     if given.threads is not None:
         torch.set_num_threads(given.threads)
@@ -229,4 +252,4 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str
         "tuned": lambda: changed(*subject.args, **subject.kwargs),
     }
     with torch.no_grad(), terminal.progress(), steps("timing", len(arms), "arms"):
-        return by_clock(arms, seconds=1.0) if on_cores(given.target) else on_device(arms)
+        return by_clock(arms, seconds=TIMING) if on_cores(given.target) else on_device(arms)

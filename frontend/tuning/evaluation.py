@@ -4,18 +4,18 @@ built, checked and timed on the device."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from time import monotonic
+from typing import Any
 
 from ...dialects.cores import cores
 from ...errors import CompileError
 from .building import Builder, Built, parse_schedule
 from .running import Measured, Runner
 from .task import Task
-from .trial import Candidate, Evaluator, Trial
+from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial
 from .worker import Worker, WorkerFailed
 
 BUILD_LIMIT, PREPARE_LIMIT, RUN_LIMIT = 60.0, 600.0, 10.0
@@ -58,32 +58,57 @@ class Workers:
         """What measures candidates of a task."""
         return Measuring(task, self)
 
-    def build(self, task: Task, candidates: Sequence[Candidate], limit: float = BUILD_LIMIT) -> list[Built | str]:
-        """The candidates as code, or why there is none of one."""
+    def build(
+        self,
+        task: Task,
+        candidates: Sequence[Candidate],
+        deadline: Deadline = Deadline(),
+        limit: float = BUILD_LIMIT,
+    ) -> list[Built | str]:
+        """Returns the candidates as code, or the reason for which there is none.
+
+        Args:
+            task: the nest of the candidates.
+            candidates: the candidates to build.
+            deadline: when all of it is cancelled.
+            limit: seconds after which one candidate is cancelled.
+        Raises:
+            DeadlinePassed: at the deadline; processes that build are killed.
+        """
         if not self.builders:
-            return [_built(Builder(self.folder), task, c) for c in candidates]
+            return [_built(Builder(self.folder), task, c, deadline) for c in candidates]
         found: dict[int, Built | str] = {}
         todo = list(enumerate(candidates))[::-1]
-        busy: dict[Worker, tuple[int, float]] = {}
+        busy: dict[Worker, tuple[int, Deadline]] = {}
         while todo or busy:
+            if not deadline.left:
+                for worker in busy:
+                    worker.kill()
+                raise DeadlinePassed
             for worker in self.builders:
                 if worker not in busy and todo:
                     number, candidate = todo.pop()
                     worker.ask("build", task.source, candidate)
-                    busy[worker] = number, monotonic() + limit
-            first = min(end for _, end in busy.values())
-            ready = wait([w.pipe for w in busy if w.pipe is not None], max(0.0, first - monotonic()))
+                    busy[worker] = number, deadline.after(limit)
+            first = min(end.left for _, end in busy.values())
+            ready = wait([w.pipe for w in busy if w.pipe is not None], first)
             for worker, (number, end) in [*busy.items()]:
-                if worker.pipe in ready or monotonic() >= end:
+                if worker.pipe in ready:
                     del busy[worker]
                     try:
-                        found[number] = worker.answer(0 if worker.pipe not in ready else limit)
+                        found[number] = worker.answer(limit)
                     except WorkerFailed as error:
                         found[number] = str(error)
+                elif not end.left and deadline.left:
+                    del busy[worker]
+                    worker.kill()
+                    found[number] = f"killed: it was not built within {limit:.3g} s"
         return [found[i] for i in range(len(candidates))]
 
 
-def _built(builder: Builder, task: Task, candidate: Candidate) -> Built | str:
+def _built(builder: Builder, task: Task, candidate: Candidate, deadline: Deadline) -> Built | str:
+    if not deadline.left:
+        raise DeadlinePassed
     try:
         return builder.build(task.source, candidate)
     except CompileError as error:
@@ -103,8 +128,8 @@ class Measuring(Evaluator):
     """Evaluates candidates of a task by running them. A candidate is faster than the best so far if it is by more than
     the noise; otherwise it is said to be as fast, so that chance does not add up over many of them.
 
-    `codes` are the hashes of the texts of those that were built, `best` the fastest. `limit` are the seconds that
-    checking or timing one may take before it is killed.
+    `codes` are the hashes of the texts of those that were built, `best` the fastest, `first` the code of the first one.
+    `limit` are the seconds that checking or timing one may take before it is killed.
     """
 
     label = "measured"
@@ -112,44 +137,86 @@ class Measuring(Evaluator):
     def __init__(self, task: Task, workers: Workers, limit: float = RUN_LIMIT) -> None:
         self.task, self.workers, self.limit = task, workers, limit
         self.best: Best | None = None
+        self.first: tuple[Candidate, Built] | None = None
         self.codes: dict[Candidate, str] = {}
-        self._ready = False
+        self.deadline = Deadline()
+        self._begun = self._ready = False
 
     def prepare(self) -> None:
-        """Compute what results are compared with, once. Raises WorkerFailed where the task cannot be run."""
-        if not self._ready:
-            self.workers.runner.call("begin", replace(self.task), limit=PREPARE_LIMIT)
-            self._ready = True
+        """Have the results computed that others are compared with, once, while the first candidates are built."""
+        if not self._begun:
+            self.workers.runner.ask("begin", replace(self.task))
+            self._begun = True
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """A trial for each candidate, in order. Raises as `prepare`."""
+    def measure(self, candidates: Sequence[Candidate]) -> Iterator[Trial]:
+        """A trial for each candidate, in order. Raises WorkerFailed where the task cannot be run."""
         self.prepare()
-        built = self.workers.build(self.task, candidates)
-        trials = [self._trial(c, b) for c, b in zip(candidates, built, strict=True)]
-        for b in built:
-            if isinstance(b, Built) and isinstance(b.binary, Path) and (self.best is None or b is not self.best.built):
-                b.binary.unlink(missing_ok=True)
-        return trials
+        built = self.workers.build(self.task, candidates, self.deadline)
+        try:
+            if not self._ready:
+                self._answer(PREPARE_LIMIT)
+                self._ready = True
+            for c, b in zip(candidates, built, strict=True):
+                yield self._trial(c, b)
+        finally:
+            for b in built:
+                self._drop(b)
+
+    def _drop(self, built: Built | str) -> None:
+        """Remove the shared object of a candidate that is neither the best nor the first."""
+        used = (self.best and self.best.built, self.first and self.first[1])
+        if isinstance(built, Built) and isinstance(built.binary, Path) and not any(b is built for b in used):
+            built.binary.unlink(missing_ok=True)
+
+    def _call(self, method: str, *arguments: object, limit: float) -> Any:
+        """Calls a method of the process that runs candidates; raises as `_answer`."""
+        if not self.deadline.left:
+            raise DeadlinePassed
+        self.workers.runner.ask(method, *arguments)
+        return self._answer(limit)
+
+    def _answer(self, limit: float) -> Any:
+        """Returns the answer of the process that runs candidates. Raises WorkerFailed, and DeadlinePassed at the
+        deadline, at which the process is killed."""
+        try:
+            return self.workers.runner.answer(min(limit, self.deadline.left))
+        except WorkerFailed:
+            if not self.deadline.left:
+                raise DeadlinePassed from None
+            raise
 
     def _trial(self, candidate: Candidate, built: Built | str) -> Trial:
         found = self._run(candidate, built)
         if isinstance(found, Trial):
             return found
         assert isinstance(built, Built)
-        if self.best is None:
-            self._now_best(Best(candidate, built, found.seconds))
-            return Trial(candidate, found.seconds, min(found.noise, 1.0))
-        ratio = found.ratio if found.ratio * (1 + found.noise) < 1 else max(1.0, found.ratio)
-        trial = Trial(candidate, ratio * self.best.seconds, min(found.noise, 1.0))
-        if ratio < 1:
-            self._now_best(Best(candidate, built, ratio * self.best.seconds))
-        return trial
+        if self.first is None:
+            self.first, self.build_seconds = (candidate, built), built.lowering + built.compiling
+        seconds, ratio = found.seconds, 0.0
+        if self.best is not None:
+            ratio = found.ratio if found.ratio * (1 + found.noise) < 1 else max(1.0, found.ratio)
+            seconds = ratio * self.best.seconds
+        try:
+            if ratio < 1:
+                self._now_best(Best(candidate, built, seconds))
+        except WorkerFailed as error:
+            return self._failed(candidate, error)
+        return Trial(candidate, seconds, min(found.noise, 1.0))
+
+    def _failed(self, candidate: Candidate, error: WorkerFailed) -> Trial:
+        """The trial of a candidate that cannot be run, after the process is ready again if the candidate ended it."""
+        if self.workers.runner.pipe is None:
+            self._again()
+        return Trial(candidate, None, failure=str(error))
 
     def again(self, candidate: Candidate) -> Trial:
         """A candidate in turns with the best once more, for longer than it takes to see that it is slower. Which of
         both is faster, this decides."""
         assert self.best is not None
-        (built,) = self.workers.build(self.task, [candidate])
+        if self.first is not None and self.first[0] == candidate:
+            built = self.first[1]
+        else:
+            (built,) = self.workers.build(self.task, [candidate], self.deadline)
         found = self._run(candidate, built, whole=True)
         if isinstance(found, Trial):
             return found
@@ -160,28 +227,26 @@ class Measuring(Evaluator):
         if isinstance(built, str):
             return Trial(candidate, None, failure=built)
         self.codes[candidate] = built.code
-        call, best = self.workers.runner.call, None if self.best is None else "best"
+        call, best = self._call, None if self.best is None else "best"
         try:
             call("load", "candidate", built, limit=self.limit)
             if wrong := call("check", "candidate", limit=self.limit):
                 return Trial(candidate, None, failure=f"wrong: {wrong}")
             return call("time", "candidate", best, whole, limit=self.limit)
         except WorkerFailed as error:
-            if self.workers.runner.pipe is None:
-                self._again()
-            return Trial(candidate, None, failure=str(error))
+            return self._failed(candidate, error)
 
     def _now_best(self, best: Best) -> None:
-        if self.best is not None and isinstance(self.best.built.binary, Path):
-            self.best.built.binary.unlink(missing_ok=True)
-        self.best = best
-        self.workers.runner.call("load", "best", best.built, limit=self.limit)
+        self._call("load", "best", best.built, limit=self.limit)
+        former, self.best = self.best, best
+        if former is not None:
+            self._drop(former.built)
 
     def _again(self) -> None:
         """Get the process ready that takes the place of one that was killed."""
-        self.workers.runner.call("begin", replace(self.task), limit=PREPARE_LIMIT)
+        self._call("begin", replace(self.task), limit=PREPARE_LIMIT)
         if self.best is not None:
-            self.workers.runner.call("load", "best", self.best.built, limit=self.limit)
+            self._call("load", "best", self.best.built, limit=self.limit)
 
 
 class Predicting(Evaluator):

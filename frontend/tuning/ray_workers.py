@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from ...errors import ExecutionError
-from .trial import Candidate, Evaluator, Trial
+from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial
 
 LOSSES = 3
 """So many machines may be lost with a candidate before it is given up: it may be what ends them."""
@@ -133,7 +134,7 @@ class RayWorkers:
         return RayMeasuring(self, self._tasks, task)
 
     def replace(self, machine: Any) -> None:
-        """Start another worker in the place of one that is lost."""
+        """Start another worker in the place of one that is lost or killed."""
         if machine in self.machines:
             self.machines[self.machines.index(machine)] = self._start()
 
@@ -170,10 +171,12 @@ class RayMeasuring(Evaluator):
     number: int
     task: Any
     codes: dict[Candidate, str] = field(default_factory=dict[Candidate, str])
+    deadline: Deadline = field(default=Deadline())
     label = "measured"
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """A trial for each candidate, in order. One whose machine is lost goes to another, up to `LOSSES` times."""
+    def measure(self, candidates: Sequence[Candidate]) -> Iterator[Trial]:
+        """A trial for each candidate, in order. One whose machine is lost goes to another, up to `LOSSES` times.
+        Machines that are busy at the deadline are replaced, and DeadlinePassed follows the trials that are done."""
         ray, found = self.workers.ray, dict[int, Trial]()
         todo, losses = list(range(len(candidates)))[::-1], Counter[int]()
         busy: dict[Any, tuple[Any, int]] = {}
@@ -182,7 +185,13 @@ class RayMeasuring(Evaluator):
             for machine in [m for m in self.workers.machines if m not in used][: len(todo)]:
                 n = todo.pop()
                 busy[machine.measure.remote(self.number, self.task, candidates[n])] = machine, n
-            (ready,), _ = ray.wait([*busy], num_returns=1)
+            ready = self._first_ready([*busy])
+            if ready is None:
+                for machine, _ in busy.values():
+                    ray.kill(machine)
+                    self.workers.replace(machine)
+                yield from (found[n] for n in sorted(found))
+                raise DeadlinePassed
             machine, n = busy.pop(ready)
             try:
                 found[n], self.codes[candidates[n]] = ray.get(ready)
@@ -195,12 +204,20 @@ class RayMeasuring(Evaluator):
                     found[n] = Trial(candidates[n], None, failure=f"killed: {_told(error)}")
             except ray.exceptions.RayTaskError as error:
                 found[n] = Trial(candidates[n], None, failure=_told(error))
-        return [found[n] for n in range(len(candidates))]
+        yield from (found[n] for n in range(len(candidates)))
 
     def prepare(self) -> None:
         """Have all machines get ready at once. One that fails to will say so when it is asked for a candidate."""
         started = [m.begin.remote(self.number, self.task) for m in self.workers.machines]
-        self.workers.ray.wait(started, num_returns=len(started))
+        self._first_ready(started, len(started))
+        if not self.deadline.left:
+            raise DeadlinePassed
+
+    def _first_ready(self, asked: list[Any], count: int = 1) -> Any:
+        """Returns the first answer, after `count` of those `asked` for are there, or None at the deadline."""
+        timeout = None if self.deadline.at == inf else self.deadline.left
+        ready, _ = self.workers.ray.wait(asked, num_returns=count, timeout=timeout)
+        return ready[0] if len(ready) == count else None
 
 
 def _told(error: Exception) -> str:

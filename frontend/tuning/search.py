@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from time import monotonic, time
+from time import time
 
 import torch
 
@@ -14,7 +14,7 @@ from ...dialects.cores import device_of_cores
 from ...passes.record_file import Entry, RecordFile
 from .building import parse_schedule
 from .task import Task
-from .trial import Candidate, Evaluator, Policy, Trial
+from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Policy, Trial
 from .worker import WorkerFailed
 
 CLOSE_TO_ROOF, ABOVE_ROOF = 0.97, 1.1
@@ -22,18 +22,27 @@ CLOSE_TO_ROOF, ABOVE_ROOF = 0.97, 1.1
 device."""
 
 
+AGAIN = 0.1
+"""Share of the seconds of a search in which the planner's pick and the best take turns once more."""
+
+TIME_IS_UP = "the time is used up"
+
+
 @dataclass(frozen=True)
 class Limits:
-    """When a search ends: after so many seconds, or trials."""
+    """End of a search: after so many seconds, which include what `AGAIN` reserves, or trials. The candidate that is
+    measured then is the last one. At `deadline` work is cancelled."""
 
     seconds: float = 60.0
     trials: int = 1000
+    deadline: Deadline = Deadline()
 
 
 @dataclass
 class Search:
     """How far a search is. `trials` are those of this one, in order, with the seconds since its start at which each was
-    done; the first is the planner's pick. `ended` says why it ended."""
+    done; the first is the planner's pick, which took `build_seconds` of the processor to build. `ended` says why it
+    ended."""
 
     task: Task
     label: str
@@ -43,13 +52,14 @@ class Search:
     best: Trial | None = None
     known: int = 0
     ended: str = ""
-    started: float = field(default_factory=monotonic)
+    started: float = 0.0
     stopped: float | None = None
+    build_seconds: float = 0.0
 
     @property
     def elapsed(self) -> float:
         """Seconds since it began, until it ended."""
-        return (self.stopped or monotonic()) - self.started
+        return (self.limits.deadline.clock() if self.stopped is None else self.stopped) - self.started
 
     @property
     def share(self) -> float:
@@ -73,8 +83,8 @@ class Search:
 
     def over(self) -> str:
         """Why the search is to end now; empty if it goes on."""
-        if self.elapsed >= self.limits.seconds:
-            return "the time is used up"
+        if self.elapsed >= (1 - AGAIN) * self.limits.seconds:
+            return TIME_IS_UP
         if len(self.trials) >= self.limits.trials:
             return "all trials are done"
         return "the roofline is reached" if CLOSE_TO_ROOF <= self.share < ABOVE_ROOF else ""
@@ -100,16 +110,13 @@ def search(
     """Search until the limits, the roofline or the end of the space; Ctrl-C ends it, too, and what was found is kept.
 
     The planner's pick is tried first, then the best of the records on this device; what else they have the policy is
-    told. What results are compared with is computed before, which does not count as time. Every trial is in `records`
-    before the next is begun; `told` is called after each. At the end the planner's pick takes turns with the best once
-    more, so that the speed-up is no chance of a single trial.
+    told. Every trial is in `records` before the next is begun; `told` is called after each. At the end the planner's
+    pick takes turns with the best once more, so that the speed-up is no chance of a single trial. A candidate that is
+    cancelled at the deadline has no trial.
     """
-    keeper = _Keeper(task, records, device_name(device))
-    try:
-        evaluator.prepare()
-    except WorkerFailed as error:
-        return Search(task, evaluator.label, limits, ended=f"it cannot be measured: {error}")
-    found = Search(task, evaluator.label, limits)
+    keeper, clock = _Keeper(task, records, device_name(device)), limits.deadline.clock
+    evaluator.deadline = limits.deadline
+    found = Search(task, evaluator.label, limits, started=clock())
     first = [Candidate(task.untuned, predicted=task.expected)]
     known = keeper.known()
     found.known = len(known)
@@ -120,16 +127,19 @@ def search(
         policy.tell(trial)
 
     def measure(candidates: list[Candidate]) -> None:
-        """Note the trial of each, and tell who wants to know."""
+        """Note the trial of each, and tell who wants to know, until the search is over."""
         for trial in evaluator.measure(candidates):
             keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
             policy.tell(trial)
             found.take(trial)
+            found.untuned = found.untuned or trial
             told(found)
+            if found.over():
+                break
 
     try:
+        evaluator.prepare()
         measure(first)
-        found.untuned = found.trials[0][1]
         seen = {*first, *(t.candidate for t in known)}
         while not (ended := found.over()):
             asked = policy.ask(min(batch, limits.trials - len(found.trials)))
@@ -143,7 +153,9 @@ def search(
         _again(found, evaluator, keeper)
     except KeyboardInterrupt:
         found.ended = "interrupted"
-    found.stopped = monotonic()
+    except (WorkerFailed, DeadlinePassed) as error:
+        found.ended = TIME_IS_UP if isinstance(error, DeadlinePassed) else f"it cannot be measured: {error}"
+    found.stopped, found.build_seconds = clock(), getattr(evaluator, "build_seconds", 0.0)
     return found
 
 

@@ -1,9 +1,11 @@
-"""What a search tries and what came of it: the two interfaces between policies and evaluation."""
+"""Candidates, trials and the deadline of a search: the two interfaces between policies and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
 from typing import Protocol
 
 
@@ -32,6 +34,27 @@ class Trial:
     failure: str = ""
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """Moment at which work is cancelled, in seconds of `clock`; by default never."""
+
+    at: float = inf
+    clock: Callable[[], float] = monotonic
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; 0 after it."""
+        return max(0.0, self.at - self.clock())
+
+    def after(self, seconds: float) -> Deadline:
+        """Returns the moment in `seconds` from now, or this deadline if it is earlier."""
+        return Deadline(min(self.at, self.clock() + seconds), self.clock)
+
+
+class DeadlinePassed(Exception):
+    """The deadline of a search passed during work on a candidate, which therefore has no trial."""
+
+
 class Policy(Protocol):
     """Decides what to try next."""
 
@@ -46,16 +69,19 @@ class Policy(Protocol):
 
 class Evaluator(Protocol):
     """Compiles, checks and times candidates of one nest. `label` says how it finds times, `codes` are the hashes of the
-    texts of candidates that were built."""
+    texts of candidates that were built, `build_seconds` the processor's seconds for the first one. After `deadline` all
+    methods raise DeadlinePassed."""
 
     label: str
     codes: dict[Candidate, str]
+    deadline: Deadline = Deadline()
+    build_seconds: float = 0.0
 
     def prepare(self) -> None:
         """Do what it takes before the first candidate."""
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """A trial for each candidate, in order."""
+    def measure(self, candidates: Sequence[Candidate]) -> Iterable[Trial]:
+        """A trial for each candidate, in order; those before the deadline precede DeadlinePassed."""
         ...
 
     def again(self, candidate: Candidate) -> Trial:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
-from time import monotonic
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
@@ -21,10 +20,10 @@ from .evaluation import Predicting, Workers
 from .fusion_space import Fusion, fusions
 from .policies import DEFAULT_POLICY, make_policy
 from .ray_workers import RayWorkers
-from .search import Limits, Search, search
+from .search import TIME_IS_UP, Limits, Search, search
 from .space import NestSpace
 from .task import PLANNER, Task, tasks_of
-from .trial import Trial
+from .trial import Deadline, Trial
 
 LEAST_SHARE = 0.5
 """Of an equal share of the time a nest gets at least so much, however little of the program's time it is."""
@@ -63,21 +62,33 @@ def tune(
     records: RecordFile | None,
     told: Callable[[Search], None],
     workers: Workers | RayWorkers | None,
+    deadline: Deadline | None = None,
 ) -> list[Search]:
-    """Search the tasks one after the other; the time is divided by what the model expects them to take. Ends with the
-    first that is interrupted. `workers` are needed where something is measured."""
+    """Searches tasks one after the other and returns their searches, up to the first that is interrupted.
+
+    Args:
+        tasks: the nests. The time is divided by what the model expects them to take.
+        how: how they are searched.
+        records: the records of all trials, if any.
+        told: called after each trial.
+        workers: needed where something is measured.
+        deadline: when work is cancelled; by default at the end of the time of all tasks.
+    """
     found: list[Search] = []
     weights = [task.launches * task.expected for task in tasks]
-    left = how.seconds
+    end = (deadline or Deadline()).after(how.seconds)
+    deadline = deadline or end
     for number, task in enumerate(tasks):
         share = weights[number] / sum(weights[number:])
         share = max(share, LEAST_SHARE / (len(tasks) - number))
+        if not deadline.left:
+            found.append(Search(task, "measured", Limits(0.0, how.trials), ended=TIME_IS_UP, stopped=0.0))
+            continue
         evaluator = Predicting(task) if workers is None else workers.evaluator(task)
         policy = make_policy(how.policy or DEFAULT_POLICY, space_of(task), how.seed)
         batch = 8 if workers is None else workers.batch
-        limits = Limits(left * share, how.trials)
+        limits = Limits(end.left * share, how.trials, deadline)
         found.append(search(task, policy, evaluator, limits, records, how.device, told, batch))
-        left = max(0.0, left - found[-1].elapsed)
         if found[-1].ended == "interrupted":
             break
     return found
@@ -89,24 +100,27 @@ def tune_program(
     records: RecordFile | None,
     told: Callable[[Search], None],
     workers: Workers | RayWorkers | None,
+    deadline: Deadline | None = None,
 ) -> list[Search]:
     """Search the nests of a program, then those of other plans of fusion; gives the searches of the fastest plan, which
     goes to the records if it is not the planner's.
 
     A program takes as long as its nests together. A nest that was not searched takes what the model expects, times how
-    wrong that was about the planner's plan. The plan that is the fastest by this is searched next.
+    wrong that was about the planner's plan. The plan that is the fastest by this is searched next. Arguments are those
+    of `tune`.
     """
     expected = dict[str, float]()
-    plans = _plans(compilation, expected, FUSING / 2 * how.seconds)
+    deadline = deadline or Deadline().after(how.seconds)
+    plans = _plans(compilation, expected, deadline.after(FUSING / 2 * how.seconds))
     if len(plans) < 2:
-        return tune(tasks_of(compilation), how, records, told, workers)
+        return tune(tasks_of(compilation), how, records, told, workers, deadline)
     plan = own = plans[0]
     done, measured = dict[str, Search](), dict[str, float]()
     for share in (1 - FUSING, *[FUSING / 2 / PLANS] * PLANS):
         new = [task for task in plan.tasks if task.key not in done]
-        if not new:
+        if not new or done and not deadline.left:
             break
-        for s in tune(new, replace(how, seconds=share * how.seconds), records, told, workers):
+        for s in tune(new, replace(how, seconds=share * how.seconds), records, told, workers, deadline):
             done[s.task.key] = s
             measured[s.task.key] = s.best.seconds or inf if s.best else inf
         if [*done.values()][-1].ended == "interrupted":
@@ -123,10 +137,10 @@ def tune_program(
     return [replace(done[task.key], task=task) for task in best.tasks if task.key in done]
 
 
-def _plans(compilation: Compilation, expected: dict[str, float], limit: float) -> list[Fusion]:
-    """The plans of fusion of a program that are found within `limit` seconds, the planner's first, and of each nest, by
-    its key, what the model expects. One with a nest that has no schedule is left out."""
-    plans, end = list[Fusion](), monotonic() + limit
+def _plans(compilation: Compilation, expected: dict[str, float], end: Deadline) -> list[Fusion]:
+    """The plans of fusion of a program that are found before `end`, the planner's first, and of each nest, by its key,
+    what the model expects. One with a nest that has no schedule is left out."""
+    plans = list[Fusion]()
     for plan in fusions(compilation):
         try:
             expected |= {task.key: task.expected for task in plan.tasks if task.key not in expected}
@@ -134,7 +148,7 @@ def _plans(compilation: Compilation, expected: dict[str, float], limit: float) -
         except ScheduleError:
             if not plan.change:
                 raise
-        if monotonic() >= end:
+        if not end.left:
             break
     return plans
 

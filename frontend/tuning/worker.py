@@ -7,6 +7,7 @@ A worker makes one object and calls its methods, one at a time; objects, argumen
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -18,6 +19,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ...errors import DeplodockError, raised_at
+
+PR_SET_PDEATHSIG = 1
+"""Argument of prctl(2): the signal that a process gets at the end of the one that started it."""
 
 
 class WorkerFailed(DeplodockError):
@@ -110,6 +114,8 @@ class Worker:
 def _serve(pipe: Connection) -> None:
     """Do what is asked, until nobody is there who asks."""
     made: Any = None
+    if sys.platform == "linux":  # A candidate that hangs would otherwise go on when this process's parent is killed.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)  # modules are many small objects, and none of ours has to be looked at
     while True:
@@ -126,7 +132,10 @@ def _serve(pipe: Connection) -> None:
             answer = "error", str(error)
         except Exception as error:
             answer = "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]} at {raised_at(error)}"
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
 
 
 if __name__ == "__main__":

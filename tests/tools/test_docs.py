@@ -34,8 +34,8 @@ def commands(file: str) -> list[str]:
 
 
 def shortened(line: str) -> str:
-    """The line with a search of one second in place of the budget that it names."""
-    return re.sub(r"--budget \w+", "--budget 1s", line)
+    """The line with a search of two trials within the budget that it names."""
+    return re.sub(r"--budget \w+", r"\g<0> --trials 2", line)
 
 
 @pytest.fixture(scope="module")
