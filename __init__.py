@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     __version__: str
     from .errors import CompileError, DeplodockError
     from .frontend.api import CompiledFunction, compile
-    from .frontend.artifact import Artifact, load
+    from .frontend.loading import Artifact, load
     from .frontend.modules import CompiledModule, compile_module
 
 __all__ = [
@@ -40,14 +40,14 @@ __all__ = [
 # Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
 # checkout of any name, a sibling.
 _HOMES = {
-    "Artifact": ".frontend.artifact",
+    "Artifact": ".frontend.loading",
     "CompileError": ".errors",
     "CompiledFunction": ".frontend.api",
     "CompiledModule": ".frontend.modules",
     "DeplodockError": ".errors",
     "compile": ".frontend.api",
     "compile_module": ".frontend.modules",
-    "load": ".frontend.artifact",
+    "load": ".frontend.loading",
 }
 
 

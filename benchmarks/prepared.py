@@ -21,8 +21,8 @@ from sources import library
 
 from deplodock.dialects.cores import NONE
 from deplodock.frontend.api import CompiledFunction
-from deplodock.frontend.artifact import load
 from deplodock.frontend.capture.export import capture
+from deplodock.frontend.loading import load
 
 
 def program(case: Case, target: str, folder: Path | None, executor: str = "cuda") -> CompiledFunction:

@@ -32,8 +32,7 @@ from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import parse_passes, pipeline_text
-from ..passes.record_file import consulted
-from ..passes.records import read_record
+from ..passes.record_file import consulted, read_record
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.searched import Options, with_options
 from ..passes.verify_level import VerifyLevelPass

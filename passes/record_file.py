@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dialects.cores import NONE, device_of_cores, records_file
-from .records import Record, RecordError, json_of, record_of
+from .records import Record, RecordError, json_of, read_json, record_of
 
 APPLICATION, VERSION = 0x64706C6B, 1
 """What tells our databases from others, and the version of the tables."""
@@ -90,6 +90,18 @@ def is_database(path: str | Path) -> bool:
             return file.read(16) == b"SQLite format 3\0"
     except OSError:
         return False
+
+
+def read_record(path: str) -> Record:
+    """Returns the record in a JSON file or a database.
+
+    Raises:
+        RecordError: for a file that cannot be read, is damaged, or is of another version.
+    """
+    if is_database(path):
+        with RecordFile(path, read_only=True) as file:
+            return file.plans()
+    return record_of(read_json(path), path)
 
 
 class RecordFile:

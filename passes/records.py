@@ -145,16 +145,6 @@ def json_of(record: Record) -> dict[str, Any]:
     }
 
 
-def read_record(path: str) -> Record:
-    """The record in a file. Raises RecordError for one that cannot be read, is damaged, or is of another version."""
-    from .record_file import RecordFile, is_database
-
-    if is_database(path):
-        with RecordFile(path, read_only=True) as file:
-            return file.plans()
-    return record_of(read_json(path), path)
-
-
 def read_json(path: str) -> Any:
     """What a JSON file holds. Raises RecordError."""
     try:

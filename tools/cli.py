@@ -345,7 +345,8 @@ def _json(found: Any) -> str:
 
 def _recorder(path: str) -> RecordPlans:
     """What notes the plans of a program in a file, among those that are there."""
-    from ..passes.records import Record, RecordPlans, read_record
+    from ..passes.record_file import read_record
+    from ..passes.records import Record, RecordPlans
 
     return RecordPlans(read_record(path) if Path(path).exists() else Record(path))
 

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from ..progress import steps
 from . import terminal
+from .modes import IR_OPTIONS, Given
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
     from ..backend.interpreter.domains import Array
     from ..frontend.compilation import Compilation
     from ..frontend.executors import Executor
-    from .modes import Given
-
-OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "strategy", "checked")
-"""Options of the commands that are options of `Compilation` by the same name."""
-
-
-def is_ir(file: str | None) -> bool:
-    """Returns whether the name of a file is that of a program of IR."""
-    return file is not None and Path(file).suffix == ".mlir"
 
 
 def compile_ir(context: click.Context, given: Given) -> None:
@@ -79,7 +71,7 @@ def _compilation(context: click.Context, given: Given, executor: str) -> Compila
     program = read_program(Path(str(given.file)))
     default = context.get_parameter_source("target") == ParameterSource.DEFAULT
     target = given.target if not default else target_of(program, AUTO, executor)
-    options = {name: getattr(given, name) for name in OPTIONS}
+    options = {name: getattr(given, name) for name in IR_OPTIONS}
     return compilation_of(program, target, pipeline_given=given.pipeline, **options)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,13 +14,10 @@ from click.core import ParameterSource
 from ..errors import DeplodockError
 from ..progress import steps
 from . import terminal
+from .modes import Given, is_artifact, refuse_ignored
 
 if TYPE_CHECKING:
     from ..passes.records import RecordPlans
-    from .modes import Given
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
 
 QUANTIZE = click.option(
     "--quantize", type=click.Choice(["int8"]), help="MODEL: weights of linear layers as bytes, with scales."
@@ -34,21 +29,6 @@ PREPACK_WEIGHTS = click.option(
     help="On cpu, compute what depends on weights alone once; on for a MODEL. Changes through .data, NumPy or DLPack"
     " are noticed by a sample of each weight.",
 )
-
-
-def is_artifact(path: str | None) -> bool:
-    """Whether `path` is a folder that says it is an artifact."""
-    return path is not None and (Path(path) / "manifest.json").is_file()
-
-
-def is_model(name: str | None) -> bool:
-    """Whether `name` means a model: a folder or file with a configuration, or a name on the hub."""
-    if name is None or name.endswith(".py"):
-        return False
-    path = Path(name)
-    if path.exists():
-        return path.suffix == ".json" or (path / "config.json").is_file()
-    return _HUB_NAME.fullmatch(name) is not None
 
 
 def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, str]) -> None:
@@ -111,8 +91,9 @@ def run_artifact(given: Given) -> None:
     """Run every program of an artifact on random inputs and compare it with the reference."""
     with terminal.progress():
         with steps("loading PyTorch"):
-            from ..frontend.artifact import load, made_for
+            from ..frontend.artifact import made_for
             from ..frontend.executors import check_executor
+            from ..frontend.loading import load
             from . import reports
         executor = given.executor
         if check_executor(executor, compiled=True) is not None and made_for(str(given.file)) != "cpu":
@@ -149,8 +130,6 @@ def run_artifact(given: Given) -> None:
 @click.option("--debug", is_flag=True, help="Print a traceback for an error.")
 def generate(model: str, **options: Any) -> None:
     """Continue a prompt with a language model."""
-    from .modes import refuse_ignored
-
     context = click.get_current_context()
     refuse_ignored(context, "an ARTIFACT" if is_artifact(model) else "a MODEL")
     if (options["prompt"] is None) == (options["prompt_ids"] is None):
@@ -179,10 +158,10 @@ def generate(model: str, **options: Any) -> None:
 
 
 def _generator(name: str, options: dict[str, Any]) -> Any:
-    from ..frontend.artifact import load
     from ..frontend.llm import build_model, load_config, load_model
     from ..frontend.llm.generate import Generator
     from ..frontend.llm.quantization import to_int8
+    from ..frontend.loading import load
 
     if is_artifact(name):
         return Generator.from_artifact(load(name, weights=options["weights"], executor=options["executor"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from shlex import quote
 from types import SimpleNamespace
@@ -10,7 +11,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import ir_commands, model_commands
+IR_OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "strategy", "checked")
+"""Options of the commands on IR that are options of `Compilation` by the same name."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 _COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "insert", "strategy"}
 _COMPILER |= {"prepack_weights"}
@@ -30,7 +34,7 @@ _NOTED = _COMPILER - {"target"} | {"dynamic", "fallback", "phase", "length", "co
 """The options that are noted in what is printed, where they were given."""
 
 _SOURCE = {"file", "as_json", "debug"}
-_IR = {"target", "pipeline", *ir_commands.OPTIONS}
+_IR = {"target", "pipeline", *IR_OPTIONS}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 _GENERATION = set("model prompt prompt_ids max_new_tokens greedy temperature top_p seed executor debug".split())
 _SEARCH = set("budget trials policy device ray threads kept only explain plot report".split())
@@ -92,18 +96,38 @@ def _shown(parameter: click.Parameter) -> str:
     return parameter.opts[-1] if parameter.param_type_name == "option" else str(parameter.name).upper()
 
 
+def is_ir(file: str | None) -> bool:
+    """Returns whether the name of a file is that of a program of IR."""
+    return file is not None and Path(file).suffix == ".mlir"
+
+
+def is_artifact(path: str | None) -> bool:
+    """Whether `path` is a folder that says it is an artifact."""
+    return path is not None and (Path(path) / "manifest.json").is_file()
+
+
+def is_model(name: str | None) -> bool:
+    """Whether `name` means a model: a folder or file with a configuration, or a name on the hub."""
+    if name is None or name.endswith(".py"):
+        return False
+    path = Path(name)
+    if path.exists():
+        return path.suffix == ".json" or (path / "config.json").is_file()
+    return _HUB_NAME.fullmatch(name) is not None
+
+
 def mode_of_file(command: str, file: str | None) -> str:
     """What FILE is to a command: a MODEL, an ARTIFACT or a program. Raises UsageError for what the command cannot use,
     saying what can."""
-    if ir_commands.is_ir(file):
+    if is_ir(file):
         if command == "tune":
             raise click.UsageError(f"expected a FILE.py or a MODEL, but got IR; `deplodock run {file}` runs it")
         return "a program of IR"
-    if model_commands.is_artifact(file):
+    if is_artifact(file):
         if command != "run":
             raise click.UsageError(f"{file} is compiled already; `deplodock run {file}` runs it")
         return "an ARTIFACT"
-    if model_commands.is_model(file):
+    if is_model(file):
         if command == "run":
             raise click.UsageError(
                 f"{file} is a model: `deplodock generate {file}` continues a prompt;"

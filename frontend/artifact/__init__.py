@@ -1,4 +1,4 @@
-"""Compiled programs on disk: `save` writes an artifact, `load` gives programs back that are called as before.
+"""Compiled programs on disk: `save` writes an artifact, `read` returns what one contains.
 
 For every program there is the kernel level (with the host program), the tensor level (what the reference runs) and, for
 a GPU, the CUDA text and the cubin. The C++ of the CPU is printed from the kernel level and built for the machine that
@@ -24,7 +24,6 @@ from ...dialects.support.printing import print_module
 from ...dialects.target import TARGETS
 from ...errors import CompileError, TargetError
 from ...progress import counted
-from ..api import CompiledFunction
 from ..capture.aliasing import A_COPY, Place, Step
 from ..capture.arrays import dtype_name, dtype_named
 from ..capture.captured_program import Binding, CapturedProgram, Output
@@ -145,39 +144,38 @@ _WRITTEN = ("outputs", "updates", "examples", "viewed", "layouts", "checks", "ne
 """What is written down of a captured program as it is."""
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """What `load` gives: the programs by name, and what was saved with them."""
-
-    target: str
-    programs: dict[str, CompiledFunction]
-    extra: dict[str, Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program `main`, or the only one. Raises ArtifactError if there are several others."""
-        if "main" not in self.programs and len(self.programs) != 1:
-            raise ArtifactError(f"has several programs: {', '.join(self.programs)}")
-        program = self.programs.get("main") or next(iter(self.programs.values()))
-        return program(*args, **kwargs)
-
-    def refresh(self) -> None:
-        """Packs the weights of all programs again in the next call, as `CompiledFunction.refresh`."""
-        for program in self.programs.values():
-            program.refresh()
-
-
 def made_for(path: str | Path) -> str:
     """The target of an artifact. Raises ArtifactError for something else."""
     return str(Folder.open(path).manifest.get("target"))
 
 
-def load(
-    path: str | Path, *, target: str | None = None, weights: str | Path | None = None, executor: str = "auto"
-) -> Artifact:
-    """Read an artifact. Every file of it is checked before any of it is used.
+@dataclass(frozen=True)
+class Stored:
+    """The contents of an artifact.
 
-    `weights` is a checkpoint for parameters that were saved without values; `target`, if given, has to be the one that
-    it was compiled for. Raises ArtifactError, TargetError, WeightError.
+    Attributes:
+        target: name of the target of all programs.
+        programs: each program as it was captured, with its levels, by name.
+        extra: what was given to `save` as `extra`.
+    """
+
+    target: str
+    programs: dict[str, tuple[CapturedProgram, SavedCompilation]]
+    extra: dict[str, Any]
+
+
+def read(path: str | Path, target: str | None = None, weights: str | Path | None = None) -> Stored:
+    """Returns the contents of an artifact, after a check of every file.
+
+    Args:
+        path: folder of the artifact.
+        target: target that the artifact has to be compiled for; None accepts each.
+        weights: checkpoint for parameters that were saved without values.
+
+    Raises:
+        ArtifactError: for a folder that is no artifact, or a damaged one.
+        TargetError: for an artifact of another target.
+        WeightError: for a checkpoint that does not fit.
     """
     folder = Folder.open(path)
     if target is not None and (found := folder.manifest.get("target")) != target:
@@ -185,13 +183,13 @@ def load(
     checkpoint = None if weights is None else Checkpoint(weights)
     try:
         contents = {name: folder.read(name) for name in folder.manifest["files"]}
-        return _assemble(folder, contents, checkpoint, executor)
+        return _assemble(folder, contents, checkpoint)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise folder.error(f"the manifest lacks something or has something strange: {reason}") from error
 
 
-def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None, executor: str) -> Artifact:
+def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None) -> Stored:
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -200,7 +198,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
         stored = from_bytes(contents[WEIGHTS])
     except SafetensorError as error:
         raise folder.error(f"the weights cannot be read: {error}") from None
-    programs: dict[str, CompiledFunction] = {}
+    programs: dict[str, tuple[CapturedProgram, SavedCompilation]] = {}
     bound = None if checkpoint is None else Bound(checkpoint)
     for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
         compilation = SavedCompilation(
@@ -217,8 +215,8 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             out_spec=pytree.tree_flatten(decode(entry["result"]))[1],
             **{key: decode(entry[key]) for key in _WRITTEN},
         )
-        programs[name] = CompiledFunction(captured, compilation, executor)
-    return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
+        programs[name] = captured, compilation
+    return Stored(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
 
 
 def _binding(entry: dict[str, Any], stored: dict[str, torch.Tensor], bound: Bound | None, folder: Folder) -> Binding:

@@ -17,11 +17,11 @@ from torch import nn
 from ...backend.cpu.runtime import collapse_pages
 from ...errors import ExecutionError
 from ..api import CompiledFunction
-from ..artifact import Artifact
 from ..artifact.manifest import ArtifactError
 from ..artifact.safetensors import Bound, names_in_checkpoints
 from ..capture.captured_program import CapturedProgram
 from ..executors import AUTO
+from ..loading import Artifact
 from . import (
     DEFAULT_PREFILL,
     ModelPlan,

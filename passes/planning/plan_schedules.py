@@ -25,7 +25,6 @@ from ...progress import steps
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
 from ..analysis.packed_operands import constant_values
-from ..records import read_record
 from ..remarks import emit_remark
 from .choose import Candidate, rank
 from .cost_model import Model, Prediction
@@ -250,6 +249,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         found: dict[loop.NestOp, ScheduleAttr] = {}
         if self.record is None:
             return found
+        from ..record_file import read_record
+
         record = read_record(self.record)
         for nest in nests:
             try:

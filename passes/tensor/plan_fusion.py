@@ -26,7 +26,7 @@ from ...dialects.support.printing import value_names
 from ...dialects.target import Target
 from ...dialects.tensor import ROOT
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
-from ..records import Record, RecordError, operations_at, read_record
+from ..records import Record, RecordError, operations_at
 from ..remarks import emit_remark
 from .fusion.contractions import contracts_once
 from .fusion.cost import Kernel, fused_for
@@ -73,7 +73,7 @@ class PlanFusionPass(ModulePass):
     limit_memory: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        record = None if self.record is None else read_record(self.record)
+        record = None if self.record is None else _read(self.record)
         with deep_recursion():
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
@@ -114,6 +114,12 @@ class PlanFusionPass(ModulePass):
             mark(function, greedy(function, candidates(function), kept_values(function)))
         else:
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
+
+
+def _read(path: str) -> Record:
+    from ..record_file import read_record
+
+    return read_record(path)
 
 
 FEW = 16

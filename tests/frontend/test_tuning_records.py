@@ -30,8 +30,8 @@ from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.plan_schedules import options_of
-from deplodock.passes.record_file import Entry, RecordFile
-from deplodock.passes.records import RecordError, plan_key, read_json, read_record
+from deplodock.passes.record_file import Entry, RecordFile, read_record
+from deplodock.passes.records import RecordError, plan_key, read_json
 from deplodock.tools import cli, dl_opt
 
 ROUNDS, TUNERS = 13, 4

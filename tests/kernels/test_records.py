@@ -19,7 +19,8 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.records import Record, RecordPlans, plan_key, read_record
+from deplodock.passes.record_file import read_record
+from deplodock.passes.records import Record, RecordPlans, plan_key
 from deplodock.passes.remarks import collect_remarks
 from deplodock.tools import cli
 
