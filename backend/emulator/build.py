@@ -11,9 +11,14 @@ from ..host_compiler import compiler, run_compiler, told
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent
-_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=default")
+PLAIN = ("-U_FORTIFY_SOURCE",)
+"""Undoes a default of some distributions, with which g++ checks longjmp, which then aborts the process where one
+thread's stack is left for another's, and replaces memcpy by a function whose accesses are not seen."""
+
+_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=default", *PLAIN)
 _DEVICE_FLAGS = (
     *("-std=c++17", "-O1", "-gdwarf-4", "-g1", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
+    *PLAIN,
     # Every memory access becomes a call of the runtime, which defines what -fsanitize=thread only declares.
     *("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"),
     # An index outside of a thread's own array, which is no memory of the runtime, calls it too, and so does any access,

@@ -44,9 +44,10 @@ class Report:
 
     `kind`: race, uninitialised, out-of-bounds, misaligned, divergent barrier, divergent shuffle, shuffle, deadlock,
     arithmetic, trap, assertion (of the program: `payload.assert`), too long, unwritten, schedule, fence (stores or
-    registers that something asynchronous may not see yet), divergent (threads of a warpgroup that do not act together)
-    or protocol (asynchronous operations that count wrongly, or outlive their block). `line` is the line of the CUDA
-    text, 0 where there is none; `other_line` that of the access that it races with.
+    registers that something asynchronous may not see yet), divergent (threads of a warpgroup that do not act together),
+    protocol (asynchronous operations that count wrongly, or outlive their block) or internal (of the emulator, not of
+    the kernel). `line` is the line of the CUDA text, 0 where there is none; `other_line` that of the access that it
+    races with.
     """
 
     kind: str

@@ -263,12 +263,18 @@ bool run_block(u64& seed) {
   return true;
 }
 
-struct sigaction old_actions[3];
-const int signals[3] = {SIGSEGV, SIGBUS, SIGFPE};
+struct sigaction old_actions[4];
+const int signals[4] = {SIGSEGV, SIGBUS, SIGFPE, SIGABRT};
+bool process_aborted = false;
 
 void on_signal(int number, siginfo_t*, void*) {
-  report(number == SIGFPE ? "arithmetic" : "out-of-bounds",
-         number == SIGFPE ? "integer division by zero, or one that overflows" : "touches memory that is none of its own", 0);
+  if (number == SIGABRT && !scheduler.inside) return;  // no thread to leave: abort() ends the process
+  if (number == SIGABRT)
+    process_aborted = true;  // reported after the launch: the allocator may have called abort()
+  else
+    report(number == SIGFPE ? "arithmetic" : "out-of-bounds",
+           number == SIGFPE ? "integer division by zero, or one that overflows" : "touches memory that is none of its own",
+           0);
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, number);
@@ -287,7 +293,8 @@ int run_launch(u64 seed) {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (int i = 0; i < 3; ++i) sigaction(signals[i], &action, &old_actions[i]);
+  for (int i = 0; i < 4; ++i) sigaction(signals[i], &action, &old_actions[i]);
+  process_aborted = false;
   running = true;
   bool good = true;
   const EmuIndex grid = launch.grid;
@@ -298,8 +305,9 @@ int run_launch(u64 seed) {
         good = run_block(seed);
       }
   running = false;
-  for (int i = 0; i < 3; ++i) sigaction(signals[i], &old_actions[i], nullptr);
+  for (int i = 0; i < 4; ++i) sigaction(signals[i], &old_actions[i], nullptr);
   sigaltstack(&old_stack, nullptr);
+  if (process_aborted) report("internal", "the emulator called abort(), which tells nothing about the kernel", 0);
   return good ? 0 : 1;
 }
 
@@ -324,9 +332,11 @@ extern "C" {
 // ---- for Python ----
 
 int emu_buffer_new(u64 size, unsigned item, int initialised) {
-  all_buffers.push_back(std::make_unique<Buffer>(size, item, initialised != 0));
-  if (!all_buffers.back()->valid()) {
-    all_buffers.pop_back();
+  try {
+    auto buffer = std::make_unique<Buffer>(size, item, initialised != 0);
+    if (!buffer->valid()) return -1;
+    all_buffers.push_back(std::move(buffer));
+  } catch (const std::bad_alloc&) {
     return -1;
   }
   return int(all_buffers.size()) - 1;
@@ -366,7 +376,13 @@ int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* exten
   for (int i = 0; i < value_count; ++i) arguments[count + map_count + i] = values[i];
   launch.names = names;
   launch.limit = limit;
-  return run_launch(seed);
+  try {
+    return run_launch(seed);
+  } catch (const std::exception& error) {
+    running = false;
+    report("internal", std::string("the emulator failed: ") + error.what(), 0);
+    return 1;
+  }
 }
 
 u64 emu_accesses() { return launch.accesses; }

@@ -37,6 +37,7 @@ class Scheduler {
   static constexpr std::size_t stack_size = 128 * 1024;
   std::vector<Fiber> fibers;
   unsigned current = 0;
+  bool inside = false;  // `current` runs
 
   ~Scheduler() {
     for (Fiber& f : fibers)
@@ -76,6 +77,7 @@ class Scheduler {
   Leave run(unsigned t) {
     current = t;
     const int left = _setjmp(home_);
+    inside = left == 0;
     if (left) return static_cast<Leave>(left);
     Fiber& f = fibers[t];
     if (f.started) _longjmp(f.resume, 1);

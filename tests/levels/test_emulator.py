@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from deplodock.backend.cuda.device import HELPERS, helper_section
-from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu
+from deplodock.backend.emulator import EmulatedProgram, build, compile_many, run_cuda_on_cpu
 from deplodock.backend.emulator.host_text import host_text, kernel_names
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan
 from deplodock.errors import ExecutionError
@@ -130,6 +135,7 @@ BROKEN = {
     "shift by too much": ("y[t] = (float)(100 << (int)(x[t] + 31.0f));", "arithmetic", 3),
     "never ends": ("for (int i = 0;; ++i) y[t] = x[t];", "too long", 0),
     "part of the result is missing": ("if (t < 100) y[t] = x[t];", "unwritten", 0),
+    "the emulator aborts": ("s[t] = x[t];\n__syncthreads();\nif (t == 70) __builtin_abort();", "internal", 0),
 }
 
 
@@ -278,6 +284,33 @@ def test_text_that_cannot_be_emulated_is_refused():
         host_text("#include <cuda_bf16.h>\n" + kernel(""))
     with pytest.raises(ExecutionError, match=r"g\+\+: does not compile the text: .*undeclared_thing"):
         compile_many([kernel("undeclared_thing();")])
+
+
+FORTIFIED = """#!/bin/sh
+exec g++ -D_FORTIFY_SOURCE=2 "$@"
+"""
+
+
+def test_a_compiler_that_checks_longjmp(tmp_path, request):
+    """Ubuntu's g++ does by default: the process was aborted as soon as a thread went on after a barrier. Looks at the
+    flags; `--kernels all` builds and runs a kernel."""
+    for flags in (build._RUNTIME_FLAGS, build._DEVICE_FLAGS):
+        command = ["g++", "-D_FORTIFY_SOURCE=2", *flags, "-dM", "-E", "-x", "c++", os.devnull]
+        macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "__OPTIMIZE__" in macros
+        assert "_FORTIFY_SOURCE" not in macros
+    if request.config.getoption("--kernels") == "all":
+        (wrapper := tmp_path / "fortified").write_text(FORTIFIED)
+        wrapper.chmod(0o700)
+        script = "import numpy as np\nfrom test_emulator import *\n"
+        script += (
+            "print(run_cuda_on_cpu(ROW_SUM, one_launch([(3, 512)], [(3,)], 3, shared=16), [np.ones((3, 512), 'f')]))"
+        )
+        paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        environment = os.environ | {"CXX": str(wrapper), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": paths}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "512." in done.stdout, done.stderr
 
 
 def test_no_host_compiler(monkeypatch, tmp_path):
