@@ -20,6 +20,7 @@ dots, emitter, shared, global_access, lower_tile_to_kernel = (
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
 collapsing = Code("passes.loop.collapsing")
+delay, pipeline, fma = (Code(f"passes.tile.{name}") for name in ("delay_dots", "pipeline_dots", "fuse_fma"))
 Emitter = emitter.Emitter
 Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
 kernels = Code("passes.convert.loop_to_tile.conversion")
@@ -452,4 +453,35 @@ TO_LOOPS = [
     ),
 ]
 
-LOWERING_MUTANTS = [*TO_TENSORS, *TO_LOOPS, *COLLAPSING, *TO_TILES, *TO_THREADS]
+WARPGROUPS = [
+    in_pass("the first chunk twice", "attention of warpgroups", delay._delay, "lower + step", "lower", "loop"),
+    in_pass(
+        "the last chunk with the first weights",
+        "attention of warpgroups",
+        delay._delay,
+        "{d.dot.lhs: carried, _: _}",
+        "{d.dot.lhs: inits[count], d.dot.acc: results[d.position]}",
+        "loop",
+    ),
+    in_pass(
+        "the last sums not rescaled",
+        "attention of warpgroups",
+        delay._delay,
+        "yielded[d.position] = d.dot.acc",
+        "yielded[d.position] = d.dot.result",
+        "loop",
+    ),
+    in_pass(
+        "scores are taken before they are complete",
+        "attention of warpgroups",
+        pipeline._start_early,
+        "tile.DotWaitOp(A, 1, done=True)",
+        "tile.DotWaitOp(A, 2, done=True)",
+        "loop",
+    ),
+    in_pass("frames of the other sign", "attention of warpgroups", fma._fuse, "negated.result", "shift.result", "loop"),
+    in_pass("moved the wrong way", "attention of warpgroups", fma._distribute, "_(a, b)", "arith.SubfOp(b, a)", "loop"),
+    in_pass("powers of two for all rows", "attention of warpgroups", fma._rounded, "'lt'", "'gt'", "loop"),
+]
+
+LOWERING_MUTANTS = [*TO_TENSORS, *TO_LOOPS, *COLLAPSING, *TO_TILES, *TO_THREADS, *WARPGROUPS]

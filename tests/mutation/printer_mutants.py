@@ -12,6 +12,13 @@ access, control, expressions, statements, writer = (
 Statements = statements.Statements
 
 PRINTER_CODE = [
+    in_printer(
+        "registers are written that a product in flight reads",
+        "attention of warpgroups",
+        Code("backend.cuda.ordering").Ordering._last_reads,
+        "in_flight.update(_)",
+        "None",
+    ),
     in_printer("conditions <=", "softmax", access.condition, "f'{A} < {B}'", "f'{A} <= {B}'"),
     in_printer("conditions one short", "transpose", access.condition, "f'{A} < {B}'", "f'{A} < {B} - 1'"),
     in_printer("conditions >", "gather and pad", access.condition, "f'{A} >= {B}'", "f'{A} > {B}'"),

@@ -123,6 +123,12 @@ PROGRAMS: dict[str, Program] = {
         large,
         ScheduleAttr.get([1, 1, 32, 8], [32, 8] * 3, thread=[2, 2], warps=2, stages=2, copy="cp_async"),
     ),
+    "attention of warpgroups": Program(
+        lambda q, k, v: _attention(q, k, v).float(),
+        _randn(*[(1, 1, 100, 64)] * 3, dtype=torch.bfloat16),
+        large,
+        ScheduleAttr.get([1, 1, 64, 64], [32, 64] * 3, warps=4, atom="wgmma", copy="tma", stages=2),
+    ),
     "banded attention": Program(
         _banded,
         _randn(*[(1, 1, 100, 8)] * 3),
