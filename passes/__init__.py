@@ -48,6 +48,7 @@ OWN_PASSES = {
     "tile-cache-rows": ".tile.cache_rows:CacheRowsPass",
     "tile-deduplicate-kernels": ".tile.deduplicate_kernels:DeduplicateKernelsPass",
     "tile-delay-dots": ".tile.delay_dots:DelayDotsPass",
+    "tile-fuse-fma": ".tile.fuse_fma:FuseFmaPass",
     "tile-persistent-blocks": ".tile.persistent_blocks:PersistentBlocksPass",
     "tile-pipeline-dots": ".tile.pipeline_dots:PipelineDotsPass",
     "tile-pipeline-loads": ".tile.pipeline_loads:PipelineLoadsPass",

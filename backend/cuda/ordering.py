@@ -166,8 +166,7 @@ def roots(value: SSAValue) -> Iterator[SSAValue]:
 
 
 class Ordering:
-    """The statements of a block, in the order to print them, and the last statement that reads each value. A product of
-    a warpgroup reads its registers until the wait for it."""
+    """The statements of a block, in the order to print them, and the last statement that reads each value."""
 
     def __init__(self, block: Block) -> None:
         self.statements: list[Statement] = []
@@ -179,18 +178,23 @@ class Ordering:
             if not isinstance(op, scf.YieldOp):
                 self._place(op)
         self._flush(list(self._pending.values()))
-        self.last_read: dict[SSAValue, int] = {}
-        in_flight: set[SSAValue] = set()
+        self.last_read = self._last_reads()
+        if isinstance(block.last_op, scf.YieldOp):
+            self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
+
+    def _last_reads(self) -> dict[SSAValue, int]:
+        """Returns the number of the last statement that reads each value. A product of a warpgroup reads its registers
+        until the wait for it."""
+        reads, in_flight = dict[SSAValue, int](), set[SSAValue]()
         for number, statement in enumerate(self.statements):
-            self.last_read.update(dict.fromkeys(self._reads(statement), number))
+            reads.update(dict.fromkeys(self._reads(statement), number))
             if isinstance(statement, WgmmaOp) and statement.lhs_offset is None:
                 in_flight.update(roots(statement.lhs))
             elif isinstance(statement, WgmmaWaitOp) and not statement.pending.data:
-                self.last_read.update(dict.fromkeys(in_flight, number))
+                reads.update(dict.fromkeys(in_flight, number))
                 in_flight.clear()
-        self.last_read.update(dict.fromkeys(in_flight, len(self.statements)))
-        if isinstance(block.last_op, scf.YieldOp):
-            self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
+        reads.update(dict.fromkeys(in_flight, len(self.statements)))
+        return reads
 
     def operations(self, block: Block) -> Iterator[Operation]:
         """The operations of a block in the order in which they are placed."""

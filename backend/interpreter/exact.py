@@ -139,6 +139,11 @@ def encode_floats(x: ArrayLike) -> Array:
     return np.where(np.isinf(x), np.where(x > 0, INF, NEG_INF), codes)
 
 
+LIMIT = encode_floats(2.0**28)
+"""The number below which all others are. Passes compare sizes with it where floats of that size would be rounded too
+much, which pairs are not."""
+
+
 def encode_integers(x: Array) -> Array:
     """Integers as codes."""
     x = np.asarray(x)
@@ -168,10 +173,12 @@ def _hashed(name: str, x: Array) -> Array:
 
 
 def order(x: Array) -> Array:
-    """A key for comparisons: -inf lowest, then the pairs in a scrambled order, then +inf; NaN is above all."""
+    """A key for comparisons: -inf lowest, then the pairs in a scrambled order, then `LIMIT`, then +inf; NaN is above
+    all."""
     x = np.asarray(x, np.uint64)
     key = ((x & _63) * np.uint64(_STIR) + np.uint64(_OFFSET)) & _63
     key = np.where(x == NEG_INF, ZERO, key + np.uint64(1))
+    key = np.where(x == LIMIT, SPECIAL, key)
     key = np.where(x == INF, SPECIAL | np.uint64(1), key)
     return np.where(x == NAN, SPECIAL | np.uint64(2), key)
 
@@ -179,6 +186,7 @@ def order(x: Array) -> Array:
 def _from_order(key: Array) -> Array:
     x = ((key - np.uint64(1) - np.uint64(_OFFSET)) * np.uint64(_UNSTIR)) & _63
     x = np.where(key == ZERO, NEG_INF, x)
+    x = np.where(key == SPECIAL, LIMIT, x)
     x = np.where(key == SPECIAL | np.uint64(1), INF, x)
     return np.where(key == SPECIAL | np.uint64(2), NAN, x)
 

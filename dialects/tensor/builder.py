@@ -216,8 +216,10 @@ class Builder:
     def rsqrt(self, x: SSAValue) -> SSAValue:
         return self.insert(math.RsqrtOp(x))
 
-    def scaled(self, x: SSAValue, factor: Number) -> SSAValue:
-        """`x * factor`, or `x` for the factor 1."""
+    def scaled(self, x: SSAValue, factor: Number, *, permit: FastMathFlag | None = None) -> SSAValue:
+        """`x * factor`, or `x` for the factor 1. Of floats, `permit` what that flag names."""
+        if permit is not None:
+            return self.insert(arith.MulfOp(x, self.like(x, factor), FastMathFlagsAttr((permit,))))
         return x if factor == 1 else self.mul(x, self.like(x, factor))
 
     def plus(self, x: SSAValue, value: Number) -> SSAValue:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import AnyFloat
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import loop, payload
@@ -28,7 +29,8 @@ from ...dialects.tensor import ReductionKind, identity
 
 Expr: TypeAlias = tuple[object, ...]
 """A basis value, or an entry of T: ("value", v) | ("at", value, side) | ("one",) | ("zero",) |
-("exp" | "exp2" | "neg", a) | ("sub" | "add" | "mul" | "div", a, b) | ("select" | "unless", condition, a): `a`, else 0 |
+("exp" | "exp2" | "exp2_afn" | "neg", a) | ("sub" | "add" | "mul" | "mul_reassoc" | "div", a, b) |
+("select" | "unless", condition, a): `a`, else 0 |
 ("guard", value, a): `a`, but 0 where the old `value` is the identity of its reduction."""
 
 ONE: Expr = ("one",)
@@ -263,7 +265,9 @@ class Typing:
             a, b, x, y = b, a, y, x
         if isinstance(b, Fixed):  # a moves, b does not
             if isinstance(a, Shift) and not is_in(y, block):
-                return Shift(("mul", a.by, ("value", y)), a.bound if _is_positive(y) else None)
+                # What may be contracted as fma(x, c, -(m * c)) moves by the difference of such products.
+                kind = "mul_reassoc" if FastMathFlag.ALLOW_CONTRACT in op.fastmath.data else "mul"
+                return Shift((kind, a.by, ("value", y)), a.bound if _is_positive(y) else None)
             return _scaled(a, x, ("value", op.result), "mul", ("value", y))
         return _kronecker(_as_linear(x, a), _as_linear(y, b), op.result)
 
@@ -281,6 +285,8 @@ class Typing:
         if type.bound is None:
             raise Declined(f"{op.name} of a difference whose left side is not bounded by an earlier maximum")
         name = "exp" if isinstance(op, math.ExpOp) else "exp2"
+        if name == "exp2" and FastMathFlag.APPROX_FUNC in op.fastmath.data:
+            name = "exp2_afn"
         return Linear((("value", op.result),), ((("guard", type.bound, (name, type.by)),),))
 
     def _select(self, op: payload.SelectOp, types: Sequence[Kinds], value: SSAValue) -> Kinds:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith, math
+from xdsl.dialects.arith import FastMathFlagsAttr
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...dialects import loop, payload
@@ -19,6 +21,15 @@ from ..analysis.rescaling import FIXED, ONE, ZERO, Chosen, Expr, Kinds, Linear, 
 from ..dce import erase_unneeded
 from ..rewriting import block_of, move_before
 
+
+def _product(x: SSAValue, y: SSAValue) -> Operation:
+    return arith.MulfOp(x, y, FastMathFlagsAttr((FastMathFlag.REASSOC,)))
+
+
+def _power(x: SSAValue) -> Operation:
+    return math.Exp2Op(x, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,)))
+
+
 _OPS = {
     "add": arith.AddfOp,
     "sub": arith.SubfOp,
@@ -27,6 +38,8 @@ _OPS = {
     "neg": arith.NegfOp,
     "exp": math.ExpOp,
     "exp2": math.Exp2Op,
+    "mul_reassoc": _product,
+    "exp2_afn": _power,
 }
 
 

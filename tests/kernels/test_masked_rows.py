@@ -117,3 +117,23 @@ def test_prompts_padded_on_the_left(implementation: str) -> None:
         found = deplodock.compile(logits, (tokens, mask), target="cpu")(tokens, mask)
     assert expected.isfinite().all()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e4, 3e6, 2.0**27, 2.0**31, 1e37, 3.3e38])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_large_scores_in_chunks(size: float, sign: int) -> None:
+    """Scores near a large number that differ by its last bits. The maximum of a row grows from chunk to chunk, so all
+    exponentials have to be rounded by the same factor."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, n, 8, generator=generator) for n in (4, 48, 48))
+    steps = torch.arange(48) % 5 + torch.arange(48) // 16
+    bias = (torch.full((4, 48), sign * size) * (1 + sign * steps * 2.0**-23)).unsqueeze(0)
+
+    def attended(k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return (F.scaled_dot_product_attention(q * 0, k, v, attn_mask=bias),)
+
+    compiled = deplodock.compile(
+        attended, (k, v, bias), target="sm_90a", executor="emulator", schedule="chunk=16,8,16,8,16,8"
+    )
+    expected = F.scaled_dot_product_attention(*(t.double() for t in (q * 0, k, v)), attn_mask=bias.double())
+    torch.testing.assert_close(compiled(k, v, bias)[0], expected.float(), rtol=3e-5, atol=3e-5)

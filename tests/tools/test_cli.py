@@ -96,6 +96,7 @@ SCHEDULED = {
         *TO_TILES[:2],
         "loop-fuse-reductions",
         *TO_TILES[2:],
+        "tile-fuse-fma",
         *PRODUCT,
         "tile-warp-specialize",
         "tile-delay-dots",

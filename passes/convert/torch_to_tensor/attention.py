@@ -22,7 +22,7 @@ from .registry import decomposes
 
 
 def shifted_exp(
-    b: Builder, x: SSAValue, over: Sequence[int], *, may_hide: bool = False
+    b: Builder, x: SSAValue, over: Sequence[int], *, may_hide: bool = False, cancels: bool = False
 ) -> tuple[SSAValue, SSAValue, SSAValue]:
     """Computes exp(x - max(x)).
 
@@ -36,6 +36,9 @@ def shifted_exp(
         x: the exponents.
         over: the dimensions of the maximum and of the sum.
         may_hide: exponentials are 0 where the maximum is -infinity, in place of NaN.
+        cancels: a factor that all exponentials of a row have in common cancels, because their sum divides them. Then
+            the product may be contracted to x * log2(e) - max(x) * log2(e), with the rounding of the second product
+            (`contract`, `tile-fuse-fma`).
 
     Returns:
         The exponentials, their sum, and the maximum.
@@ -49,7 +52,8 @@ def shifted_exp(
     if wide:
         e = b.exp(difference)
     else:
-        power = b.scaled(difference, factor * log2(exp(1)))
+        permit = FastMathFlag.ALLOW_CONTRACT if cancels else None
+        power = b.scaled(difference, factor * log2(exp(1)), permit=permit)
         e = b.insert(math.Exp2Op(power, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))))
     return e, b.reduce("add", e, over), b.scaled(highest, factor)
 
@@ -123,7 +127,7 @@ def scaled_dot_product_attention(
     scores = contract(b, q, [*leading[q], n, n + 2], k, [*leading[k], n + 1, n + 2], scores_space, 1)
     factor = scale if scale is not None else 1 / sqrt(depth) if depth else 1.0
     scores = _masked(b, scores, factor, attn_mask, is_causal)
-    p, total, _ = shifted_exp(b, scores, [n + 1], may_hide=attn_mask is not None)
+    p, total, _ = shifted_exp(b, scores, [n + 1], may_hide=attn_mask is not None, cancels=True)
     if dropout_p != 0:
         p, _ = dropped(b, p, dropout_p, generator)
     if b.result_element != element:
