@@ -1,24 +1,30 @@
-"""Whether the printed CUDA is what it was: the oracle of changes that should not change it.
+"""Whether the printed CUDA or C++ is what it was: the oracle of changes that should not change it.
 
     python tests/oracle.py check                    # compare with tests/data/oracle.json
     python tests/oracle.py write --texts FOLDER     # take what is printed now as the oracle, and keep the texts
     python tests/oracle.py check --texts FOLDER --only softmax    # show diffs against texts that were kept
+    python tests/oracle.py check --cpp              # the same of C++: tests/data/oracle_cpp.json
 
 Its programs are the 84 shapes in f32 and bf16 for every target, the programs of `tests/programs` and
-`tests/data/programs.txt`, and a decoder layer of each of the two models at full size. Each is kept as two hashes: of
-the text, and of the text without comments, whose identifiers are numbered in the order in which they appear. A check
-says of each program `identical`, `names` (identical up to comments and identifiers), `different`, or `new`; of the 84
-shapes it also says where the predicted time changed. The exit code is 1 if a text is different or gone.
+`tests/data/programs.txt`, and a decoder layer of each of the two models at full size. C++ is printed for every
+instruction set of `CPUS` (of people's programs for one of them, by their names), for four cores of the common CPU, so
+that it does not depend on the machine. The kernels of `tests/programs` are GPU kernels and have no C++. Each is kept
+as two hashes: of the text, and of the text without comments, whose identifiers are numbered in the order in which
+they appear. A check says of each program `identical`, `names` (identical up to comments and identifiers),
+`different`, or `new`; of the 84 shapes it also says where the predicted time changed. The exit code is 1 if a text is
+different or gone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from difflib import unified_diff
 from multiprocessing import get_context
@@ -33,7 +39,11 @@ from deplodock.errors import CompileError
 sys.path.insert(0, str(Path(__file__).parent))
 
 TESTS = Path(__file__).parent
-ORACLE = TESTS / "data" / "oracle.json"
+os.environ |= {"DEPLODOCK_CORES": "none", "DEPLODOCK_RECORDS": "none"}  # also of the processes that are spawned
+
+CPUS = {isa: f"cpu{{isa={isa} cores=4}}" for isa in ("avx2", "avx512", "neon")}
+"""Instruction set -> the target of its C++."""
+
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 HAND_WRITTEN = {
     "loop_nests": "loop-to-tile,tile-to-kernel",
@@ -43,31 +53,53 @@ HAND_WRITTEN = {
 """File of `tests/programs` -> the passes from there to the kernel level."""
 
 Texts = dict[str, tuple[str, float | None]]
-"""Name -> CUDA, and the predicted seconds where a planner was asked."""
+"""Name -> CUDA or C++, and the predicted seconds where a planner was asked."""
+
+Subject = tuple[Callable[[str, bool], Texts], str, bool]
+"""A function that makes texts with its arguments: a name, and whether the texts are C++."""
 
 
-def subjects() -> list[tuple[Callable[[str], Texts], str]]:
-    """What makes texts, each with its argument: a unit of work for a process."""
+def subjects(cpp: bool) -> list[Subject]:
+    """The units of work for processes."""
     from programs.people import PROGRAMS
     from seed84 import NAMES
 
     lines = (TESTS / "data" / "programs.txt").read_text(encoding="utf-8").splitlines()
     layers = [f"{model}/{dtype}" for model in ("qwen2.5-7b", "tinyllama") for dtype in DTYPES]
-    return [
+    work = [
         *((_layer, name) for name in layers),
         *((_shape, f"{name}/{dtype}") for name in NAMES for dtype in DTYPES),
         *((_people, name) for name in PROGRAMS),
         *((_line, code) for code in lines),
-        *((_hand_written, name) for name in HAND_WRITTEN),
+        *((_hand_written, name) for name in HAND_WRITTEN if not cpp or name != "kernels"),
     ]
+    return [(make, name, cpp) for make, name in work]
 
 
-def _compile(name: str, function: Any, args: Any, target: str, predicted: bool = False, **options: Any) -> Texts:
+def _targets(cpp: bool) -> dict[str, str]:
+    """Suffix of a program's name -> target, for programs that have CUDA for one target only."""
+    return {f"/{isa}": target for isa, target in CPUS.items()} if cpp else {"": "sm_90a"}
+
+
+def _compile(
+    name: str, function: Any, args: Any, targets: Mapping[str, str], predicted: bool = False, **options: Any
+) -> Texts:
+    """The texts of a program for `targets`, which share the capture and the tensor level."""
     from deplodock.frontend.capture.export import capture
     from deplodock.frontend.compilation import Compilation
 
-    compilation = Compilation(capture(function, args, **options).module, target)
-    return {name: (compilation.cuda, _predicted(compilation, target) if predicted else None)}
+    tensor = Compilation(capture(function, args, **options).module).at("tensor")
+    return {
+        f"{name}{suffix}": _printed(Compilation(tensor, target, level="tensor"), predicted)
+        for suffix, target in targets.items()
+    }
+
+
+def _printed(compilation: Any, predicted: bool = False) -> tuple[str, float | None]:
+    """C++ or CUDA, by the target, and the predicted seconds if asked for."""
+    if compilation.target.startswith("cpu"):
+        return compilation.cpp, None
+    return compilation.cuda, _predicted(compilation, compilation.target) if predicted else None
 
 
 def _predicted(compilation: Any, target: str) -> float:
@@ -83,7 +115,7 @@ def _predicted(compilation: Any, target: str) -> float:
     return sum(Model(NestInfo(n), get_target(target)).predict(s).seconds for n, s in plans if s is not None)
 
 
-def _shape(name: str) -> Texts:
+def _shape(name: str, cpp: bool) -> Texts:
     from seed84 import make_case
 
     from deplodock.dialects.target import TARGETS
@@ -91,36 +123,40 @@ def _shape(name: str) -> Texts:
     shape, dtype = name.split("/")
     case = make_case(shape, DTYPES[dtype])
     inputs = [torch.empty(s, dtype=case.dtype) for s in case.shapes.values()]
-    found: Texts = {}
-    for target in TARGETS:
-        found |= _compile(f"{name}/{target}", case.function, inputs, target, True, names=list(case.shapes))
-    return found
+    targets = _targets(cpp) if cpp else {f"/{target}": target for target in TARGETS}
+    return _compile(name, case.function, inputs, targets, True, names=list(case.shapes))
 
 
-def _layer(name: str) -> Texts:
+def _layer(name: str, cpp: bool) -> Texts:
     from layers import make_layer
 
     model, dtype = name.split("/")
     layer = make_layer(model, DTYPES[dtype], small=False)
     hidden = torch.empty((1, 512, layer.config.hidden_size), dtype=DTYPES[dtype])
-    return _compile(f"layer/{name}", layer, [hidden], "sm_90a", True)
+    return _compile(f"layer/{name}", layer, [hidden], _targets(cpp), True)
 
 
-def _people(name: str) -> Texts:
+def _people(name: str, cpp: bool) -> Texts:
     from programs.people import PROGRAMS
 
     torch.manual_seed(0)
     function, args = PROGRAMS[name]()
-    return _compile(f"people/{name}", function, args, "sm_90a")
+    return _compile(f"people/{name}", function, args, dict([_one_of(name, _targets(cpp))]))
 
 
-def _line(code: str) -> Texts:
+def _one_of(name: str, targets: Mapping[str, str]) -> tuple[str, str]:
+    """One of the targets, the same in every check, so that a check takes minutes."""
+    return list(targets.items())[zlib.crc32(name.encode()) % len(targets)]
+
+
+def _line(code: str, cpp: bool) -> Texts:
     from deplodock.tools.reports import load
 
-    return {f"-c {code}": (load(None, code, "sm_90a", 0).compilation.cuda, None)}
+    return {f"-c {code}{suffix}": _printed(load(None, code, t, 0).compilation) for suffix, t in _targets(cpp).items()}
 
 
-def _hand_written(name: str) -> Texts:
+def _hand_written(name: str, cpp: bool) -> Texts:
+    from deplodock.backend.cpu.printer import print_cpp
     from deplodock.backend.cuda.printer import print_cuda
     from deplodock.dialects.support.parsing import make_context, parse_module
     from deplodock.passes.pass_manager import run_passes
@@ -128,18 +164,19 @@ def _hand_written(name: str) -> Texts:
 
     texts: Texts = {}
     for i, text in enumerate((TESTS / "programs" / f"{name}.mlir").read_text(encoding="utf-8").split("// -----")):
-        ctx = make_context()
-        module = parse_module(ctx, text, f"{name}.mlir")
-        run_passes(ctx, module, parse_passes(HAND_WRITTEN[name], {"target": ("sm_90a",)}))
-        texts[f"{name}/{i}"] = (print_cuda(module), None)
+        for suffix, target in _targets(cpp).items():
+            ctx = make_context()
+            module = parse_module(ctx, text, f"{name}.mlir")
+            run_passes(ctx, module, parse_passes(HAND_WRITTEN[name], {"target": (target,)}))
+            texts[f"{name}/{i}{suffix}"] = (print_cpp(module) if cpp else print_cuda(module), None)
     return texts
 
 
-def _work(subject: tuple[Callable[[str], Texts], str]) -> Texts:
-    make, argument = subject
+def _work(subject: Subject) -> Texts:
+    make, argument, cpp = subject
     torch.set_num_threads(1)
     try:
-        return make(argument)
+        return make(argument, cpp)
     except CompileError as refused:
         return {f"{make.__name__.strip('_')}/{argument}": (f"refused: {refused}", None)}
 
@@ -156,8 +193,8 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _made(only: str, jobs: int) -> Iterator[tuple[str, str, float | None]]:
-    todo = [s for s in subjects() if only in f"{s[0].__name__}/{s[1]}"]
+def _made(only: str, jobs: int, cpp: bool) -> Iterator[tuple[str, str, float | None]]:
+    todo = [s for s in subjects(cpp) if only in f"{s[0].__name__}/{s[1]}"]
     with (
         ProcessPoolExecutor(jobs, get_context("spawn")) as pool,
         click.progressbar(pool.map(_work, todo, chunksize=4), length=len(todo), file=sys.stderr) as results,
@@ -171,18 +208,20 @@ def _made(only: str, jobs: int) -> Iterator[tuple[str, str, float | None]]:
 @click.option("--only", default="", help="Only programs with this in their names.")
 @click.option("--texts", type=click.Path(path_type=Path), help="Folder of the texts: written, or read for diffs.")
 @click.option("--jobs", default=2, show_default=True)
-def main(action: str, only: str, texts: Path | None, jobs: int) -> None:
-    """Check the printed CUDA against the oracle, or make the oracle anew."""
-    old: dict[str, Any] = json.loads(ORACLE.read_text(encoding="utf-8")) if ORACLE.exists() else {}
+@click.option("--cpp", is_flag=True, help="C++ for CPUs instead of CUDA.")
+def main(action: str, only: str, texts: Path | None, jobs: int, cpp: bool) -> None:
+    """Check the printed CUDA or C++ against the oracle, or make the oracle anew."""
+    oracle = TESTS / "data" / ("oracle_cpp.json" if cpp else "oracle.json")
+    old: dict[str, Any] = json.loads(oracle.read_text(encoding="utf-8")) if oracle.exists() else {}
     new: dict[str, Any] = {}
     report: Counter[str] = Counter()
-    for name, text, seconds in _made(only, jobs):
+    for name, text, seconds in _made(only, jobs, cpp):
         new[name] = [_hash(text), _hash(normal(text)), *([] if seconds is None else [round(seconds * 1e6, 3)])]
         before = old.get(name)
         same = ("new" if before is None else "identical" if before[0] == new[name][0]
                 else "names" if before[1] == new[name][1] else "different")  # fmt: skip
         report[same] += 1
-        file = None if texts is None else texts / f"{_hash(name)}.cu"
+        file = None if texts is None else texts / f"{_hash(name)}.{'cpp' if cpp else 'cu'}"
         if action == "check" and same == "different":
             click.echo(f"different: {name}")
             if file is not None and file.exists():
@@ -196,7 +235,7 @@ def main(action: str, only: str, texts: Path | None, jobs: int) -> None:
     if action == "write":
         kept = old if only else {}
         lines = [f"{json.dumps(n)}: {json.dumps(h)}" for n, h in sorted({**kept, **new}.items())]
-        ORACLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        oracle.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     else:
         for name in gone:
             click.echo(f"gone: {name}")
