@@ -41,6 +41,10 @@ class Buffer:
     written: Array
 
 
+EXCHANGES = (tile.ClusterAllGatherOp, tile.ClusterReduceScatterOp)
+"""Operations in which the blocks of a cluster exchange tiles."""
+
+
 def largest_tile(op: Operation) -> int:
     """The most elements of any value inside `op`."""
     return max((math.prod(shape_of(r.type)) for inner in op.walk() for r in inner.results), default=1)
@@ -99,7 +103,8 @@ class TileFunctions(ScfFunctions):
         blocks = math.prod(grid)
         step = max(1, MAX_ELEMENTS // largest_tile(kernel) // kernel.cluster_size) * kernel.cluster_size
         if any(isinstance(op, tile.WarpSpecializeOp) for op in kernel.walk()):
-            step = 1  # a ring is that of one block
+            # A ring is that of one block, or of the blocks of a cluster that run the same iterations.
+            step = kernel.cluster_size if any(isinstance(op, EXCHANGES) for op in kernel.walk()) else 1
         for first in range(0, blocks, step):
             numbers = np.arange(first, min(first + step, blocks))
             ids = np.unravel_index(numbers, grid) if grid else ()
@@ -154,7 +159,9 @@ class TileFunctions(ScfFunctions):
 
     @impl(tile.ProducerLoadOp)
     def put(self, interpreter: Interpreter, op: tile.ProducerLoadOp, args: PythonValues) -> PythonValues:
-        tiles = (np.array(np.broadcast_to(a, (1, *shape_of(t.type)))) for a, t in zip(args[1:], op.tiles, strict=True))
+        blocks = len(self.active)
+        pairs = zip(args[1:], op.tiles, strict=True)
+        tiles = (np.array(np.broadcast_to(a, (blocks, *shape_of(t.type)))) for a, t in pairs)
         args[0].put(tuple(tiles), self.rings)
         return ()
 
@@ -186,15 +193,27 @@ class TileFunctions(ScfFunctions):
 
     @impl(tile.ClusterAllGatherOp)
     def peers(self, interpreter: Interpreter, op: tile.ClusterAllGatherOp, args: PythonValues) -> PythonValues:
-        clusters = self.active.reshape(-1, op.ranks)
+        tiles = (self._of_cluster(value, old, op.ranks) for value, old in zip(args, op.tiles, strict=True))
+        return tuple(np.repeat(t, op.ranks, axis=0) for t in tiles)
+
+    @impl(tile.ClusterReduceScatterOp)
+    def reduce_scatter(
+        self, interpreter: Interpreter, op: tile.ClusterReduceScatterOp, args: PythonValues
+    ) -> PythonValues:
+        tiles, element = self._of_cluster(args[0], op.source, op.ranks), element_type(op.source.type)
+        total = tiles[:, 0]
+        for rank in range(1, op.ranks):
+            total = combine_values(self.domain, op.kind.data, total, tiles[:, rank], element)
+        parts = np.stack(np.split(total, op.ranks, axis=1 + op.dim.data), axis=1)
+        return (parts.reshape(-1, *parts.shape[2:]),)
+
+    def _of_cluster(self, value: Array, tile_of: SSAValue, ranks: int) -> Array:
+        """Returns a tile of each block as [clusters, ranks, *tile]."""
+        clusters, shape = self.active.reshape(-1, ranks), shape_of(tile_of.type)
         if np.any(clusters != clusters[:, :1]):
             raise ExecutionError("blocks of one cluster wait for others that do not come")
-        found: list[Array] = []
-        for value, old in zip(args, op.tiles, strict=True):
-            shape = shape_of(old.type)
-            value = np.broadcast_to(ranked(value, 1 + len(shape)), (len(self.active), *shape))
-            found.append(np.repeat(value.reshape(-1, op.ranks, *shape), op.ranks, axis=0))
-        return tuple(found)
+        value = np.broadcast_to(ranked(value, 1 + len(shape)), (len(self.active), *shape))
+        return value.reshape(-1, ranks, *shape)
 
     @impl(tile.WarpSpecializeOp)
     def partitions(self, interpreter: Interpreter, op: tile.WarpSpecializeOp, args: PythonValues) -> PythonValues:

@@ -96,12 +96,14 @@ class Machine:
     active: Array = field(init=False)
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
     waits: dict[int, tuple[Operation, str]] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-    arrived: set[int] = field(default_factory=set)
+    ended: Array = field(init=False)
+    arrived: Array = field(init=False)
+    """Threads that have ended, and that wait at the barrier of the cluster."""
     cluster_phase: int = 0
 
     def __post_init__(self) -> None:
         self.active = np.ones((len(self.numbers), self.threads), np.bool_)
+        self.ended, self.arrived = (np.zeros(self.threads, np.bool_) for _ in range(2))
 
     @property
     def block_threads(self) -> int:
@@ -184,12 +186,14 @@ class Machine:
             self.find("uninitialised", op, self.active, "{who}: an mbarrier that was not set up")
         return [b for b in found if b is not None]
 
-    def meet(self, rank: int | None = None, ended: int | None = None) -> None:
-        """A block is at the cluster's barrier, or has ended, so that the barrier no longer waits for it."""
-        self.arrived |= set() if rank is None else {rank}
-        self.ended |= set() if ended is None else {ended}
-        if self.arrived and len(self.arrived | self.ended) >= self.cluster:
-            self.arrived.clear()
+    def meet(self, arrived: Array | None = None, ended: int | None = None) -> None:
+        """Threads are at the cluster's barrier, or a block has ended, so that the barrier no longer waits for it."""
+        if arrived is not None:
+            self.arrived = self.arrived | arrived
+        if ended is not None:
+            self.ended[ended * self.block_threads : (ended + 1) * self.block_threads] = True
+        if self.arrived.any() and (self.arrived | self.ended).all():
+            self.arrived = np.zeros(self.threads, np.bool_)
             self.cluster_phase += 1
 
     def deadlock(self) -> None:

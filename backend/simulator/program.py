@@ -18,7 +18,7 @@ from xdsl.ir import Operation, Region, SSAValue
 from ...dialects import kernel, payload
 from ...dialects.kernel.memory import memory_bytes, shape_of_memory
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
-from ...dialects.kernel.warp_specialize import WARPGROUP
+from ...dialects.kernel.warp_specialize import WARPGROUP, partition_of
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
@@ -200,10 +200,14 @@ class Launcher:
         return self._until(lambda: all(b.phase % 2 != wanted for b in found), op, text)
 
     def _cluster_barrier(self, op: kernel.ClusterBarrierOp, scope: dict[SSAValue, Any]) -> Steps:
-        """The block waits for the others of its cluster."""
+        """The block, or a partition of it, waits for the other threads of its cluster."""
         machine, before = self.machine, self.machine.cluster_phase
-        machine.barrier_of_block(op)
-        machine.meet(int(machine.rows[0, machine.running()[0]]))
+        if partition_of(op) is None:
+            machine.barrier_of_block(op)
+            machine.meet(machine.active[0].reshape(machine.cluster, -1).any(axis=1).repeat(machine.block_threads))
+        else:
+            machine.together(op, "is at a barrier of the cluster")
+            machine.meet(machine.active[0])
         return self._until(lambda: machine.cluster_phase > before, op, "for the other blocks of its cluster")
 
     def _partitions(self, op: kernel.WarpSpecializeOp, scope: dict[SSAValue, Any]) -> Steps:

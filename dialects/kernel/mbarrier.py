@@ -69,7 +69,8 @@ class ClusterBarrierOp(OrderedOp):
     """All threads of all blocks of the cluster wait for each other; what they did before is seen after, in shared
     memory of any of the blocks as in global memory (PTX `barrier.cluster.arrive.release`, `.wait.acquire`).
 
-    Threads that have ended count as having arrived. It stands outside of partitions.
+    Threads that have ended count as having arrived. All partitions have equally many of them, outside of loops and
+    conditions: barrier number n is the same one in each.
 
     ```
     kernel.cluster_barrier

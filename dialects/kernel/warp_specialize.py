@@ -46,7 +46,7 @@ class WarpSpecializeOp(FormattedOp):
     made of whole warpgroups. Together they have no more than the block has at its launch (`register_pool`): nobody
     would ever get the rest. Partitions stand at the top of a kernel, once, behind everything but constants, ids and
     index arithmetic; there is no `kernel.barrier` inside, and no two partitions have a `kernel.group_barrier` with one
-    number.
+    number. A `kernel.cluster_barrier` waits for all threads of the cluster, so each partition has as many of them.
 
     ```
     kernel.warp_specialize {
@@ -97,8 +97,16 @@ class WarpSpecializeOp(FormattedOp):
         parent = self.parent_op()
         if parent is not None and parent.name != "kernel.func":
             raise VerifyException(f"partitions stand at the top of a kernel, not in {parent.name}")
-        if any(op.name in ("kernel.barrier", "kernel.cluster_barrier") for op in self.walk()):
+        if any(op.name == "kernel.barrier" for op in self.walk()):
             raise VerifyException("a barrier of the whole block inside of a partition, which other warps never reach")
+        barriers = [[op for op in p.walk() if op.name == "kernel.cluster_barrier"] for p in self.programs]
+        if any(op.parent is not p.block for p, found in zip(self.programs, barriers, strict=True) for op in found):
+            raise VerifyException("a barrier of the cluster in a loop or condition of a partition")
+        if len({len(found) for found in barriers}) > 1:
+            counts = [len(found) for found in barriers]
+            raise VerifyException(
+                f"partitions with {counts} barriers of the cluster, each of which waits for all threads"
+            )
         if registers:
             self._verify_registers(warps, registers)
 

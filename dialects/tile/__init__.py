@@ -42,7 +42,14 @@ from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp, verify_places
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
 from .kernel import KernelOp, LaunchOp
-from .row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
+from .row_cache import (
+    ClusterAllGatherOp,
+    ClusterReduceScatterOp,
+    RowBufferLoadOp,
+    RowBufferOp,
+    RowBufferStoreOp,
+    RowBufferType,
+)
 from .schedule import ScheduleAttr
 from .warp_specialize import (
     ConsumerReleaseOp,

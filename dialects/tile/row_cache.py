@@ -1,5 +1,5 @@
-"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and what the blocks
-of a cluster that share a row tell each other.
+"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and the collective
+operations of the blocks of a cluster, which exchange tiles through distributed shared memory.
 
 A ring is a queue between two partitions; a row has a place for each tile, and the block that put a tile there reads it
 back, as often as it likes. A place says which tile it is, so the loops that read need not go through them in any order.
@@ -16,6 +16,7 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    prop_def,
     result_def,
     traits_def,
     var_operand_def,
@@ -28,6 +29,7 @@ from ..payload import element_type, shape_of
 from ..support.assembly import FormattedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr
 from ..support.locations import enclosing
+from ..tensor import KindAttr, ReductionKind, verify_kind
 from .kernel import KernelOp
 
 
@@ -151,7 +153,55 @@ class ClusterAllGatherOp(PureOp):
             shape, element = shape_of(result.type), element_type(result.type)
             if shape[1:] != shape_of(tile.type) or element != element_type(tile.type) or shape[0] != self.ranks:
                 raise VerifyException(f"{result.type} is not {tile.type} of every block of a cluster")
-        kernel = enclosing(self, KernelOp)
-        if kernel is not None and kernel.cluster_size != self.ranks:
-            has = f"clusters of {kernel.cluster_size}"
-            raise VerifyException(f"tiles of every block of a cluster of {self.ranks} blocks in a kernel with {has}")
+        _verify_ranks(self, self.ranks)
+
+
+@irdl_op_definition
+class ClusterReduceScatterOp(PureOp):
+    """The tiles of all blocks of the cluster, combined element by element in the order of the ranks. Block number
+    `rank` of the cluster gets part number `rank` of the result along a dimension.
+
+    All blocks of the cluster execute it equally often.
+
+    ```
+    %s = tile.cluster_reduce_scatter add %acc along 0 : tensor<64x128xf32> -> tensor<16x128xf32>
+    ```
+    """
+
+    name = "tile.cluster_reduce_scatter"
+    kind = prop_def(KindAttr)
+    source = operand_def(base(TensorType))
+    dim = prop_def(IntAttr)
+    result = result_def(base(TensorType))
+    assembly_format = "$kind $source `along` custom<Int>($dim) attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, kind: ReductionKind, source: SSAValue, dim: int, ranks: int):
+        shape = [n // ranks if d == dim else n for d, n in enumerate(shape_of(source.type))]
+        super().__init__(kind, source, dim, TensorType(element_type(source.type), shape))
+
+    @property
+    def part(self) -> int:
+        """Extent of the part of a block along the dimension."""
+        return shape_of(self.result.type)[self.dim.data]
+
+    @property
+    def ranks(self) -> int:
+        """Blocks of a cluster."""
+        return shape_of(self.source.type)[self.dim.data] // self.part
+
+    def verify_(self) -> None:
+        whole, part, dim = shape_of(self.source.type), shape_of(self.result.type), self.dim.data
+        if not 0 <= dim < len(whole):
+            raise VerifyException(f"dimension {dim} of {self.source.type}")
+        others = whole[:dim] == part[:dim] and whole[dim + 1 :] == part[dim + 1 :] and len(whole) == len(part)
+        if not others or element_type(self.source.type) != element_type(self.result.type) or whole[dim] % part[dim]:
+            raise VerifyException(f"{self.result.type} is no part of {self.source.type} along dimension {dim}")
+        verify_kind(self.kind.data, element_type(self.source.type))
+        _verify_ranks(self, self.ranks)
+
+
+def _verify_ranks(op: ClusterAllGatherOp | ClusterReduceScatterOp, ranks: int) -> None:
+    kernel = enclosing(op, KernelOp)
+    if kernel is not None and kernel.cluster_size != ranks:
+        has = f"clusters of {kernel.cluster_size}"
+        raise VerifyException(f"tiles of every block of a cluster of {ranks} blocks in a kernel with {has}")

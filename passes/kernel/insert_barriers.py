@@ -90,7 +90,7 @@ class InsertBarriersPass(FuncPass):
     kernel ends behind one. Inside of a partition it is the partition's warps that wait, or a warpgroup's, where a
     buffer is used by each of them `apart`; what boxes are loaded into is left to mbarriers. Where a block of a cluster
     reads what others store, or stores what others read, it waits for the whole cluster; and once more before it ends,
-    as its memory goes with it.
+    as its memory goes with it. Where that is in a partition, the other partitions wait as often at their ends.
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`kernel-allocate-shared`) and no later pass may move an
     access.
@@ -126,6 +126,8 @@ class _Placement:
         self.accesses = 0
         self.before: dict[Operation, Need] = {}
         self.ends: list[Block] = []
+        self.late: dict[Block, int] = {}
+        """Barriers of the cluster at the ends of partitions, for those inside of others."""
         ops = [*func.body.walk()]
         self.clustered = any(isinstance(o, kernel.MapaOp) for o in ops)
         self.boxes = {o.shared for o in ops if isinstance(o, kernel.TmaLoadOp)}
@@ -144,6 +146,8 @@ class _Placement:
             insert_before(place, *wait, *fence, barrier, source=op)
         for block in self.ends:
             block.add_op(kernel.BulkWaitOp(0, read=True))
+        for block, count in self.late.items():
+            block.add_ops(kernel.ClusterBarrierOp() for _ in range(count))
 
     def whole(self, block: Block, state: State) -> State:
         """Decide for a program, which ends once everything that it stores has been read; the state at its end."""
@@ -198,13 +202,23 @@ class _Placement:
             for inner in program.walk():
                 for access in self._accesses(inner):
                     inside.append(access)
-                    if access.peer:
-                        why = "reads another block's memory in a partition, which no barrier of the cluster reaches"
-                        raise refused(inner, why, CompileError)
                     if used.setdefault(access.buffer, number) != number:
                         raise refused(inner, "two partitions share a buffer that no mbarrier orders", CompileError)
             self.whole(program.block, NOTHING._replace(unfenced=state.unfenced))
+        self._meet_cluster(op)
         return NOTHING._replace(across={**state.across, **self._tracked(inside)})
+
+    def _meet_cluster(self, op: kernel.WarpSpecializeOp) -> None:
+        """Lets each partition wait for the cluster as often as the one that does so most often. Raises CompileError for
+        a wait in a loop or a condition, as the number of waits is then unknown."""
+        found = [[o for o, need in self.before.items() if need.cluster and p.is_ancestor(o)] for p in op.programs]
+        for program, waits in zip(op.programs, found, strict=True):
+            for inner in waits:
+                if inner.parent is not program.block:
+                    why = "reads another block's memory in a loop or condition of a partition"
+                    raise refused(inner, why, CompileError)
+        most = max(map(len, found))
+        self.late = {p.block: most - len(waits) for p, waits in zip(op.programs, found, strict=True)}
 
     def _tracked(self, accesses: Iterable[Access]) -> Ages:
         """What has to be remembered until the next barrier of the cluster."""

@@ -24,10 +24,12 @@ from ....dialects.layouts.linear import (
     combine as combine_images,
     is_disjoint,
     log2,
+    ordered,
     register_width,
+    unit,
 )
 from ....dialects.layouts.wgmma import part_of_group
-from ....dialects.payload import element_bytes, element_type
+from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor.reduction_kinds import combine
 from ....dialects.tile import RingOp
@@ -314,6 +316,27 @@ def cluster_allgather(out: Lowering, op: tile.ClusterAllGatherOp) -> None:
         rank = out.thread_bits([basis[0] for basis in (*layout.lane, *layout.warp)])
         peer = out.emit(kernel.MapaOp(buffer, out.value(rank)), "peer")
         out.define(result, load_shared(out, peer, shared, read))
+
+
+@lowers(tile.ClusterReduceScatterOp)
+def cluster_reduce_scatter(out: Lowering, op: tile.ClusterReduceScatterOp) -> SSAValue:
+    """Stages the tile of each block, and combines the part of this block of all of them, in the order of the ranks. All
+    loads come before all combinations, so that they are outstanding together."""
+    held, part, dim, whole = out.layout(op.source), out.layout(op.result), op.dim.data, shape_of(op.source.type)
+    size, hint = element_bytes(op.source.type), op.source.name_hint
+    read = Linear(whole, part.reg, part.lane, part.warp)
+    plain = ordered(whole, tuple(reversed(range(len(whole)))))
+    # Remote loads are as wide as they can be: the network between multiprocessors moves segments of 32 bytes.
+    wide = register_width(plain.images(read.reg), plain.images((*read.lane, *read.warp)), WIDEST // size)
+    shared = choose_shared(whole, [Reader(held, size), Reader(read, size, op.ranks, wide)])
+    buffer = stage(out, out.of(op.source), held, shared, hint)
+    starts = shared.images([unit(len(whole), dim, op.part << bit) for bit in range(log2(op.ranks))])
+    place = shared_place(out, shared, read, size, starts, out.bits_of(out.id("rank"), starts))
+    peers = [out.emit(kernel.MapaOp(buffer, out.value(rank)), "peer") for rank in range(op.ranks)]
+    total, *others = [place.load(out, peer) for peer in peers]
+    for other in others:
+        total = out.emit(combine(op.kind.data, total, other), hint)
+    return total
 
 
 def _as_tile(layout: Linear) -> Linear:

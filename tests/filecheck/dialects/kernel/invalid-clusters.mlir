@@ -21,7 +21,7 @@ kernel.func @k() grid [6] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: a barrier of the whole block inside of a partition, which other warps never reach
+// CHECK: error: kernel.warp_specialize: partitions with [1, 0] barriers of the cluster, each of which waits for all threads
 kernel.func @k() grid [6] warps 2 cluster 2 {
   kernel.warp_specialize {
     partition "one"(%w) warps 1 {
@@ -29,6 +29,23 @@ kernel.func @k() grid [6] warps 2 cluster 2 {
     }
     partition "two"(%w) warps 1 {
       %i = kernel.id lane
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: a barrier of the cluster in a loop or condition of a partition
+kernel.func @k() grid [6] warps 2 cluster 2 {
+  %yes = payload.constant true : i1
+  kernel.warp_specialize {
+    partition "one"(%w) warps 1 {
+      scf.if %yes {
+        kernel.cluster_barrier
+      }
+    }
+    partition "two"(%w) warps 1 {
+      kernel.cluster_barrier
     }
   }
 }

@@ -51,3 +51,35 @@ tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
   %m = payload.constant 1.0 : f32
   %a = tile.cluster_allgather %m : f32 -> tensor<4xf32>
 }
+
+// -----
+
+%p = "test.op"() : () -> tensor<64x128xf32>
+// CHECK: tile.cluster_reduce_scatter: dimension 2 of tensor<64x128xf32>
+%s = tile.cluster_reduce_scatter add %p along 2 : tensor<64x128xf32> -> tensor<16x128xf32>
+
+// -----
+
+%p = "test.op"() : () -> tensor<64x128xf32>
+// CHECK: tile.cluster_reduce_scatter: tensor<16x64xf32> is no part of tensor<64x128xf32> along dimension 0
+%s = tile.cluster_reduce_scatter add %p along 0 : tensor<64x128xf32> -> tensor<16x64xf32>
+
+// -----
+
+%p = "test.op"() : () -> tensor<64x128xf32>
+// CHECK: tile.cluster_reduce_scatter: tensor<48x128xf32> is no part of tensor<64x128xf32> along dimension 0
+%s = tile.cluster_reduce_scatter add %p along 0 : tensor<64x128xf32> -> tensor<48x128xf32>
+
+// -----
+
+%p = "test.op"() : () -> tensor<64x128xf32>
+// CHECK: tile.cluster_reduce_scatter: tensor<16x128xbf16> is no part of tensor<64x128xf32> along dimension 0
+%s = tile.cluster_reduce_scatter add %p along 0 : tensor<64x128xf32> -> tensor<16x128xbf16>
+
+// -----
+
+// CHECK: tile.cluster_reduce_scatter: tiles of every block of a cluster of 4 blocks in a kernel with clusters of 2
+tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
+  %m = payload.constant 1.0 : tensor<8xf32>
+  %a = tile.cluster_reduce_scatter add %m along 0 : tensor<8xf32> -> tensor<2xf32>
+}

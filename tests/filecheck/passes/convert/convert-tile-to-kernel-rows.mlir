@@ -59,3 +59,32 @@ tile.kernel @several(%x: memref<4xf32>) blocks (%r) in [4] warps 1 cluster 4 {
   %a = tile.load %x[affine_map<()[s0] -> (s0)>](%r) : memref<4xf32>, index -> f32
   %as = tile.cluster_allgather %a : f32 -> tensor<4xf32, #held>
 }
+
+// -----
+
+#sums = #tile.layout<reg = [[0, 1], [0, 2]], lane = [[0, 4], [1, 0], [2, 0], [4, 0], [8, 0]], warp = []>
+#part = #tile.layout<reg = [], lane = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0]], warp = []>
+
+// Each block stages its sums. It loads its rows of all blocks, which start at 4 * 8 * rank, and adds them in one order.
+
+// CHECK-LABEL: kernel.func @reduce_scatter
+// CHECK:         %[[ROWS:.*]] = payload.constant 32 : index
+// CHECK-NEXT:    %[[START:.*]] = arith.muli %rank, %[[ROWS]] : index
+// CHECK-NEXT:    %[[AT:.*]] = arith.addi %thread, %[[START]] : index
+// CHECK:         kernel.store %{{.*}}, %a_shared[
+// CHECK:         %peer = kernel.mapa %a_shared of %{{.*}}
+// CHECK-NEXT:    %peer_1 = kernel.mapa %a_shared of %{{.*}}
+// CHECK-NEXT:    %peer_2 = kernel.mapa %a_shared of %{{.*}}
+// CHECK-NEXT:    %peer_3 = kernel.mapa %a_shared of %{{.*}}
+// CHECK-NEXT:    %[[A:.*]] = kernel.load %peer[%[[AT]]]
+// CHECK-NEXT:    %[[B:.*]] = kernel.load %peer_1[%[[AT]]]
+// CHECK-NEXT:    %[[C:.*]] = kernel.load %peer_2[%[[AT]]]
+// CHECK-NEXT:    %[[D:.*]] = kernel.load %peer_3[%[[AT]]]
+// CHECK-NEXT:    %[[AB:.*]] = arith.addf %[[A]], %[[B]]
+// CHECK-NEXT:    %[[ABC:.*]] = arith.addf %[[AB]], %[[C]]
+// CHECK-NEXT:    arith.addf %[[ABC]], %[[D]]
+tile.kernel @reduce_scatter(%x: memref<4x16x8xf32>, %y: memref<16x8xf32>) blocks (%r) in [4] warps 1 cluster 4 {
+  %a = tile.load %x[affine_map<(d0, d1)[s0] -> (s0, d0, d1)>](%r) : memref<4x16x8xf32>, index -> tensor<16x8xf32, #sums>
+  %s = tile.cluster_reduce_scatter add %a along 0 : tensor<16x8xf32, #sums> -> tensor<4x8xf32, #part>
+  tile.store %s, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%r) : tensor<4x8xf32, #part>, memref<16x8xf32>, index
+}

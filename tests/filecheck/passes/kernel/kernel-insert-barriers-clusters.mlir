@@ -66,15 +66,54 @@ kernel.func @said() grid [2] warps 1 cluster 2 {
 
 // -----
 
-// expected-error @below {{reads another block's memory in a partition, which no barrier of the cluster reaches}}
+// A partition that reads what other blocks store waits for the cluster. All threads of the cluster meet there, so the
+// other partition waits at its end.
+// CHECK-LABEL: @partition
+// CHECK:      partition "one"
+// CHECK-NEXT:   kernel.store
+// CHECK-NEXT:   kernel.cluster_barrier
+// CHECK-NEXT:   kernel.load
+// CHECK-NEXT: }
+// CHECK-NEXT: partition "two"
+// CHECK-NEXT:   kernel.id thread
+// CHECK-NEXT:   kernel.cluster_barrier
+// CHECK-NEXT: }
+// CHECK-NEXT: }
+// CHECK-NEXT: kernel.cluster_barrier
 kernel.func @partition() grid [2] warps 2 cluster 2 {
   %s = kernel.shared : memref<32xf32, "shared">
   %i = kernel.id lane
   %r = kernel.id rank
+  %v = payload.constant 1.0 : vector<1xf32>
   %p = kernel.mapa %s of %r : memref<32xf32, "shared"> -> memref<32xf32, "cluster">
   kernel.warp_specialize {
     partition "one"(%w) warps 1 {
-      %v = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+      kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+      %u = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+    }
+    partition "two"(%w) warps 1 {
+      %u = kernel.id thread
+    }
+  }
+}
+
+// -----
+
+// expected-error @below {{reads another block's memory in a loop or condition of a partition}}
+kernel.func @partition() grid [2] warps 2 cluster 2 {
+  %s = kernel.shared : memref<32xf32, "shared">
+  %i = kernel.id lane
+  %r = kernel.id rank
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %v = payload.constant 1.0 : vector<1xf32>
+  %p = kernel.mapa %s of %r : memref<32xf32, "shared"> -> memref<32xf32, "cluster">
+  kernel.warp_specialize {
+    partition "one"(%w) warps 1 {
+      scf.for %k = %c0 to %i step %c1 {
+        kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+        %u = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+      }
     }
     partition "two"(%w) warps 1 {
       %u = kernel.id thread
