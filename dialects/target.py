@@ -93,6 +93,10 @@ class Rates:
     """Seconds of a barrier between the warps of a block."""
     cluster_barrier: float = 0.5e-6
     """Seconds that blocks of a cluster take to meet, to read what the others have, and to meet again at their end."""
+    peer: float = 2.65e12
+    """Bytes a second that all multiprocessors together read from shared memory of others in their clusters: what Luo
+    et al. measured on an H800 for clusters of four ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
+    Microbenchmarking", arXiv 2402.13499; 3.27e12 for clusters of two)."""
     shared: float = 128
     """Bytes of shared memory that an SM moves in a cycle."""
     mma_latency: float = 33.0
@@ -186,6 +190,7 @@ class Target:
             raise TargetError(f"{count} multiprocessors; 1 to {MOST_MULTIPROCESSORS} are possible", argument="target")
         r, scale = self.rates, count / self.sms
         rates = replace(r, vector=r.vector * scale, special=r.special * scale, fma=r.fma * scale, mma=r.mma * scale)
+        rates = replace(rates, peer=r.peer * scale)
         card = self.card if count == self.sms else f"{self.card}, but {count} multiprocessors"
         return replace(self, card=card, sms=count, fp32=self.fp32 * scale, tensor=self.tensor * scale, rates=rates)
 

@@ -32,6 +32,7 @@ class Schedule:
     lanes: int = LANES
     stages: int = 1
     split_k: int = 1
+    cluster_k: int = 1
     group_m: int = 1
     num_ctas: int = 0
     cluster: int = 1
@@ -50,6 +51,7 @@ PLAIN: dict[str, Any] = vars(Schedule(()))
 LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "warps": (1, 2, 4, 8, 16, 32),
     "lanes": (1, LANES),
+    "cluster_k": CLUSTERS,
     "cluster": CLUSTERS,
     "atom": ("fma", "mma", "wgmma"),
     "copy": ("sync", "cp_async", "tma"),
@@ -76,6 +78,9 @@ class ScheduleAttr(Data[Schedule]):
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: sync, cp_async, tma.  stages: depth of that pipeline.
     split_k  blocks that share one reduction: so many equal parts of its longest index.
+    cluster_k  blocks of a cluster that share the reductions of a tile of the result (1, 2, 4 or 8; sm_90 and newer).
+             Each block reduces the chunks of its share. The blocks exchange the sums through distributed shared memory,
+             and each block finishes and stores its part of the tile.
     group_m  grid swizzle: so many tiles of the last index but one come first, then the next tile of the last index; a
              divisor of how many there are.
     num_ctas  blocks of a persistent kernel, which share all tiles; 0: every tile has a block of its own.

@@ -36,7 +36,7 @@ Values = tuple[Hashable, ...]
 LISTS = ("block", "chunk", "thread")
 """Decisions with a number for each index; `thread` has two, 0 where there is no register tile."""
 
-WORDS = ("f32_matmul_precision", "cluster", "cache_rows", "atom", "copy")
+WORDS = ("f32_matmul_precision", "cluster_k", "cluster", "cache_rows", "atom", "copy")
 """Decisions that bring others with them: another one is taken over from the planner's nearest candidate that has it."""
 
 MOST = {"split_k": 64, "group_m": 16, "warps": 32}
@@ -45,8 +45,9 @@ MOST = {"split_k": 64, "group_m": 16, "warps": 32}
 MOST_STAGES = 8
 """The same for stages, one more or one less."""
 
-IN_PASS_ORDER = ("f32_matmul_precision", "pack", "split_k", "block", "chunk", "serial", "group_m", "cluster",
-                 "cache_rows", "atom", "warps", "lanes", "thread", "copy", "stages", "promotion_memory")  # fmt: skip
+IN_PASS_ORDER = ("f32_matmul_precision", "pack", "split_k", "block", "chunk", "serial", "cluster_k", "group_m",
+                 "cluster", "cache_rows", "atom", "warps", "lanes", "thread", "copy", "stages",
+                 "promotion_memory")  # fmt: skip
 """The decisions of a schedule in the order of the passes that carry them out. The three others follow from them: how
 many blocks share all tiles, how many of them run at once on a multiprocessor, and how many chunks a partial sum has."""
 

@@ -173,7 +173,7 @@ def _weighed(model: Model, p: Predictions) -> Floats:
     """Seconds by which schedules are compared."""
     if model.target.core is not None:
         return p.all.seconds + WAITING * p.all.times.hidden
-    seconds = p.all.seconds * (MIN_CLUSTER_SPEEDUP if p.points.cluster > 1 else 1.0)
+    seconds = p.all.seconds * (MIN_CLUSTER_SPEEDUP if p.points.cluster * p.points.cluster_k > 1 else 1.0)
     if not model.found:
         return seconds
     return seconds * np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0) + HIDING * p.all.times.hidden

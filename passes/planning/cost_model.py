@@ -182,7 +182,10 @@ class Model:
             memory = np.maximum(memory, 1e-12)
             idle = life / (life + memory)
             latency, memory = life, memory / (1 - idle ** (takes.resident + 1))
-        meeting = rates.cluster_barrier * ~tiles.any_of(tiles.shared, tiles.tile) if points.cluster > 1 else 0.0
+        if points.cluster_k > 1:  # a block reads its part of the sums of the others
+            drain = drain + each * tiles.exchanged * (tiles.ranks - 1) / tiles.ranks * target.sms / rates.peer
+        counted = bool(products) | ~tiles.any_of(tiles.shared, tiles.tile)  # others have it in their lives
+        meeting = rates.cluster_barrier * counted if points.cluster * points.cluster_k > 1 else 0.0
         times = Times(
             start=rates.launch + rates.ramp + meeting + np.zeros(tiles.rows),
             memory=memory,
@@ -193,7 +196,8 @@ class Model:
             drain=drain,
             overlap=rates.overlap,
         )
-        if points.copy == "tma":  # blocks of the next tiles would copy only when those of the last have ended
+        # Blocks of the next tiles would copy only when those of the last have ended.
+        if points.copy == "tma" and points.cluster_k == 1:
             at_once -= at_once % points.cluster
             points = replace(points, num_ctas=np.where(tiles.blocks > at_once, at_once, 0))
         found = Prediction(

@@ -80,4 +80,4 @@ def _fit(s: Schedule, p: Prediction, t: Schedule, q: Prediction) -> bool:
     if s.copy == "tma" and max(*s.chunk, *t.chunk) > DEEPEST_TMA_CHUNK:
         return False
     less, more = sorted((p.shared, q.shared))
-    return more <= 2 * less and s.split_k == t.split_k == s.cluster == t.cluster == 1
+    return more <= 2 * less and s.split_k == t.split_k == s.cluster == t.cluster == s.cluster_k == t.cluster_k == 1

@@ -18,7 +18,7 @@ from ...dialects.payload import element_bytes, element_type, tensor_bytes
 from ...dialects.target import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..analysis.cluster_rows import no_shared_rows
+from ..analysis.cluster_rows import no_parts, no_shared_rows, shared_sums
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of, set_limit
 from ..analysis.nest_schedule import find_split, splittable, stages_of
 from ..analysis.operand_types import PARTS, STORED, wide_factors
@@ -102,8 +102,9 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     threads = 32 * points.warps
     if points.copy == "tma":  # a producer's warps, and parts of results on their way out beside the rings
         threads = threads + 32 * WARPGROUP
-        shared = shared + _outgoing(info, tiles, products)
+        shared = shared + (_outgoing(info, tiles, products) if points.cluster_k == 1 else 0)
         shared = shared + (BARRIERS if len(info.reductions) == len(products) else EXCHANGES)
+    shared = shared + tiles.exchanged
     found: list[Violation] = []
     if tiles.kept:
         kept, room = reused_bytes(tiles), target.shared_per_block - EXCHANGED
@@ -303,6 +304,9 @@ def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
 def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Iterator[Violation]:
     """Clusters whose blocks have nothing to share, or do not make up the grid."""
     points = tiles.points
+    if points.cluster_k > 1:
+        yield from _cluster_k(info, tiles, target)
+        return
     if points.cluster == 1:
         return
     yield from _always(tiles, not target.has("cluster"), "cluster", f"{target.name} has no clusters of blocks")
@@ -319,6 +323,22 @@ def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul
         last: Ints = np.where(own, points.num_ctas, tiles.neighbours()[1])
         text = f"clusters of {points.cluster} blocks do not make up the last extent of the grid, {{}}"
         yield Violation(last % points.cluster != 0, "cluster", text, (last,))
+
+
+def _cluster_k(info: NestInfo, tiles: Tiles, target: Target) -> Iterator[Violation]:
+    """Clusters whose blocks have no sums to share, or no parts of a tile to finish."""
+    points, sums = tiles.points, shared_sums(info.nest)
+    yield from _always(tiles, not target.has("cluster"), "cluster_k", f"{target.name} has no clusters of blocks")
+    yield from _always(tiles, points.cluster > 1, "cluster_k", "the blocks of a cluster share sums or boxes, not both")
+    if isinstance(sums, str):
+        yield from _always(tiles, True, "cluster_k", sums)
+        return
+    reason = "blocks that share sums have one tile, which is not divided, ordered or kept any further"
+    further = (points.split_k > 1) | (points.group_m > 1) | (points.num_ctas > 0)
+    yield Violation(further | bool(points.serial) | tiles.kept, "cluster_k", reason)
+    shared = [tiles.any_of(tiles.shared, stage.body.block.args) for op in sums for stage in stages_of(op)]
+    yield Violation(~np.logical_and.reduce(shared), "cluster_k", no_shared_rows(points.cluster_k))
+    yield Violation(~tiles.any_of(tiles.divides, info.free), "cluster_k", no_parts(points.cluster_k))
 
 
 def _split(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:

@@ -74,6 +74,7 @@ class ScheduleOverrides:
     lanes: int | None = None
     stages: int | None = None
     split_k: int | None = None
+    cluster_k: int | None = None
     group_m: int | None = None
     num_ctas: int | None = None
     cluster: int | None = None
@@ -99,7 +100,7 @@ class ScheduleOverrides:
         if self.atom in ("mma", "wgmma"):
             reset.add("thread")
         if self.block:
-            reset |= {"serial", "pack", "split_k", "group_m", "num_ctas", "cache_rows", "cluster"}
+            reset |= {"serial", "pack", "split_k", "cluster_k", "group_m", "num_ctas", "cache_rows", "cluster"}
         return schedule.changed(**({n: PLAIN[n] for n in reset} | self.decisions()))
 
 
@@ -135,8 +136,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
     already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `pack`, `thread`,
-    `warps`, `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy`,
-    `promotion_interval`, `promotion_memory` and `cache_rows` decide in the planner's place, for the nest that
+    `warps`, `lanes`, `stages`, `split_k`, `cluster_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`,
+    `copy`, `promotion_interval`, `promotion_memory` and `cache_rows` decide in the planner's place, for the nest that
     `nest` names (`k0` is the first) or for all that they fit; if that is none, it is an error. How many blocks a
     product counts on at once on a multiprocessor (`blocks_per_sm`) follows from what is decided, unless it is
     decided, too. With `exact` the options are the whole schedule: what is not among them has the plainest value,

@@ -17,7 +17,18 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-WORDS = ("serial", "pack", "cluster", "lanes", "atom", "copy", "f32_matmul_precision", "promotion_memory", "cache_rows")
+WORDS = (
+    "serial",
+    "pack",
+    "cluster_k",
+    "cluster",
+    "lanes",
+    "atom",
+    "copy",
+    "f32_matmul_precision",
+    "promotion_memory",
+    "cache_rows",
+)
 NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm", "promotion_interval")
 LISTS = ("block", "chunk", "thread")
 
@@ -39,6 +50,7 @@ class Points:
 
     serial: tuple[int, ...]
     pack: tuple[int, ...]
+    cluster_k: int
     cluster: int
     lanes: int
     atom: str

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from xdsl.ir import SSAValue
 
+from ...dialects.payload import element_bytes
 from ...dialects.tile.schedule import Schedule
-from ..analysis.cluster_rows import shared_indices
+from ..analysis.cluster_rows import part_indices, shared_indices
 from .nest_info import LoadSite, NestInfo
-from .points import Bools, Floats, Ints, Points, ceil_div, largest, points_of, product
+from .points import Bools, Floats, Ints, Points, ceil_div, largest, points_of, product, total
 
 
 class Tiles:
@@ -24,7 +25,8 @@ class Tiles:
     peak    how many times as much as the average the block with most work executes of these
     on_grid the free indices that blocks stand along
     kept    whether chunks that several loops read stay in shared memory
-    ranks   how many blocks share rows; `shared`: the indices whose tiles they take in turn
+    ranks   how many blocks share rows or sums; `shared`: the indices whose tiles they take in turn
+    divides the free indices along which blocks divide a tile of which they share the sums (`cluster_k`)
     divided where an index is divided by `parts`
     """
 
@@ -49,9 +51,13 @@ class Tiles:
             self.counts[index] = self.steps[index] if on_grid else one
             if on_grid:
                 self.steps[index] = one
-        self.ranks, self.shared = 1, dict[SSAValue, Bools]()
-        if points.cluster > 1 and points.copy != "tma":
-            self._share(points.cluster)
+        self.ranks, self.shared, self.divides = 1, dict[SSAValue, Bools](), dict[SSAValue, Bools]()
+        if points.cluster_k > 1:
+            self._share(points.cluster_k, ())
+            indices = [i for i in info.free if all(i in r.around for r in info.reductions if r.outermost)]
+            self.divides = part_indices(indices, info.sizes, self.tile, self.ranks)
+        elif points.cluster > 1 and points.copy != "tma":
+            self._share(points.cluster, [i for i in info.free if i not in info.reduced])
         self.divided: dict[SSAValue, Bools] = {}
         if (self.parts > 1).any():
             self._divide()
@@ -62,11 +68,10 @@ class Tiles:
         (points,) = points_of([plan])
         return Tiles(info, points)
 
-    def _share(self, ranks: int) -> None:
-        """Let blocks of a cluster take the tiles of some indices in turn."""
+    def _share(self, ranks: int, rest: Sequence[SSAValue]) -> None:
+        """Let blocks of a cluster take the tiles of some indices in turn, of reductions and of `rest`."""
         info, self.ranks = self.info, ranks
         groups = [r.indices for r in info.reductions if r.outermost]
-        rest = [i for i in info.free if i not in info.reduced]
         self.shared = shared_indices(groups, rest, info.sizes, self.tile, ranks)
         for i, shared in self.shared.items():
             steps = ceil_div(ceil_div(info.extents[i], self.tile[i]), ranks)
@@ -132,11 +137,18 @@ class Tiles:
 
     def span(self, indices: Collection[SSAValue]) -> Floats:
         """Elements over `indices` that one block goes through, padding included."""
-        return product((self.tile[i] * self.steps[i] for i in indices), self.rows) * self.share(indices)
+        whole = product((self.tile[i] * self.steps[i] for i in indices), self.rows)
+        return whole * self.share(indices) * self._part(indices)
 
     def within(self, indices: Collection[SSAValue]) -> Floats:
         """Elements over `indices` that one block goes through, without padding."""
-        return product((self._within(i) for i in indices), self.rows) * self.share(indices)
+        whole = product((self._within(i) for i in indices), self.rows)
+        return whole * self.share(indices) * self._part(indices)
+
+    def _part(self, indices: Collection[SSAValue]) -> Floats:
+        """The part of the elements over `indices` that one of the blocks has which divide a tile behind their sums."""
+        after = self.any_of(self.divides, indices) & ~self.any_of(self.shared, indices)
+        return np.where(after, 1 / self.ranks, 1.0)
 
     def _within(self, index: SSAValue) -> Ints:
         extent = self.info.extents[index]
@@ -153,7 +165,7 @@ class Tiles:
         """How often all blocks together go through an element over `indices`, without padding: each once, and again in
         every block along what it does not depend on."""
         again = product((n for i, n in self.counts.items() if i not in indices), self.rows)
-        again *= np.where(self.any_of(self.shared, indices), 1, self.ranks)
+        again *= np.where(self.any_of(self.shared, indices) | self.any_of(self.divides, indices), 1, self.ranks)
         once = product((self.info.extents[i] for i in indices), self.rows) * self.share(indices)
         whole = self.any_of(self.divided, self.tile) & ~self.any_of(self.divided, indices)
         return once * again * np.where(whole, self.parts, 1)
@@ -166,6 +178,12 @@ class Tiles:
     def elements(self, indices: Iterable[SSAValue]) -> Floats:
         """Elements of one tile over `indices`."""
         return product((self.tile[i] for i in indices), self.rows)
+
+    @property
+    def exchanged(self) -> Floats:
+        """Bytes of the sums that a block has for the others of its cluster."""
+        sums = (r for r in self.info.reductions if r.outermost and self.points.cluster_k > 1)
+        return total((self.elements(r.around) * element_bytes(r.op.result.type) for r in sums), self.rows)
 
     def trip_count(self, indices: Iterable[SSAValue]) -> Floats:
         """Tiles over `indices` that one block walks through."""

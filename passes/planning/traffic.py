@@ -96,4 +96,4 @@ def _from_memory(
 
 def results_of(tiles: Tiles) -> Floats:
     """Elements of the results that one block gives."""
-    return tiles.elements(tiles.info.free) * tiles.trip_count(tiles.info.free)
+    return tiles.elements(tiles.info.free) * tiles.trip_count(tiles.info.free) / tiles.points.cluster_k

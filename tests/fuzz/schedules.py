@@ -24,7 +24,7 @@ from deplodock.dialects.payload import shape_of
 from deplodock.dialects.shapes.extents import Extent, typical
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import get_target
-from deplodock.dialects.tile.schedule import LEGAL, ScheduleAttr
+from deplodock.dialects.tile.schedule import LEGAL, PLAIN, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
 from deplodock.passes.pass_manager import run_passes
@@ -106,20 +106,22 @@ class Case:
 
 def draw(seed: int) -> Case:
     """A random kernel under a random schedule that its checks let pass."""
-    rng = random.Random(seed)
+    rng, also = random.Random(seed), random.Random(f"cluster_k {seed}")
     name = sorted(corpus())[seed % len(corpus())]
     module = parse_module(make_context(), corpus()[name], f"{name}.mlir")
     (nest,) = (op for op in module.walk() if isinstance(op, loop.NestOp))
     for _ in range(DRAWS):
-        schedule = any_schedule(nest, rng, name)
-        nest.attributes["schedule"] = schedule
-        if steps(nest, schedule) > MOST_STEPS:
-            continue
-        try:
-            check_schedule(nest, get_target(TARGET))
-        except ScheduleError:
-            continue
-        return Case(seed, name, module, schedule)
+        drawn = any_schedule(nest, rng, name)
+        shared = [with_cluster_k(drawn, ranks) for ranks in also.sample((2, 4, 8, 8), 4) if also.random() < 0.4]
+        for schedule in (*shared, drawn):
+            nest.attributes["schedule"] = schedule
+            if steps(nest, schedule) > MOST_STEPS:
+                continue
+            try:
+                check_schedule(nest, get_target(TARGET))
+            except ScheduleError:
+                continue
+            return Case(seed, name, module, schedule)
     raise AssertionError(f"no legal schedule of {name} in {DRAWS} draws")
 
 
@@ -186,6 +188,12 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
     )
 
 
+def with_cluster_k(schedule: ScheduleAttr, ranks: int) -> ScheduleAttr:
+    """The schedule with clusters whose blocks share sums, without what they cannot have in addition."""
+    plain = {name: PLAIN[name] for name in ("serial", "split_k", "group_m", "num_ctas", "cluster", "cache_rows")}
+    return schedule.changed(**plain, cluster_k=ranks)
+
+
 def _tile(rng: random.Random, extent: Extent, choices: tuple[int, ...]) -> int:
     """One of the extents; of a long range, of which all are too many for the simulator in small tiles, a long one."""
     assert isinstance(extent, int)
@@ -213,6 +221,7 @@ def made_of(case: Case) -> list[str]:
     s = case.schedule
     decided = {
         "a divided sum": s.data.split_k > 1,
+        "sums of a cluster": s.data.cluster_k > 1,
         "several tiles a block": s.data.num_ctas > 0,
         "patches of blocks": s.data.group_m > 1,
         "serial tiles": bool(s.data.serial),

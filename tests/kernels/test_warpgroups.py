@@ -82,6 +82,7 @@ class Product:
     group: int = 1
     persistent: int = 0
     cluster: int = 1
+    cluster_k: int = 1
 
     def parse(self) -> ModuleOp:
         """The loop nest."""
@@ -94,7 +95,7 @@ class Product:
             **{"m": m, "n": n, "k": k, "type": self.type},
             schedule=f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = {self.atom}, "
             f"copy = {self.copy}, stages = {self.stages}, group_m = {self.group}, num_ctas = {self.persistent}, "
-            f"cluster = {self.cluster}",
+            f"cluster = {self.cluster}, cluster_k = {self.cluster_k}",
         )
         return parse_module(make_context(), text, "product.mlir")
 
@@ -143,6 +144,11 @@ PRODUCTS = {
     "clusters, patches": Product(248, 136, 136, (128, 64), 64, 8, "tma", 3, group=2, cluster=2),
     "clusters, persistent": Product(120, 256, 72, (64, 64), 64, 4, "tma", 2, right="kn", persistent=4, cluster=4),
     "clusters for mma": Product(72, 128, 136, (64, 64), 64, 4, "tma", 3, atom="mma", cluster=2),
+    "sums of a cluster": Product(136, 120, 264, (64, 64), 64, 4, "tma", 2, cluster_k=4),
+    "sums of a cluster, parts of columns": Product(40, 72, 264, (64, 64), 32, 4, "tma", 3, right="kn", cluster_k=2),
+    "sums of a cluster, two warpgroups": Product(128, 72, 200, (128, 64), 64, 8, "cp_async", 2, cluster_k=2),
+    "sums of a cluster for mma": Product(72, 40, 264, (64, 64), 32, 4, "cp_async", 2, atom="mma", cluster_k=8),
+    "sums of a cluster on CUDA cores": Product(72, 40, 264, (32, 32), 32, 2, "cp_async", 2, atom="fma", cluster_k=4),
 }
 DECLINED = ("rows that are not aligned",)
 """Nothing is a box."""
@@ -192,6 +198,11 @@ def test_emulated(name: str) -> None:
         "clusters, patches",
         "clusters, persistent",
         "clusters for mma",
+        "sums of a cluster",
+        "sums of a cluster, parts of columns",
+        "sums of a cluster, two warpgroups",
+        "sums of a cluster for mma",
+        "sums of a cluster on CUDA cores",
     ],
 )
 def test_simulated(name: str) -> None:
@@ -203,7 +214,9 @@ def test_simulated(name: str) -> None:
     np.testing.assert_array_equal(found.outputs[0], wanted)
 
 
-@pytest.mark.parametrize("name", ["cp.async", "boxes", "boxes, panels", "clusters", "clusters, patches"])
+@pytest.mark.parametrize(
+    "name", ["cp.async", "boxes", "boxes, panels", "clusters", "clusters, patches", "sums of a cluster"]
+)
 def test_machine_code(name: str) -> None:
     """Warpgroups multiply, boxes are loaded by one thread, nothing spills and no product is serialised."""
     p = PRODUCTS[name]

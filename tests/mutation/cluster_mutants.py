@@ -21,6 +21,7 @@ def _cuda(name: str, pattern: str, replacement: str = "", number: int = -1, subj
 
 _M = ClusterMutant
 _FIRST, _LAST = 0, 1
+_OF_PRODUCER, _OF_END = 1, 2
 
 IR_MUTANTS = [
     _M("only the block waits after setting up", r"kernel\.cluster_barrier", "kernel.barrier", _FIRST),
@@ -59,6 +60,21 @@ IR_MUTANTS = [
     _M("arrivals at the wrong neighbour", r"of %before :", "of %next :", -1, "signalled"),
     _M("barriers set up without the cluster", r"kernel\.cluster_barrier", "kernel.barrier", _FIRST, "signalled"),
     _M("no wait for arrivals", r"kernel\.mbar_wait[^\n]*\n", "\n", -1, "signalled"),
+    _M(
+        "sums are read before they are stored",
+        r"kernel\.cluster_barrier(\s+%\w+ = kernel\.load %peer\b[^\n]*\n)",
+        r"\1 kernel.cluster_barrier\n",
+        -1,
+        "sums",
+    ),
+    _M("the producer is not at the barrier", r"kernel\.cluster_barrier", "", _OF_PRODUCER, "sums"),
+    _M("a block ends while others read its sums", r"kernel\.cluster_barrier", "", _OF_END, "sums"),
+    _M("every block has the first part", r"arith\.muli %rank, (%\w+)", r"arith.muli %0, \1", -1, "sums"),
+    _M("one part is stored twice, one never", r"arith\.muli %block, (%\w+)", r"arith.muli %0, \1", _FIRST, "sums"),
+    _M("the sums of one block count twice", r"kernel\.mapa %s_shared of %1", "kernel.mapa %s_shared of %0", -1, "sums"),
+    _M("the own sums count twice", r"kernel\.mapa %s_shared of %0", "kernel.mapa %s_shared of %rank", -1, "sums"),
+    _M("all threads read the first sums of a part", r"(kernel\.load %peer_1\[)%\w+", r"\1%28", -1, "sums"),
+    _M("the blocks share no chunks", r"(%\w+ = arith\.muli )%block, (%\w+)", r"\1%0, \2", 1, "sums"),
 ]
 
 CUDA_MUTANTS = [
@@ -88,4 +104,9 @@ CUDA_MUTANTS = [
         "exchange",
     ),
     _cuda("arrivals at the own barrier", r"(mbar_arrive_at\([^,]*), \w+\)", r"\1, rank)", -1, "signalled"),
+    _cuda("no wait for the sums of others", r"cluster_barrier\(\);", "", _FIRST, "sums"),
+    _cuda("the producer is not at the barrier", r"cluster_barrier\(\);", "", _OF_PRODUCER, "sums"),
+    _cuda("a block ends while others read its sums", r"cluster_barrier\(\);", "", _OF_END, "sums"),
+    _cuda("the sums of one block count twice", r"cluster_peer\(s_shared, 1\)", "cluster_peer(s_shared, 0)", -1, "sums"),
+    _cuda("every block has the first part", r"rank = blockIdx\.x % 2", "rank = 0", -1, "sums"),
 ]

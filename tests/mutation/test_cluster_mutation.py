@@ -22,19 +22,22 @@ from deplodock.passes.pass_manager import verify_module
 from mutation.cluster_mutants import CUDA_MUTANTS, IR_MUTANTS, ClusterMutant
 from mutation.hopper_mutants import tell_missed
 
-PRODUCT = Product(128, 128, 256, (64, 64), 64, 4, "tma", 2, cluster=2)
+PRODUCTS = {
+    "product": Product(128, 128, 256, (64, 64), 64, 4, "tma", 2, cluster=2),
+    "sums": Product(64, 64, 256, (64, 64), 64, 4, "tma", 2, cluster_k=2),
+}
 UNITS: dict[str, Neighbour] = {
     "exchange": Neighbour(2),
     "signalled": Neighbour(4, signalled=True),
     "copied": Neighbour(2, copied=True),
 }
-SUBJECTS = ("product", *UNITS)
+SUBJECTS = (*PRODUCTS, *UNITS)
 
 
 @cache
 def module_of(subject: str) -> ModuleOp:
     """A subject at the kernel level, with its barriers."""
-    return PRODUCT.lowered() if subject == "product" else allocated(UNITS[subject].text())
+    return PRODUCTS[subject].lowered() if subject in PRODUCTS else allocated(UNITS[subject].text())
 
 
 @cache
@@ -42,18 +45,18 @@ def text_of(subject: str, cuda: bool) -> str:
     """The IR or the CUDA of a subject."""
     if cuda:
         return print_cuda(module_of(subject))
-    return str(module_of(subject)) if subject == "product" else UNITS[subject].text()
+    return str(module_of(subject)) if subject in PRODUCTS else UNITS[subject].text()
 
 
 def inputs(subject: str) -> list[np.ndarray]:
-    return PRODUCT.inputs() if subject == "product" else UNITS[subject].inputs()
+    return (PRODUCTS[subject] if subject in PRODUCTS else UNITS[subject]).inputs()
 
 
 @cache
 def wanted(subject: str) -> np.ndarray:
-    if subject != "product":
+    if subject not in PRODUCTS:
         return UNITS[subject].wanted()
-    (found,) = run(PRODUCT.parse(), PRODUCT.inputs(), "typed")
+    (found,) = run(PRODUCTS[subject].parse(), inputs(subject), "typed")
     return np.asarray(found)
 
 
@@ -64,7 +67,7 @@ def _wrong(subject: str, outputs: list[np.ndarray]) -> bool:
 def judge_ir(subject: str, text: str) -> str | ModuleOp:
     """What the verifier or the simulator objects to in a text of IR, or the module if they do not."""
     try:
-        if subject == "product":
+        if subject in PRODUCTS:
             module = parse_module(make_context(), text, "mutant.mlir")
             verify_module(module)
         else:

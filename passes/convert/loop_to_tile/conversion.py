@@ -18,7 +18,7 @@ from ....dialects.shapes.extents import count_of, extents_of, memref_of
 from ....dialects.support.locations import blamed, location_of, refused
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError
-from ...analysis.cluster_rows import shared_of_nest, shares_rows
+from ...analysis.cluster_rows import shared_of_nest
 from ...analysis.nest_schedule import reduction_indices, reductions, schedule_of
 from ...analysis.operand_types import STORED
 from ...rewriting import erase, insert_after, insert_before, replace
@@ -115,7 +115,7 @@ class KernelBuilder:
 
         emitter.loops([counts[i] for i in walked], starts, program, [indices[i].name_hint for i in walked])
         shape = [*(counts[i] for i in grid), *ranks]
-        cluster = schedule.data.cluster if shares_rows(schedule) else 1  # those that share boxes come later
+        cluster = self._shared.ranks  # those that share boxes come later
         kernel = tile.KernelOp(self.name, shape, schedule.data.warps, schedule.data.lanes, cluster, Region(block))
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
@@ -147,7 +147,11 @@ class KernelBuilder:
         pairs = zip(reduction_indices(nest), self.schedule.data.chunk, strict=True)
         reducer = Reducer(emitter, {arg: c for (arg, _), c in pairs}, len(dims), self._shared, self._rank)
         body: list[Operation] = list(nest.body.block.ops)
-        reducer.body(body[:-1])
+        if self._shared.part is None:
+            reducer.body(body[:-1])
+        else:
+            reducer.body_in_parts(body[:-1], self._shared.part)
+            dims = [emitter.dims[index] for index in nest.body.block.args]
         emitter.location = location_of(nest)
         if self.scatter is not None:
             yields: dict[SSAValue, SSAValue] = dict(zip(nest.res, yielded(nest.body.block), strict=True))
@@ -179,7 +183,9 @@ class ConvertLoopToTilePass(ModulePass):
     after the queries of a causal block, or before a window) are not visited: the loop's bounds are expressions of the
     block's indices, derived from the comparisons and domains in the body. A value is computed in the outermost loop
     that has its operands, so nothing is computed twice that does not change. The blocks of a cluster that share rows
-    take their tiles in turn, and tell each other what they have of every result (`tile.cluster_allgather`). A nest that
+    take their tiles in turn, and tell each other what they have of every result (`tile.cluster_allgather`). With
+    `cluster_k` each block has a part of the sums of all blocks (`tile.cluster_reduce_scatter`), and computes what
+    follows for its part. A nest that
     computes the values and indices of a scatter is its kernel, which stores neither but combines the values.
     Where a nest reads or gives a tensor in another shape (`loop.reshape`), its kernel does so with the tensor itself.
     Why: from here on the parallelism of a block is in the types, and layouts can be chosen for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from xdsl.dialects import arith
@@ -27,9 +28,10 @@ from ....dialects.shapes.affine import DIM, Form, number_of
 from ....dialects.shapes.extents import Count, count_of, fewest_tiles, most, most_tiles
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
-from ....dialects.tile.row_cache import ClusterAllGatherOp
-from ...analysis.cluster_rows import Shared
+from ....dialects.tile.row_cache import ClusterAllGatherOp, ClusterReduceScatterOp
+from ...analysis.cluster_rows import Shared, Sum, needed_by
 from ...analysis.masks import Forms, half_spaces
+from ...analysis.nest_schedule import stages_of
 from ...analysis.rescaling import counted
 from ...remarks import emit_remark
 from .emitter import Emitter
@@ -154,6 +156,25 @@ class Reducer:
                 self.staged(op)
             else:
                 self.emitter.scalar_op(op)
+
+    def body_in_parts(self, ops: Sequence[Operation], index: SSAValue) -> None:
+        """Lower the operations of a nest whose reductions the blocks of a cluster share: reductions over whole tiles
+        first. Then each block has its part of their results along the free `index`, and computes the rest for it."""
+        e, sums = self.emitter, [op for op in ops if isinstance(op, Sum)]
+        needed = needed_by(sums, ops) | {*sums}
+        self.body([op for op in ops if op in needed])
+        whole = e.dims[index]
+        stages = [(stage, result) for op in sums for stage, result in zip(stages_of(op), op.results, strict=True)]
+        results = [e.tiles[result] for _, result in stages]
+        part = replace(whole, tile=whole.tile // self.shared.ranks, rank=self.rank, ranks=self.shared.ranks)
+        e.dims[index] = part
+        e.tiles = {value: t for value, t in e.tiles.items() if whole not in t.dims}
+        for (stage, value), old in zip(stages, results, strict=True):
+            e.location = location_of(stage)
+            new = ClusterReduceScatterOp(stage.kind.data, old.value, old.dims.index(whole), self.shared.ranks)
+            e.insert(new, old.depth, value.name_hint)
+            e.tiles[value] = Tile(new.result, tuple(part if d is whole else d for d in old.dims), old.depth)
+        self.body([op for op in ops if op not in sums])
 
     # Depths and dimensions
 
@@ -451,7 +472,7 @@ class Reducer:
 
     def _together(self, op: loop.ReduceOp, value: Tile) -> Tile:
         """The result of a plain reduction, from what each block of the cluster has of it, if they share it."""
-        if not self._is_shared(op):
+        if not self._is_shared(op) or self.shared.part is not None:
             return value
         self.emitter.location = location_of(op)
         peer, (values,) = self._peers([value])
@@ -461,6 +482,9 @@ class Reducer:
         """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage
         all of them move into the frame of the earlier results of the whole, and are combined there."""
         e, new = self.emitter, list[Tile]()
+        if self.shared.part is not None:
+            e.tiles.update(zip(op.res, parts, strict=True))
+            return
         e.location = location_of(op)
         peer, old = self._peers(parts)
         for result, stage in zip(op.res, op.stage_ops, strict=True):

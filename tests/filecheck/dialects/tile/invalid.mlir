@@ -298,6 +298,16 @@ module {
 
 // -----
 
+// CHECK: error: {{.*}}schedule: cluster_k is 3; it is one of 1, 2, 4, 8
+module {
+  %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], cluster_k = 3>} {
+    %z = payload.constant 0.0 : f32
+    loop.yield %z
+  }
+}
+
+// -----
+
 // CHECK: error: {{.*}}via post, which is none of registers, shuffles, shared
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = payload.constant 0.0 : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>>

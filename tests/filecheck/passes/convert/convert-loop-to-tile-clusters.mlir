@@ -83,3 +83,101 @@ func.func @short(%x: tensor<8x100xf32>) -> tensor<8xf32> {
   }
   func.return %y : tensor<8xf32>
 }
+
+// -----
+
+// The blocks of a cluster take the chunks of a product in turn. Each gets 16 of 64 rows of the sums of all blocks, and
+// loads, computes and stores what follows for these.
+
+// CHECK-LABEL: tile.kernel @k0({{.*}}) blocks (%i, %rank) in [2, 4] warps 4 cluster 4
+// CHECK:         %s_1 = scf.for %k = %c0 to %c2 step %c1 iter_args(%s_2 = %s)
+// CHECK-NEXT:      tile.load %x[affine_map<(d0, d1)[s0, s1, s2] -> ((d0 + (s0 * 64)), ((d1 + (s1 * 256)) + (s2 * 64)))>](%i, %k, %rank)
+// CHECK:         %s_4 = tile.cluster_reduce_scatter add %s_1 along 0 : tensor<64x32xf32> -> tensor<16x32xf32>
+// CHECK-NEXT:    %v = tile.load %b[affine_map<(d0)[s0, s1] -> (((d0 + (s0 * 64)) + (s1 * 16)))>](%i, %rank) : {{.*}} -> tensor<16xf32>
+// CHECK-NEXT:    tile.broadcast %v along [1] : tensor<16xf32> -> tensor<16x32xf32>
+// CHECK:         tile.store %{{.*}}, %y[affine_map<(d0, d1)[s0, s1] -> (((d0 + (s0 * 64)) + (s1 * 16)), d1)>](%i, %rank) : tensor<16x32xf32>
+func.func @sums(%x: tensor<128x512xf32>, %w: tensor<512x32xf32>, %b: tensor<128xf32>) -> tensor<128x32xf32> {
+  %y = loop.nest (%i, %j) in [128, 32] -> tensor<128x32xf32>
+         attributes {schedule = #tile.schedule<block = [64, 32], chunk = [64], warps = 4, cluster_k = 4>} {
+    %v = loop.load %b[affine_map<(d0) -> (d0)>](%i) : tensor<128xf32>
+    %s = loop.reduce add (%k) in [512] -> f32 {
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<128x512xf32>
+      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<512x32xf32>
+      %2 = arith.mulf %0, %1 : f32
+      loop.yield %2 : f32
+    }
+    %r = arith.addf %s, %v : f32
+    loop.yield %r : f32
+  }
+  func.return %y : tensor<128x32xf32>
+}
+
+// -----
+
+// Of 24 rows a tile of 64 has mostly padding, so the blocks divide its columns.
+
+// CHECK-LABEL: tile.kernel @k0({{.*}}) blocks (%rank) in [2] warps 4 cluster 2
+// CHECK:         tile.cluster_reduce_scatter add %{{.*}} along 1 : tensor<64x32xf32> -> tensor<64x16xf32>
+func.func @columns(%x: tensor<24x512xf32>, %w: tensor<512x32xf32>) -> tensor<24x32xf32> {
+  %y = loop.nest (%i, %j) in [24, 32] -> tensor<24x32xf32>
+         attributes {schedule = #tile.schedule<block = [64, 32], chunk = [64], warps = 4, cluster_k = 2>} {
+    %s = loop.reduce add (%k) in [512] -> f32 {
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<24x512xf32>
+      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<512x32xf32>
+      %2 = arith.mulf %0, %1 : f32
+      loop.yield %2 : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<24x32xf32>
+}
+
+// -----
+
+// CHECK: loop.nest: cluster_k: no tile of the result has 4 parts of two elements, one part for each block of a cluster
+func.func @small(%x: tensor<4x512xf32>) -> tensor<4xf32> {
+  %y = loop.nest (%i) in [4] -> tensor<4xf32>
+         attributes {schedule = #tile.schedule<block = [4], chunk = [64], warps = 2, cluster_k = 4>} {
+    %s = loop.reduce add (%k) in [512] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x512xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+// CHECK: loop.nest: cluster_k: no reduction has 4 chunks, one for each block of a cluster
+func.func @short(%x: tensor<64x100xf32>) -> tensor<64xf32> {
+  %y = loop.nest (%i) in [64] -> tensor<64xf32>
+         attributes {schedule = #tile.schedule<block = [64], chunk = [64], warps = 2, cluster_k = 4>} {
+    %s = loop.reduce add (%k) in [100] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x100xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<64xf32>
+}
+
+// -----
+
+// CHECK: loop.nest: cluster_k: one reduction uses the result of another one
+func.func @centred(%x: tensor<64x256xf32>) -> tensor<64xf32> {
+  %y = loop.nest (%i) in [64] -> tensor<64xf32>
+         attributes {schedule = #tile.schedule<block = [64], chunk = [32, 32], warps = 2, cluster_k = 2>} {
+    %m = loop.reduce max (%k) in [256] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x256xf32>
+      loop.yield %a : f32
+    }
+    %s = loop.reduce add (%k) in [256] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x256xf32>
+      %c = arith.subf %a, %m : f32
+      loop.yield %c : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<64xf32>
+}
