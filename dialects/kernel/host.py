@@ -36,7 +36,7 @@ class SliceOp(PureOp):
     one.
 
     ```
-    %row = kernel.slice %h[affine_map<(d0) -> (d0 mod 2)>](%t) : memref<2x64xf32> -> memref<3x5xf32>
+    %row = kernel.slice %h[%t mod 2] : memref<2x64xf32> -> memref<3x5xf32>
     ```
     """
 
@@ -45,7 +45,7 @@ class SliceOp(PureOp):
     map = prop_def(AffineMapAttr)
     index = operand_def(IndexType())
     result = result_def(base(MemRefType))
-    assembly_format = "$source `[` $map `]` `` `(` $index `)` attr-dict `:` type($source) `->` type($result)"
+    assembly_format = "$source `` custom<Row>($map, $index) attr-dict `:` type($source) `->` type($result)"
 
     @property
     def rows(self) -> int:

@@ -54,9 +54,9 @@ class LoadOp(PureOp):
     symbols has a domain that keeps every symbol's coordinate inside the source.
 
     ```
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1 + 4)>](%i, %k) : tensor<16x64xf32>
-    %b = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%s]
-         where <affine_map<(d0)[s0] -> (s0)> in [0:100]> else %zero
+    %a = loop.load %x[%i, %k + 4] : tensor<16x64xf32>
+    %b = loop.load %t[symbol(%s), %j]
+         where 0 <= symbol(%s) < 100 else %zero
          : tensor<100x8xf32>
     ```
     """
@@ -71,7 +71,7 @@ class LoadOp(PureOp):
     fill = opt_operand_def(SAME_TYPE)
     result = result_def(SAME_TYPE)
     assembly_format = (
-        "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)?"
+        "$source `` custom<LoopAccess>($map, $indices, $symbols) (`where` custom<Domain>($domain)^)? (`else` $fill^)?"
         " attr-dict `:` type($source)"
     )
 
@@ -175,7 +175,7 @@ class NestOp(_IndexedOp):
 
     Each result is a tensor of what is yielded for it. Its shape is that of the extents, unless the nest has a result
     map: that takes the indices to the coordinates at which the value is stored, each coordinate exactly once, as a
-    number in mixed radix (`to <affine_map<(d0, d1, d2) -> (d0, d1 * 64 + d2)>>`). Splitting a dimension leaves one
+    number in mixed radix (`to [%i, %j * 64 + %k]`). Splitting a dimension leaves one
     behind.
 
     ```
@@ -191,8 +191,8 @@ class NestOp(_IndexedOp):
     result_map = opt_prop_def(AffineMapAttr)
     res = var_result_def()
     assembly_format = (
-        "custom<Indices>(ref($body)) `in` custom<Extents>($extents) (`to` $result_map^)? `->` type($res)"
-        " attr-dict-with-keyword custom<Body>($body)"
+        "custom<Indices>(ref($body)) `in` custom<Extents>($extents) (`to` custom<ResultMap>($result_map, ref($body))^)?"
+        " `->` type($res) attr-dict-with-keyword custom<Body>($body)"
     )
 
     def __init__(

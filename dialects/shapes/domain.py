@@ -73,7 +73,7 @@ def verify_access(op: Any, dims: int, symbols: int, results: int, what: str) -> 
     if map.num_symbols != symbols:
         raise VerifyException(f"the map has {map.num_symbols} symbols for {symbols} symbol operands")
     if len(map.results) != results:
-        raise VerifyException(f"the map has {len(map.results)} results for {what} of rank {results}")
+        raise VerifyException(f"expected {results} coordinates for {what}, but got {len(map.results)}")
     verify_linear(map)
     if hasattr(op, "fill") and (domain is None) != (op.fill is None):
         raise VerifyException("a domain and a fill value come together")

@@ -43,6 +43,7 @@ from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BASES
 from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_bounds
+from .access import ACCESS_DIRECTIVES
 from .attribute_format import INT, Parameter, listed
 from .builders import BuiltOp
 
@@ -231,8 +232,8 @@ class DerivedTypes(CustomDirective, ABC):
         printer.print_list(self.given.get(op), printer.print_attribute)
 
 
-DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes)
-"""All directives of this file."""
+DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes, *ACCESS_DIRECTIVES)
+"""All directives of this file and of `access.py`."""
 
 
 SAME_TYPE = VarConstraint("T", AnyAttr())

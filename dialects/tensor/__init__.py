@@ -51,8 +51,8 @@ class IndexMapOp(PureOp):
     indices to source coordinates and may use floordiv and mod; inside the domain it must stay within the source.
 
     ```
-    %b = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
-    %p = tensor.index_map %x[affine_map<(d0) -> (d0 - 1)>] where <affine_map<(d0) -> (d0 - 1)> in [0:5]> else %zero
+    %b = tensor.index_map %bias[d1] : tensor<64xf32> -> tensor<16x64xf32>
+    %p = tensor.index_map %x[d0 - 1] where 0 <= d0 - 1 < 5 else %zero
          : tensor<5xf32> -> tensor<7xf32>
     ```
     """
@@ -64,7 +64,8 @@ class IndexMapOp(PureOp):
     fill = opt_operand_def(SAME_TYPE)
     result = result_def(base(TensorType))
     assembly_format = (
-        "$source `[` $map `]` (`where` $domain^)? (`else` $fill^)? attr-dict `:` type($source) `->` type($result)"
+        "$source `` custom<View>($map) (`where` custom<Domain>($domain)^)? (`else` $fill^)? attr-dict"
+        " `:` type($source) `->` custom<Ranked>(type($result))"
     )
 
     def __init__(
@@ -94,8 +95,8 @@ class GatherOp(PureOp):
     Negative indices are made positive before.
 
     ```
-    %y = tensor.gather %table[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
-         : tensor<100x8xf32>, tensor<5x8xi64> -> tensor<5x8xf32>
+    %y = tensor.gather %table[%i, d1]
+         : tensor<100x8xf32> -> tensor<5x8xf32>
     ```
     """
 
@@ -105,7 +106,8 @@ class GatherOp(PureOp):
     map = prop_def(AffineMapAttr)
     result = result_def(base(TensorType))
     assembly_format = (
-        "$source `[` $map `]` `` `(` $indices `)` attr-dict `:` type($source) `,` type($indices) `->` type($result)"
+        "$source `` custom<Access>($map, $indices, type($indices)) attr-dict"
+        " `:` type($source) `->` custom<Ranked>(type($result))"
     )
 
     def __init__(self, source: SSAValue, map: AffineMap, indices: Sequence[SSAValue]):
@@ -129,8 +131,8 @@ class ScatterOp(PureOp):
     level, where its values and indices are results of one nest, and becomes a kernel of atomic operations.
 
     ```
-    %y = tensor.scatter add %x, %v[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
-         : tensor<100x8xf32>, tensor<5x8xf32>, tensor<5x8xi64>
+    %y = tensor.scatter add %v, %x[%i, d1]
+         : tensor<5x8xf32>, tensor<100x8xf32>
     ```
     """
 
@@ -143,8 +145,8 @@ class ScatterOp(PureOp):
     map = prop_def(AffineMapAttr)
     result = result_def(T)
     assembly_format = (
-        "$kind $init `,` $values `[` $map `]` `` `(` $indices `)` attr-dict"
-        " `:` type($init) `,` type($values) `,` type($indices)"
+        "$kind $values `,` $init `` custom<Access>($map, $indices, type($indices)) attr-dict"
+        " `:` custom<Ranked>(type($values)) `,` type($init)"
     )
 
     def verify_(self) -> None:

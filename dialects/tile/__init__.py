@@ -82,9 +82,9 @@ class LoadOp(PureOp):
     the result's shape (one for each element: a gather).
 
     ```
-    %x = tile.load %X[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%i)
-         where <affine_map<(d0, d1)[s0] -> (d0 + s0 * 64)> in [0:100]> else %zero
-         : memref<100x64xf32>, index -> tensor<64x64xf32>
+    %x = tile.load %X[d0 + %i * 64, d1]
+         where 0 <= d0 + %i * 64 < 100 else %zero
+         : memref<100x64xf32> -> tensor<64x64xf32>
     ```
     """
 
@@ -97,8 +97,8 @@ class LoadOp(PureOp):
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
-        "$source `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? (`else` $fill^)? attr-dict"
-        " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
+        "$source `` custom<Access>($map, $symbols, type($symbols)) (`where` custom<Domain>($domain)^)? (`else` $fill^)?"
+        " attr-dict `:` type($source) `->` custom<Ranked>(type($result))"
     )
 
     def verify_(self) -> None:
@@ -114,8 +114,8 @@ class _WriteOp(FormattedOp):
     symbols = var_operand_def()
     domain = opt_prop_def(DomainAttr)
     assembly_format = (
-        "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
-        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+        "$value `,` $target `` custom<Access>($map, $symbols, type($symbols)) (`where` custom<Domain>($domain)^)?"
+        " attr-dict `:` custom<Ranked>(type($value)) `,` type($target)"
     )
 
     def verify_(self) -> None:
@@ -127,7 +127,7 @@ class StoreOp(_WriteOp, WritingOp):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
 
     ```
-    tile.store %v, %Y[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%i) : tensor<64xf32>, memref<128xf32>, index
+    tile.store %v, %Y[d0 + %i * 64] : tensor<64xf32>, memref<128xf32>
     ```
     """
 
@@ -143,8 +143,8 @@ class AtomicRmwOp(_WriteOp, OrderedOp):
     nothing else in the kernel reads or writes it.
 
     ```
-    tile.atomic_rmw add %v, %Y[affine_map<(d0)[s0] -> (s0)>](%i) where <affine_map<(d0)[s0] -> (s0)> in [0:100]>
-      : tensor<64xf32>, memref<100xf32>, tensor<64xindex>
+    tile.atomic_rmw add %v, %Y[%i] where 0 <= %i < 100
+      : tensor<64xf32>, memref<100xf32>
     ```
     """
 
@@ -165,7 +165,7 @@ class AffineOp(PureOp):
     """The value of an affine expression at every element of a tile: result[t] = map(t)[symbols].
 
     ```
-    %k = tile.affine affine_map<(d0, d1)[s0] -> (d1 + s0 * 32)>(%c) : tensor<64x32xindex>
+    %k = tile.affine d1 + %c * 32 : tensor<64x32xindex>
     ```
     """
 
@@ -173,7 +173,7 @@ class AffineOp(PureOp):
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
     result = result_def()
-    assembly_format = "$map `` `(` $symbols `)` attr-dict `:` type($result)"
+    assembly_format = "custom<Expression>($map, $symbols, type($symbols)) attr-dict `:` custom<Ranked>(type($result))"
 
     def verify_(self) -> None:
         verify_access(self, len(shape_of(self.result.type)), len(self.symbols), 1, "an expression")

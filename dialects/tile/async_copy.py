@@ -46,9 +46,9 @@ class StageAsyncOp(PureOp):
     is false nothing is copied, and the tile must never be read.
 
     ```
-    %x = tile.stage_async %X[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 32)>](%k)
-         where <affine_map<(d0, d1)[s0] -> (d1 + s0 * 32)> in [0:200]> if %more by #tile.layout<...>
-         : memref<64x200xf32>, index -> tensor<64x32xf32, #tile.shared<...>>
+    %x = tile.stage_async %X[d0, d1 + %k * 32]
+         where 0 <= d1 + %k * 32 < 200 if %more by #tile.layout<...>
+         : memref<64x200xf32> -> tensor<64x32xf32, #tile.shared<...>>
     ```
     """
 
@@ -62,8 +62,8 @@ class StageAsyncOp(PureOp):
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
-        "$source `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? (`if` $predicate^)? `by` $layout attr-dict"
-        " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
+        "$source `` custom<Access>($map, $symbols, type($symbols)) (`where` custom<Domain>($domain)^)?"
+        " (`if` $predicate^)? `by` $layout attr-dict `:` type($source) `->` custom<Ranked>(type($result))"
     )
 
     def verify_(self) -> None:
@@ -145,8 +145,8 @@ class TmaStoreOp(WritingOp):
     Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
 
     ```
-    tile.tma_store %s, %Y[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%j)
-        : tensor<128x64xbf16, #tile.shared<...>>, memref<128x512xbf16>, index
+    tile.tma_store %s, %Y[d0, d1 + %j * 64]
+        : tensor<128x64xbf16, #tile.shared<...>>, memref<128x512xbf16>
     ```
     """
 
@@ -156,8 +156,8 @@ class TmaStoreOp(WritingOp):
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
     assembly_format = (
-        "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` attr-dict"
-        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+        "$value `,` $target `` custom<Access>($map, $symbols, type($symbols)) attr-dict"
+        " `:` custom<Ranked>(type($value)) `,` type($target)"
     )
 
     def verify_(self) -> None:

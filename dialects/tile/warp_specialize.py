@@ -99,8 +99,8 @@ class TmaLoadOp(PureOp):
     Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
 
     ```
-    %x = tile.tma_load %X[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%k)
-         : memref<128x512xbf16>, index -> tensor<128x64xbf16, #tile.shared<...>>
+    %x = tile.tma_load %X[d0, d1 + %k * 64]
+         : memref<128x512xbf16> -> tensor<128x64xbf16, #tile.shared<...>>
     ```
     `multicast` behind the symbols says that all blocks of the cluster need this box and load it together: each a part
     of it, for all of them.
@@ -113,8 +113,8 @@ class TmaLoadOp(PureOp):
     multicast = opt_prop_def(builtin.UnitAttr)
     result = result_def()
     assembly_format = (
-        "$source `` `[` $map `]` `` `(` $symbols `)` (`multicast` $multicast^)? attr-dict"
-        " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
+        "$source `` custom<Access>($map, $symbols, type($symbols)) (`multicast` $multicast^)? attr-dict"
+        " `:` type($source) `->` custom<Ranked>(type($result))"
     )
 
     def verify_(self) -> None:

@@ -34,7 +34,7 @@ class ConvertTensorToLoopPass(ModulePass):
     Why here: after tensor-plan-fusion, before anything that looks at loops.
 
     ```mlir
-    %b = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+    %b = tensor.index_map %bias[d1] : tensor<64xf32> -> tensor<16x64xf32>
     %s = arith.addf %x, %b : tensor<16x64xf32>
     %r = tensor.reduce add %s over [1] : tensor<16x64xf32> -> tensor<16xf32>
     ```
@@ -42,8 +42,8 @@ class ConvertTensorToLoopPass(ModulePass):
     ```mlir
     %r = loop.nest (%i) in [16] -> tensor<16xf32> {
       %0 = loop.reduce add (%k) in [64] -> f32 {
-        %1 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<16x64xf32>
-        %2 = loop.load %bias[affine_map<(d0) -> (d0)>](%k) : tensor<64xf32>
+        %1 = loop.load %x[%i, %k] : tensor<16x64xf32>
+        %2 = loop.load %bias[%k] : tensor<64xf32>
         %3 = arith.addf %1, %2 : f32
         loop.yield %3 : f32
       }

@@ -21,15 +21,15 @@ class CollapseDimensionsPass(NestPass):
 
     ```mlir
     %y = loop.nest (%i, %j, %k) in [64, 7, 7] -> tensor<64x7x7xf32> {
-      %0 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %j, %k) : tensor<64x7x7xf32>
-      %1 = loop.load %b[affine_map<(d0) -> (d0)>](%i) : tensor<64xf32>
+      %0 = loop.load %x[%i, %j, %k] : tensor<64x7x7xf32>
+      %1 = loop.load %b[%i] : tensor<64xf32>
     ```
     becomes
     ```mlir
     %xr = loop.reshape %x : tensor<64x7x7xf32> -> tensor<64x49xf32>
     %yr = loop.nest (%i, %jk) in [64, 49] -> tensor<64x49xf32> {
-      %0 = loop.load %xr[affine_map<(d0, d1) -> (d0, d1)>](%i, %jk) : tensor<64x49xf32>
-      %1 = loop.load %b[affine_map<(d0) -> (d0)>](%i) : tensor<64xf32>
+      %0 = loop.load %xr[%i, %jk] : tensor<64x49xf32>
+      %1 = loop.load %b[%i] : tensor<64xf32>
     ...
     %y = loop.reshape %yr : tensor<64x49xf32> -> tensor<64x7x7xf32>
     ```

@@ -38,15 +38,15 @@ class PackOperandsPass(NestPass):
     %y = loop.nest (%i, %j) in [64, 512] -> tensor<64x512xf32> attributes {schedule = #tile.schedule<
            block = [32, 64], pack = [0], chunk = [16], ...>} {
       %s = loop.reduce add (%k) in [32] -> f32 {
-        %a = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x32xf32>
+        %a = loop.load %w[%i, %k] : tensor<64x32xf32>
     ```
     becomes
     ```mlir
     %w_packed = loop.nest (%io, %k, %ii) in [2, 32, 32] -> tensor<2x32x32xf32> { ... }  // w[io * 32 + ii, k]
-    %y = loop.nest (%io, %j, %ii) in [2, 512, 32] to affine_map<(d0, d1, d2) -> (d0 * 32 + d2, d1)>
+    %y = loop.nest (%io, %j, %ii) in [2, 512, 32] to [%io * 32 + %ii, %j]
            -> tensor<64x512xf32> attributes {schedule = #tile.schedule<block = [1, 64, 32], chunk = [16], ...>} {
       %s = loop.reduce add (%k) in [32] -> f32 {
-        %a = loop.load %w_packed[affine_map<(d0, d1, d2) -> (d0, d2, d1)>](%io, %ii, %k) : tensor<2x32x32xf32>
+        %a = loop.load %w_packed[%io, %k, %ii] : tensor<2x32x32xf32>
     ```
     """
 

@@ -33,12 +33,12 @@ class SeparateMasksPass(NestPass):
     Why here: after `loop-split-dimensions`, as conditions and maps may have different digits of one index.
 
     ```mlir
-    %0 = loop.load %x[affine_map<(d0, d1) -> (d1)>](%i, %k)
-           where <affine_map<(d0, d1) -> (d0 - d1)> in [0:32]> else %fill : tensor<32xf32>
+    %0 = loop.load %x[%k]
+           where 0 <= %i - %k < 32 else %fill : tensor<32xf32>
     ```
     becomes
     ```mlir
-    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<32xf32>
+    %0 = loop.load %x[%k] : tensor<32xf32>
     %1 = payload.cmp ge %difference, %zero : i64        // i - k
     %2 = payload.select %1, %0, %fill : f32
     ```

@@ -19,12 +19,12 @@ class SplitDimensionsPass(NestPass):
 
     ```mlir
     %y = loop.nest (%i) in [512] -> tensor<512xf32> {
-      %0 = loop.load %x[affine_map<(d0) -> (d0 floordiv 64, d0 mod 64)>](%i) : tensor<8x64xf32>
+      %0 = loop.load %x[%i floordiv 64, %i mod 64] : tensor<8x64xf32>
     ```
     becomes
     ```mlir
-    %y = loop.nest (%io, %ii) in [8, 64] to affine_map<(d0, d1) -> (d0 * 64 + d1)> -> tensor<512xf32> {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%io, %ii) : tensor<8x64xf32>
+    %y = loop.nest (%io, %ii) in [8, 64] to [%io * 64 + %ii] -> tensor<512xf32> {
+      %0 = loop.load %x[%io, %ii] : tensor<8x64xf32>
     ```
     """
 

@@ -32,13 +32,13 @@ class SplitF32OperandsPass(ModulePass):
 
     ```mlir
     %s = loop.reduce add (%k) in [4096] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xf32>
+      %a = loop.load %x[%i, %k] : tensor<4096x4096xf32>
     ```
     becomes
     ```mlir
     %x_0, %x_1, %x_2 = loop.nest (%d0, %d1) in [4096, 4096] -> tensor<4096x4096xbf16>, ... { ... }  // in front of it
     %s = loop.reduce add (%k) in [4096] -> f32 {
-      %a_0 = loop.load %x_0[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xbf16>
+      %a_0 = loop.load %x_0[%i, %k] : tensor<4096x4096xbf16>
       ...
       %a = payload.combine_bf16x3 %p, %q, %r : f32
     ```

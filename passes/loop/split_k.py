@@ -175,15 +175,15 @@ class SplitKPass(NestPass):
 
     ```mlir
     %y = loop.nest () in [] -> tensor<f32> attributes {schedule = #tile.schedule<block = [], ..., split_k = 64>} {
-      %s = loop.reduce add (%k) in [65536] -> f32 { ... loop.load %x[affine_map<(d0) -> (d0)>](%k) ... }
+      %s = loop.reduce add (%k) in [65536] -> f32 { ... loop.load %x[%k] ... }
     ```
     becomes
     ```mlir
     %s_parts = loop.nest (%part) in [64] -> tensor<64xf32> attributes {schedule = ...} {
       %s = loop.reduce add (%k) in [1024] -> f32 {
-        %a = loop.load %x[affine_map<(d0, d1) -> (d1 * 1024 + d0)>](%k, %part) : tensor<65536xf32> ... }
+        %a = loop.load %x[%part * 1024 + %k] : tensor<65536xf32> ... }
     %y = loop.nest () in [] -> tensor<f32> {
-      %s = loop.reduce add (%part) in [64] -> f32 { ... loop.load %s_parts[affine_map<(d0) -> (d0)>](%part) ... }
+      %s = loop.reduce add (%part) in [64] -> f32 { ... loop.load %s_parts[%part] ... }
     ```
     """
 

@@ -24,16 +24,16 @@ class UnfoldOperandsPass(NestPass):
     ```mlir
     %y = loop.nest (%o, %i, %j) in [512, 7, 7] -> tensor<512x7x7xf32> {
       %s = loop.reduce add (%k, %r) in [256, 3] -> f32 {
-        %a = loop.load %x[affine_map<(d0, d1, d2, d3) -> (d2, (d0 + d3), d1)>](%i, %j, %k, %r) {unfold} : ...
-        %b = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%o, %k, %r) : tensor<512x256x3xf32>
+        %a = loop.load %x[%k, %i + %r, %j] {unfold} : ...
+        %b = loop.load %w[%o, %k, %r] : tensor<512x256x3xf32>
     ```
     becomes
     ```mlir
     %x_unfolded = loop.nest (%k, %r, %i, %j) in [256, 3, 7, 7] -> tensor<256x3x7x7xf32> { ... }
     %y = loop.nest (%o, %i, %j) in [512, 7, 7] -> tensor<512x7x7xf32> {
       %s = loop.reduce add (%k, %r) in [256, 3] -> f32 {
-        %a = loop.load %x_unfolded[affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>](%k, %r, %i, %j) : ...
-        %b = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%o, %k, %r) : tensor<512x256x3xf32>
+        %a = loop.load %x_unfolded[%k, %r, %i, %j] : ...
+        %b = loop.load %w[%o, %k, %r] : tensor<512x256x3xf32>
     ```
 
     **Rationale**: the contraction is then a plain matmul. Its other operand, the weights of a convolution, is read in

@@ -37,11 +37,11 @@ class PlanUnfoldingPass(ModulePass):
     """Marks the operands of contractions that are worth a copy with one element for each value of their indices.
 
     ```mlir
-    %a = loop.load %x[affine_map<(d0, d1, d2, d3) -> (d2, (d0 + d3), d1)>](%i, %j, %k, %r) : ...
+    %a = loop.load %x[%k, %i + %r, %j] : ...
     ```
     becomes
     ```mlir
-    %a = loop.load %x[affine_map<(d0, d1, d2, d3) -> (d2, (d0 + d3), d1)>](%i, %j, %k, %r) {unfold} : ...
+    %a = loop.load %x[%k, %i + %r, %j] {unfold} : ...
     ```
 
     **Rationale**: the sum of a convolution reads few pixels with large weights, or large images with few weights. With

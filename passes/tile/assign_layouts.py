@@ -43,7 +43,7 @@ class AssignLayoutsPass(TilePass):
     Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
 
     ```mlir
-    %x = tile.load %X[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x128xf32>, index -> tensor<128xf32>
+    %x = tile.load %X[%i, d0] : memref<8x128xf32> -> tensor<128xf32>
     %s = tile.reduce add %x over [0] : tensor<128xf32> -> f32
     ```
     becomes, with one warp,

@@ -34,11 +34,11 @@ class CacheRowsPass(TilePass):
 
     ```mlir
     %m = scf.for %k = %c0 to %c4 step %c1 iter_args(...) {
-      %a = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 1024)>](%i, %k) : ... -> tensor<1024xf32>
+      %a = tile.load %x[%i, d0 + %k * 1024] : ... -> tensor<1024xf32>
       ...
     }
     scf.for %j = %c0 to %c4 step %c1 {
-      %b = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 1024)>](%i, %j) : ... -> tensor<1024xf32>
+      %b = tile.load %x[%i, d0 + %j * 1024] : ... -> tensor<1024xf32>
       ...
     }
     ```
@@ -46,7 +46,7 @@ class CacheRowsPass(TilePass):
     ```mlir
     %row = tile.row_buffer : !tile.row_buffer<4 of tensor<1024xf32>>
     %m = scf.for %k = %c0 to %c4 step %c1 iter_args(...) {
-      %a = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 1024)>](%i, %k) : ... -> tensor<1024xf32>
+      %a = tile.load %x[%i, d0 + %k * 1024] : ... -> tensor<1024xf32>
       tile.row_buffer_store %a, %row[%k] : tensor<1024xf32>, !tile.row_buffer<4 of tensor<1024xf32>>
       ...
     }

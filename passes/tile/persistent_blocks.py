@@ -32,8 +32,8 @@ class PersistentBlocksPass(TilePass):
     ```mlir
     tile.kernel @k0(...) blocks (%block) in [132] ... {
       scf.for %t = %block to %c2048 step %c132 {
-        %i = tile.affine affine_map<()[s0] -> (s0 floordiv 32)>(%t) : index
-        %j = tile.affine affine_map<()[s0] -> (s0 mod 32)>(%t) : index
+        %i = tile.affine %t floordiv 32 : index
+        %j = tile.affine %t mod 32 : index
         ... %i ... %j ...
     ```
     """

@@ -33,19 +33,19 @@ class PipelineLoadsPass(TilePass):
 
     ```mlir
     %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
-      %x = tile.load %X[...](%i, %k) : ... -> tensor<64x32xf32, #l>
+      %x = tile.load %X[d0 + %i * 64, d1 + %k * 32] : ... -> tensor<64x32xf32, #l>
       %t = tile.stage %x : ... -> tensor<64x32xf32, #s>
       %n = tile.dot %t, ...
     ```
     becomes, with S = 2,
     ```mlir
-    %t0 = tile.stage_async %X[...](%i, %c0) by #l : ... -> tensor<64x32xf32, #s>
+    %t0 = tile.stage_async %X[d0 + %i * 64, d1 + %c0 * 32] by #l : ... -> tensor<64x32xf32, #s>
     tile.commit
     %s, %r = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero, %t1 = %t0) {
       %t = tile.await %t1 pending 0 : tensor<64x32xf32, #s>
       %next = arith.addi %k, %c1 : index
       %more = payload.cmp lt %next, %c8 : index
-      %t2 = tile.stage_async %X[...](%i, %next) if %more by #l : ...
+      %t2 = tile.stage_async %X[d0 + %i * 64, d1 + %next * 32] if %more by #l : ...
       tile.commit
       %n = tile.dot %t, ...
       scf.yield %n, %t2

@@ -42,17 +42,17 @@ class SplitEpiloguePass(TilePass):
     ```mlir
     %o = payload.cast %s : tensor<128x256xf32, #acc> -> tensor<128x256xbf16, #acc>
     %w = tile.convert_layout %o : tensor<128x256xbf16, #acc> -> tensor<128x256xbf16, #wide>
-    tile.store %w, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<128x256xbf16, #wide>, memref<128x256xbf16>
+    tile.store %w, %y[d0, d1] : tensor<128x256xbf16, #wide>, memref<128x256xbf16>
     ```
     becomes
     ```mlir
     %s0 = tile.slice %s at [0, 0] : tensor<128x256xf32, #acc> -> tensor<128x64xf32, #part>
     %o0 = payload.cast %s0 : tensor<128x64xf32, #part> -> tensor<128x64xbf16, #part>
     %w0 = tile.convert_layout %o0 : tensor<128x64xbf16, #part> -> tensor<128x64xbf16, #wide_part>
-    tile.store %w0, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<128x64xbf16, #wide_part>, memref<128x256xbf16>
+    tile.store %w0, %y[d0, d1] : tensor<128x64xbf16, #wide_part>, memref<128x256xbf16>
     %s1 = tile.slice %s at [0, 64] : ...
     ...
-    tile.store %w1, %y[affine_map<(d0, d1) -> (d0, d1 + 64)>]() : ...
+    tile.store %w1, %y[d0, d1 + 64] : ...
     ```
     """
 

@@ -27,7 +27,7 @@ class SwizzleGridPass(TilePass):
     becomes
     ```mlir
     tile.kernel @k0(...) blocks (%i, %j, %g) in [8, 32, 8] ... {
-      %0 = tile.affine affine_map<()[s0, s1] -> (s0 * 8 + s1)>(%i, %g) : index
+      %0 = tile.affine %i * 8 + %g : index
       ... %0 ...
     ```
     """

@@ -28,12 +28,12 @@ class TmaEpiloguePass(TilePass):
 
     ```mlir
     %w = tile.convert_layout %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #wide>
-    tile.store %w, %y[...](%i) : tensor<128x64xbf16, #wide>, memref<256x64xbf16>, index
+    tile.store %w, %y[d0 + %i * 128, d1] : tensor<128x64xbf16, #wide>, memref<256x64xbf16>
     ```
     becomes
     ```mlir
     %t = tile.stage %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #tile.shared<...>>
-    tile.tma_store %t, %y[...](%i) : tensor<128x64xbf16, #tile.shared<...>>, memref<256x64xbf16>, index
+    tile.tma_store %t, %y[d0 + %i * 128, d1] : tensor<128x64xbf16, #tile.shared<...>>, memref<256x64xbf16>
     ```
     """
 

@@ -37,7 +37,7 @@ class WarpSpecializePass(TilePass):
 
     ```mlir
     %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
-      %x = tile.load %X[...](%i, %k) : ... -> tensor<128x64xbf16, #l>
+      %x = tile.load %X[d0 + %i * 128, d1 + %k * 64] : ... -> tensor<128x64xbf16, #l>
       %t = tile.stage %x : ... -> tensor<128x64xbf16, #s>
       %n = tile.dot %t, ...
     ```
@@ -51,7 +51,7 @@ class WarpSpecializePass(TilePass):
         tile.consumer_release %r : ...
     } producer warps 4 registers [240, 24] {
       scf.for %k = %c0 to %c8 step %c1 {
-        %x = tile.tma_load %X[...](%i, %k) : ... -> tensor<128x64xbf16, #s>
+        %x = tile.tma_load %X[d0 + %i * 128, d1 + %k * 64] : ... -> tensor<128x64xbf16, #s>
         tile.producer_load %r, %x : ...
     ```
     """

@@ -27,8 +27,8 @@ PRODUCT = """
 func.func @main(%x: tensor<512x512xDTYPE>, %w: tensor<512x512xDTYPE>) -> tensor<512x512xf32> {
   %y = loop.nest (%i, %j) in [512, 512] -> tensor<512x512xf32> {
     %s = loop.reduce add (%k) in [512] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<512x512xDTYPE>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<512x512xDTYPE>
+      %a = loop.load %x[%i, %k] : tensor<512x512xDTYPE>
+      %b = loop.load %w[%k, %j] : tensor<512x512xDTYPE>
       %c = payload.cast %a : DTYPE -> f32
       %d = payload.cast %b : DTYPE -> f32
       %p = arith.mulf %c, %d : f32

@@ -31,8 +31,8 @@ MATMUL = """
 func.func @main(%x: tensor<{m}x{k}x{t}>, %w: tensor<{w}x{t}>) -> tensor<{m}x{n}xf32> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf32> attributes {{schedule = #tile.schedule<{schedule}>}} {{
     %s = loop.reduce add (%k) in [{k}] -> f32 {{
-      %a = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{k}x{t}>
-      %b = loop.load %w[affine_map<(k, j) -> ({wmap})>](%k, %j) : tensor<{w}x{t}>
+      %a = loop.load %x[%i, %k] : tensor<{m}x{k}x{t}>
+      %b = loop.load %w[{wmap}] : tensor<{w}x{t}>
       {cast}
       %p = arith.mulf %{c}, %{d} : f32
       loop.yield %p : f32
@@ -50,7 +50,7 @@ LOWERED = "loop-to-tile,tile-to-kernel"
 def matmul(
     m: int, n: int, k: int, stages: int, *, t: str = "f32", transposed: bool = False, tiles: str = TILES
 ) -> ModuleOp:
-    w, wmap = (f"{n}x{k}", "j, k") if transposed else (f"{k}x{n}", "k, j")
+    w, wmap = (f"{n}x{k}", "%j, %k") if transposed else (f"{k}x{n}", "%k, %j")
     widen = "" if t == "f32" else f"%c = payload.cast %a : {t} -> f32\n      %d = payload.cast %b : {t} -> f32"
     c, d = ("a", "b") if t == "f32" else ("c", "d")
     atom = "" if t == "f32" else ", atom = mma"

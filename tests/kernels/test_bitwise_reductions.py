@@ -18,7 +18,7 @@ PROGRAM = """
 func.func @main(%x: tensor<37x300xi32>) -> tensor<37xi32> {
   %y = loop.nest (%i) in [37] -> tensor<37xi32> {
     %m = loop.reduce KIND (%k) in [300] -> i32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<37x300xi32>
+      %a = loop.load %x[%i, %k] : tensor<37x300xi32>
       loop.yield %a : i32
     }
     loop.yield %m : i32

@@ -124,7 +124,7 @@ IN_TILES = {
         r"arith\.mulf (%\w+), %\w+ : tensor<4xf32", r"arith.mulf \1, \1 : tensor<4xf32"
     ),
     "another part in its place": replaced(r"tile\.cluster_allgather (%\w+), %\w+", r"tile.cluster_allgather \1, \1"),
-    "blocks side by side, loads alone": replaced(r"s1 \* 256\)\) \+ \(s2 \* 64", "s1 * 64)) + (s2 * 128"),
+    "blocks side by side, loads alone": replaced(r"(%k\w*) \* 256 \+ %rank \* 64", r"\1 * 64 + %rank * 128"),
     "a tile kept in another place": replaced(
         r"tile\.row_buffer_store (%\w+), %x_row\[%k\w*\]", r"tile.row_buffer_store \1, %x_row[%c0]", 1
     ),

@@ -27,8 +27,8 @@ PROGRAM = """
 func.func @main(%x: tensor<{x}xf64>, %w: tensor<{w}xf64>) -> tensor<{m}x{n}xf64> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf64> attributes {{schedule = #tile.schedule<{schedule}>}} {{
     %s = loop.reduce add (%k) in [{k}] -> f64 {{
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]({xi}) : tensor<{x}xf64>
-      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>]({wi}) : tensor<{w}xf64>
+      %0 = loop.load %x[{xi}] : tensor<{x}xf64>
+      %1 = loop.load %w[{wi}] : tensor<{w}xf64>
       %2 = arith.mulf %0, %1 : f64
       loop.yield %2 : f64
     }}

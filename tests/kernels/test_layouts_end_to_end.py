@@ -21,16 +21,16 @@ SHAPE = (8, 32)
 
 PROGRAM = """
 tile.kernel @k0(%x: memref<8x32xf32>, %y: memref<8x32xf32>, %z: memref<{kept}xf32>) blocks () in [] warps {warps} {{
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<8x32xf32> -> tensor<8x32xf32, {a}>
+  %a = tile.load %x[d0, d1] : memref<8x32xf32> -> tensor<8x32xf32, {a}>
   %b = tile.convert_layout %a : tensor<8x32xf32, {a}> -> tensor<8x32xf32, {b}>
-  %i = tile.affine affine_map<(d0, d1) -> (d0 * 100 + d1)>() : tensor<8x32xindex, {b}>
+  %i = tile.affine d0 * 100 + d1 : tensor<8x32xindex, {b}>
   %l = payload.cast %i : tensor<8x32xindex, {b}> -> tensor<8x32xi64, {b}>
   %f = payload.cast %l : tensor<8x32xi64, {b}> -> tensor<8x32xf32, {b}>
   %o = arith.addf %b, %f : tensor<8x32xf32, {b}>
-  tile.store %o, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<8x32xf32, {b}>, memref<8x32xf32>
+  tile.store %o, %y[d0, d1] : tensor<8x32xf32, {b}>, memref<8x32xf32>
   %c = tile.convert_layout %o : tensor<8x32xf32, {b}> -> tensor<8x32xf32, {c}>
   %r = tile.reduce add %c over [{d}] : tensor<8x32xf32, {c}> -> tensor<{kept}xf32, {r}>
-  tile.store %r, %z[affine_map<(d0) -> (d0)>]() : tensor<{kept}xf32, {r}>, memref<{kept}xf32>
+  tile.store %r, %z[d0] : tensor<{kept}xf32, {r}>, memref<{kept}xf32>
 }}
 func.func @main(%x: tensor<8x32xf32>) -> (tensor<8x32xf32>, tensor<{kept}xf32>) {{
   %y, %z = tile.launch @k0(%x) : (tensor<8x32xf32>) -> (tensor<8x32xf32>, tensor<{kept}xf32>)
@@ -98,15 +98,15 @@ tile.kernel @k0(%x: memref<36x32xf32>, %y: memref<8x32xf32>) blocks () in [] war
   %c32 = payload.constant 24 : index
   %c6 = payload.constant {step} : index
   %s = scf.for %k = %c0 to %c32 step %c6 iter_args(%acc = %zero) -> (tensor<8x32xf32, {a}>) {{
-    %t = tile.load %x[affine_map<(d0, d1)[s0] -> (s0 + d0, d1)>](%k)
-         : memref<36x32xf32>, index -> tensor<8x32xf32, {a}>
-    %u = tile.load %x[affine_map<(d0, d1)[s0] -> (d1, d0 + s0)>](%k)
-         : memref<36x32xf32>, index -> tensor<8x32xf32, {a}>
+    %t = tile.load %x[%k + d0, d1]
+         : memref<36x32xf32> -> tensor<8x32xf32, {a}>
+    %u = tile.load %x[d1, d0 + %k]
+         : memref<36x32xf32> -> tensor<8x32xf32, {a}>
     %m = arith.mulf %t, %u : tensor<8x32xf32, {a}>
     %n = arith.addf %acc, %m : tensor<8x32xf32, {a}>
     scf.yield %n : tensor<8x32xf32, {a}>
   }}
-  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<8x32xf32, {a}>, memref<8x32xf32>
+  tile.store %s, %y[d0, d1] : tensor<8x32xf32, {a}>, memref<8x32xf32>
 }}
 func.func @main(%x: tensor<36x32xf32>) -> tensor<8x32xf32> {{
   %y = tile.launch @k0(%x) : (tensor<36x32xf32>) -> tensor<8x32xf32>

@@ -38,7 +38,7 @@ func.func @main(%x: tensor<37x45xf32>) -> tensor<37xf32> {{
     %s = loop.reduce {kind} (%k) in [45] -> f32 {{
       %m = payload.cast %k : index -> i64
       {mask}
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<37x45xf32>
+      %a = loop.load %x[%i, %k] : tensor<37x45xf32>
       {term}
       loop.yield %t : f32
     }}
@@ -87,13 +87,12 @@ MASKS: dict[str, tuple[str, str, Callable[[int, int], bool]]] = {
     ),
     "a border": (
         "",
-        "%t = loop.load %x[affine_map<(d0, d1) -> (d0, d1 - d0)>](%i, %k)"
-        " where <affine_map<(d0, d1) -> (d1 - d0)> in [0:20]> else %neutral : tensor<37x45xf32>",
+        "%t = loop.load %x[%i, %k - %i] where 0 <= %k - %i < 20 else %neutral : tensor<37x45xf32>",
         lambda i, k: 0 <= k - i < 20,
     ),
     "nothing is masked": ("", "%t = arith.negf %a : f32", lambda i, k: True),
     "a mask in the data": (
-        "%z = payload.constant 0.0 : f32\n%q = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k)"
+        "%z = payload.constant 0.0 : f32\n%q = loop.load %x[%i, %k]"
         " : tensor<37x45xf32>\n%c = payload.cmp gt %q, %z : f32",
         KEPT,
         lambda i, k: True,
@@ -186,7 +185,7 @@ def test_the_frame_of_masked_rows_is_not_skipped(visited: list[np.ndarray]) -> N
     for repaired in (False, True):
         text = PROGRAM.format(mask=mask, term=term, block=4, chunk=4, kind="add", neutral="0.0")
         frame = """%ninf = payload.constant 0xff800000 : f32
-          %max = loop.load %x[affine_map<(d0) -> (d0, 0)>](%i) : tensor<37x45xf32>
+          %max = loop.load %x[%i, 0] : tensor<37x45xf32>
           %dead = payload.cmp eq %max, %ninf : f32
           """
         chosen = "%neutral" if repaired else "%max"
@@ -249,8 +248,8 @@ func.func @main(%x: tensor<64x96xf32>, %w: tensor<96x20xf32>) -> tensor<64x20xf3
     %s = loop.reduce add (%k) in [96] -> f32 {
       %m = payload.cast %k : index -> i64
       %c = payload.cmp le %m, %last : i64
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x96xf32>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<96x20xf32>
+      %a = loop.load %x[%i, %k] : tensor<64x96xf32>
+      %b = loop.load %w[%k, %j] : tensor<96x20xf32>
       %t = payload.select %c, %a, %zero : f32
       %p = arith.mulf %t, %b : f32
       loop.yield %p : f32

@@ -32,17 +32,17 @@ func.func @main(%x: tensor<{m}x{k}xbf16>, %w: tensor<{n}x{k}xbf16>, %r: tensor<{
       block = {block}, chunk = [64], warps = {warps}, atom = wgmma, copy = tma, stages = {stages},
       num_ctas = {num_ctas}>}} {{
     %s = loop.reduce add (%k) in [{k}] -> f32 {{
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<{m}x{k}xbf16>
+      %0 = loop.load %x[%i, %k] : tensor<{m}x{k}xbf16>
       %1 = payload.cast %0 : bf16 -> f32
-      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<{n}x{k}xbf16>
+      %2 = loop.load %w[%j, %k] : tensor<{n}x{k}xbf16>
       %3 = payload.cast %2 : bf16 -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32
     }}
-    %5 = loop.load %r[affine_map<(d0, d1) -> (d0, d1)>]({beside}) : tensor<{rm}x{rn}x{type}>
+    %5 = loop.load %r[{beside}] : tensor<{rm}x{rn}x{type}>
     {widen}
     %7 = arith.addf %s, %6 : f32
-    %8 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
+    %8 = loop.load %b[%j] : tensor<{n}xf32>
     %9 = arith.addf %7, %8 : f32
     {narrow}
     loop.yield %10 : {type}
@@ -239,9 +239,9 @@ func.func @main(%a: !A, %b: tensor<72x64xbf16>) -> !Y {
   %c = loop.nest (%i, %j) in [#s0, 72] -> !Y
       attributes {schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 4, atom = wgmma, copy = tma>} {
     %0 = loop.reduce add (%k) in [64] -> f32 {
-      %1 = loop.load %a[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : !A
+      %1 = loop.load %a[%i, %k] : !A
       %2 = payload.cast %1 : bf16 -> f32
-      %3 = loop.load %b[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<72x64xbf16>
+      %3 = loop.load %b[%j, %k] : tensor<72x64xbf16>
       %4 = payload.cast %3 : bf16 -> f32
       %5 = arith.mulf %2, %4 : f32
       loop.yield %5 : f32
@@ -280,9 +280,9 @@ TRANSPOSED = """
     lane = [[8, 0], [16, 0], [32, 0], [0, 1], [0, 2]], warp = [[0, 4], [0, 8], [64, 0]]>
 tile.kernel @k0(%x: memref<128x64xf16>, %y: memref<64x128xf16>) blocks () in [] warps 8
     attributes {schedule = #tile.schedule<block = [128, 64], warps = 8, copy = tma>} {
-  %o = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<128x64xf16> -> tensor<128x64xf16, #acc>
+  %o = tile.load %x[d0, d1] : memref<128x64xf16> -> tensor<128x64xf16, #acc>
   %w = tile.convert_layout %o : tensor<128x64xf16, #acc> -> tensor<128x64xf16, #wide>
-  tile.store %w, %y[affine_map<(d0, d1) -> (d1, d0)>]() : tensor<128x64xf16, #wide>, memref<64x128xf16>
+  tile.store %w, %y[d1, d0] : tensor<128x64xf16, #wide>, memref<64x128xf16>
 }
 func.func @main(%x: tensor<128x64xf16>) -> tensor<64x128xf16> {
   %y = tile.launch @k0(%x) : (tensor<128x64xf16>) -> tensor<64x128xf16>

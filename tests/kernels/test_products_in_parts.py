@@ -26,8 +26,8 @@ PROGRAM = """
 func.func @main(%x: tensor<40x328xf32>, %w: tensor<328x24xf32>) -> tensor<40x24xf32> {
   %y = loop.nest (%i, %j) in [40, 24] -> tensor<40x24xf32> ATTRIBUTES {
     %s = loop.reduce add (%k) in [328] -> f32 {
-      %a = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<40x328xf32>
-      %b = loop.load %w[affine_map<(k, j) -> (k, j)>](%k, %j) : tensor<328x24xf32>
+      %a = loop.load %x[%i, %k] : tensor<40x328xf32>
+      %b = loop.load %w[%k, %j] : tensor<328x24xf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }

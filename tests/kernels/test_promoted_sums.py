@@ -24,8 +24,8 @@ PROGRAM = """
 func.func @main(%x: tensor<MxKxf32>, %w: tensor<KxNxf32>) -> tensor<MxNxf32> {
   %y = loop.nest (%i, %j) in [M, N] -> tensor<MxNxf32> SCHEDULE {
     %s = loop.reduce add (%k) in [K] -> f32 {
-      %a = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<MxKxf32>
-      %b = loop.load %w[affine_map<(k, j) -> (k, j)>](%k, %j) : tensor<KxNxf32>
+      %a = loop.load %x[%i, %k] : tensor<MxKxf32>
+      %b = loop.load %w[%k, %j] : tensor<KxNxf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }

@@ -26,7 +26,7 @@ func.func @main(%x: tensor<6x37xf32>) -> tensor<6xf32> {
   %s = tensor.reduce add %x over [1] : tensor<6x37xf32> -> tensor<6xf32>
   %n = payload.constant NUMBER : tensor<6xf32>
   %m = arith.divf %s, %n : tensor<6xf32>
-  %mb = tensor.index_map %m[affine_map<(i, k) -> (i)>] : tensor<6xf32> -> tensor<6x37xf32>
+  %mb = tensor.index_map %m[d0] : tensor<6xf32> -> tensor<6x37xf32>
   %d = arith.subf %x, %mb : tensor<6x37xf32>
   %e = arith.mulf %d, %d : tensor<6x37xf32>
   %f = arith.mulf %e, %d : tensor<6x37xf32>

@@ -37,14 +37,14 @@ PROGRAM = """
 func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf32>) -> tensor<{m}x{n}x{out}> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}x{out}> attributes {{schedule = #tile.schedule<{schedule}>}} {{
     %s = loop.reduce add (%k) in [{k}] -> f32 {{
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]({xi}) : tensor<{x}x{type}>
+      %0 = loop.load %x[{xi}] : tensor<{x}x{type}>
       %1 = payload.cast %0 : {type} -> f32
-      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>]({wi}) : tensor<{w}x{type}>
+      %2 = loop.load %w[{wi}] : tensor<{w}x{type}>
       %3 = payload.cast %2 : {type} -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32
     }}
-    %5 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
+    %5 = loop.load %b[%j] : tensor<{n}xf32>
     %6 = arith.addf %s, %5 : f32
     {last}
   }}
@@ -263,10 +263,10 @@ REFUSED = """
 #row = #tile.layout<reg = [[0, 1], [0, 2], [0, 4]], lane = [[0, 8], [1, 0], [2, 0], [4, 0], [8, 0]], warp = [[0, 0]]>
 tile.kernel @k(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 2 {
   %z = payload.constant 0.0 : tensor<16x16xf32, #patch>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xbf16> -> tensor<16x16xbf16, #row>
+  %a = tile.load %x[d0, d1] : memref<16x16xbf16> -> tensor<16x16xbf16, #row>
   %c = tile.dot %a, %a, %z atom "mma" : tensor<16x16xbf16, #row>, tensor<16x16xbf16, #row>,
                                         tensor<16x16xf32, #patch> -> tensor<16x16xf32, #patch>
-  tile.store %c, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #patch>, memref<16x16xf32>
+  tile.store %c, %y[d0, d1] : tensor<16x16xf32, #patch>, memref<16x16xf32>
 }
 """
 
@@ -282,9 +282,9 @@ func.func @main(%q: tensor<70x64xbf16>, %kt: tensor<40x64xbf16>, %v: tensor<40x6
   %y = loop.nest (%i, %n) in [70, 64] -> tensor<70x64xbf16> {
     %o = loop.reduce add (%j) in [40] -> f32 {
       %s = loop.reduce add (%k) in [64] -> f32 {
-        %0 = loop.load %q[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<70x64xbf16>
+        %0 = loop.load %q[%i, %k] : tensor<70x64xbf16>
         %1 = payload.cast %0 : bf16 -> f32
-        %2 = loop.load %kt[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<40x64xbf16>
+        %2 = loop.load %kt[%j, %k] : tensor<40x64xbf16>
         %3 = payload.cast %2 : bf16 -> f32
         %4 = arith.mulf %1, %3 : f32
         loop.yield %4 : f32
@@ -292,7 +292,7 @@ func.func @main(%q: tensor<70x64xbf16>, %kt: tensor<40x64xbf16>, %v: tensor<40x6
       %scale = payload.constant 0.125 : f32
       %5 = arith.mulf %s, %scale : f32
       %6 = math.exp %5 : f32
-      %7 = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%j, %n) : tensor<40x64xbf16>
+      %7 = loop.load %v[%j, %n] : tensor<40x64xbf16>
       %8 = payload.cast %7 : bf16 -> f32
       %9 = arith.mulf %6, %8 : f32
       loop.yield %9 : f32
@@ -346,11 +346,11 @@ def test_parts_hold_all_of_a_number() -> None:
         attributes {schedule = #tile.schedule<block = [16, 16], chunk = [16], warps = 1, atom = mma,
           f32_matmul_precision = bf16x3>} {
         %z = payload.constant 0.0 : tensor<16x16xf32>
-        %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32>
-        %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xbf16> -> tensor<16x16xbf16>
+        %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32>
+        %b = tile.load %w[d0, d1] : memref<16x16xbf16> -> tensor<16x16xbf16>
         %f = payload.cast %b : tensor<16x16xbf16> -> tensor<16x16xf32>
         %c = tile.dot %a, %f, %z : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-        tile.store %c, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+        tile.store %c, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
       }
       func.func @main(%x: tensor<16x16xf32>, %w: tensor<16x16xbf16>) -> tensor<16x16xf32> {
         %y = tile.launch @k(%x, %w) : (tensor<16x16xf32>, tensor<16x16xbf16>) -> tensor<16x16xf32>

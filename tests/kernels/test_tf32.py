@@ -42,8 +42,8 @@ PROGRAM = """
 func.func @main(%x: tensor<{x}xf32>, %w: tensor<{w}xf32>) -> tensor<{m}x{n}xf32> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf32> attributes {{schedule = #tile.schedule<{schedule}>}} {{
     %s = loop.reduce add (%k) in [{k}] -> f32 {{
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]({xi}) : tensor<{x}xf32>
-      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>]({wi}) : tensor<{w}xf32>
+      %0 = loop.load %x[{xi}] : tensor<{x}xf32>
+      %1 = loop.load %w[{wi}] : tensor<{w}xf32>
       %2 = arith.mulf %0, %1 : f32
       loop.yield %2 : f32
     }}

@@ -44,14 +44,14 @@ PROGRAM = """
 func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf32>) -> tensor<{m}x{n}xbf16> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xbf16> attributes {{schedule = #tile.schedule<{schedule}>}} {{
     %s = loop.reduce add (%k) in [{k}] -> f32 {{
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]({xi}) : tensor<{x}x{type}>
+      %0 = loop.load %x[{xi}] : tensor<{x}x{type}>
       %1 = payload.cast %0 : {type} -> f32
-      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>]({wi}) : tensor<{w}x{type}>
+      %2 = loop.load %w[{wi}] : tensor<{w}x{type}>
       %3 = payload.cast %2 : {type} -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32
     }}
-    %5 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
+    %5 = loop.load %b[%j] : tensor<{n}xf32>
     %6 = arith.addf %s, %5 : f32
     %zero = payload.constant 0.0 : f32
     %7 = arith.maximumf %6, %zero : f32
@@ -364,9 +364,9 @@ NEST = """
   %{name} = loop.nest (%i, %j) in [72, {n}] -> tensor<72x{n}xbf16>
       attributes {{schedule = #tile.schedule<block = [64, 64], chunk = [64], atom = wgmma, copy = tma, stages = 2>}} {{
     %s = loop.reduce add (%k) in [136] -> f32 {{
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<72x136xbf16>
+      %0 = loop.load %x[%i, %k] : tensor<72x136xbf16>
       %1 = payload.cast %0 : bf16 -> f32
-      %2 = loop.load %w_{name}[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<{n}x136xbf16>
+      %2 = loop.load %w_{name}[%j, %k] : tensor<{n}x136xbf16>
       %3 = payload.cast %2 : bf16 -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32

@@ -16,10 +16,10 @@ from deplodock.passes.pipelines import parse_passes
 
 SOURCE = """
 func.func @main(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %w: tensor<64x16xf32>) -> tensor<16x16xf32> {
-  %c = tensor.index_map %b[affine_map<(i, k) -> (k)>] : tensor<64xf32> -> tensor<16x64xf32>
+  %c = tensor.index_map %b[d1] : tensor<64xf32> -> tensor<16x64xf32>
   %s = arith.addf %x, %c : tensor<16x64xf32>
-  %l = tensor.index_map %s[affine_map<(i, j, k) -> (i, k)>] : tensor<16x64xf32> -> tensor<16x16x64xf32>
-  %r = tensor.index_map %w[affine_map<(i, j, k) -> (k, j)>] : tensor<64x16xf32> -> tensor<16x16x64xf32>
+  %l = tensor.index_map %s[d0, d2] : tensor<16x64xf32> -> tensor<16x16x64xf32>
+  %r = tensor.index_map %w[d2, d1] : tensor<64x16xf32> -> tensor<16x16x64xf32>
   %p = arith.mulf %l, %r : tensor<16x16x64xf32>
   %m = tensor.reduce add %p over [2] : tensor<16x16x64xf32> -> tensor<16x16xf32>
   %z = payload.constant 0.0 : tensor<16x16xf32>

@@ -28,11 +28,11 @@ func.func @main(%x: tensor<6x37xf32>) -> tensor<6xf32> {
   %y = loop.nest (%i) in [6] -> tensor<6xf32> {
     %m, %l = loop.staged_reduce -> f32, f32 stages {
       %m0 = loop.reduce max (%k) in [37] -> f32 {
-        %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<6x37xf32>
+        %v = loop.load %x[%i, %k] : tensor<6x37xf32>
         loop.yield %v : f32
       }
       %l0 = loop.reduce add (%k) in [37] -> f32 {
-        %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<6x37xf32>
+        %v = loop.load %x[%i, %k] : tensor<6x37xf32>
         %d = arith.subf %v, %m0 : f32
         %e = math.exp %d : f32
         loop.yield %e : f32
@@ -74,21 +74,21 @@ func.func @main(%x: tensor<9x8xf32>, %w: tensor<3xf32>, %t: tensor<20xi64>) -> t
   %y = loop.nest (%j, %i) in [8, 9] -> tensor<8x9xf32> {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%a, %b) in [3, 2] -> f32 {
-      %v = loop.load %x[affine_map<(i, j, a, b) -> (i + a - 1, j)>](%i, %j, %a, %b)
-           where <affine_map<(i, j, a, b) -> (i + a - 1)> in [0:9]> else %zero : tensor<9x8xf32>
-      %u = loop.load %w[affine_map<(a) -> (a)>](%a) : tensor<3xf32>
+      %v = loop.load %x[%i + %a - 1, %j]
+           where 0 <= %i + %a - 1 < 9 else %zero : tensor<9x8xf32>
+      %u = loop.load %w[%a] : tensor<3xf32>
       %m = loop.reduce max (%c) in [8] -> f32 {
-        %z = loop.load %x[affine_map<(i, c) -> (i, c)>](%i, %c) : tensor<9x8xf32>
+        %z = loop.load %x[%i, %c] : tensor<9x8xf32>
         %q = arith.mulf %z, %u : f32
         loop.yield %q : f32
       }
       %p = arith.mulf %v, %m : f32
       loop.yield %p : f32
     }
-    %n = loop.load %t[affine_map<(i) -> (i)>](%i) : tensor<20xi64>
+    %n = loop.load %t[%i] : tensor<20xi64>
     %k = payload.cast %n : i64 -> index
-    %g = loop.load %x[affine_map<(j)[s] -> (s, j)>](%j)[%k]
-         where <affine_map<(j)[s] -> (s)> in [0:9]> else %zero : tensor<9x8xf32>
+    %g = loop.load %x[symbol(%k), %j]
+         where 0 <= symbol(%k) < 9 else %zero : tensor<9x8xf32>
     %i0 = payload.cast %i : index -> i64
     %i1 = payload.cast %i0 : i64 -> f32
     %o = arith.addf %s, %g : f32
@@ -129,8 +129,8 @@ def test_a_large_nest_needs_no_large_arrays():
     func.func @main(%x: tensor<64x2048xf32>, %y: tensor<512x2048xf32>) -> tensor<64x512xf32> {
       %r = loop.nest (%i, %j) in [64, 512] -> tensor<64x512xf32> {
         %m = loop.reduce max (%k) in [2048] -> f32 {
-          %a = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<64x2048xf32>
-          %b = loop.load %y[affine_map<(i, k) -> (i, k)>](%j, %k) : tensor<512x2048xf32>
+          %a = loop.load %x[%i, %k] : tensor<64x2048xf32>
+          %b = loop.load %y[%j, %k] : tensor<512x2048xf32>
           %d = arith.addf %a, %b : f32
           loop.yield %d : f32
         }
@@ -153,8 +153,8 @@ def test_sizes_of_nested_sums_of_products():
       %r = loop.nest (%i, %n) in [64, 8] -> tensor<64x8xf32> {
         %m = loop.reduce max (%j) in [32] -> f32 {
           %s = loop.reduce add (%d) in [16] -> f32 {
-            %a = loop.load %q[affine_map<(i, d) -> (i, d)>](%i, %d) : tensor<64x16xf32>
-            %b = loop.load %k[affine_map<(i, d) -> (i, d)>](%j, %d) : tensor<32x16xf32>
+            %a = loop.load %q[%i, %d] : tensor<64x16xf32>
+            %b = loop.load %k[%j, %d] : tensor<32x16xf32>
             %p = arith.mulf %a, %b : f32
             loop.yield %p : f32
           }
@@ -162,13 +162,13 @@ def test_sizes_of_nested_sums_of_products():
         }
         %l = loop.reduce add (%j) in [32] -> f32 {
           %s = loop.reduce add (%d) in [16] -> f32 {
-            %a = loop.load %q[affine_map<(i, d) -> (i, d)>](%i, %d) : tensor<64x16xf32>
-            %b = loop.load %k[affine_map<(i, d) -> (i, d)>](%j, %d) : tensor<32x16xf32>
+            %a = loop.load %q[%i, %d] : tensor<64x16xf32>
+            %b = loop.load %k[%j, %d] : tensor<32x16xf32>
             %p = arith.mulf %a, %b : f32
             loop.yield %p : f32
           }
           %e = arith.subf %s, %m : f32
-          %c = loop.load %v[affine_map<(j, n) -> (j, n)>](%j, %n) : tensor<32x8xf32>
+          %c = loop.load %v[%j, %n] : tensor<32x8xf32>
           %p = arith.mulf %e, %c : f32
           loop.yield %p : f32
         }
@@ -187,8 +187,8 @@ def test_sizes_of_nested_sums_of_products():
 def test_a_result_map_places_the_values():
     text = """
     func.func @main(%x: tensor<12x5xf32>) -> tensor<5x12xf32> {
-      %y = loop.nest (%a, %b, %j) in [3, 4, 5] to affine_map<(a, b, j) -> (j, a * 4 + b)> -> tensor<5x12xf32> {
-        %v = loop.load %x[affine_map<(a, b, j) -> (a * 4 + b, j)>](%a, %b, %j) : tensor<12x5xf32>
+      %y = loop.nest (%a, %b, %j) in [3, 4, 5] to [%j, %a * 4 + %b] -> tensor<5x12xf32> {
+        %v = loop.load %x[%a * 4 + %b, %j] : tensor<12x5xf32>
         loop.yield %v : f32
       }
       func.return %y : tensor<5x12xf32>

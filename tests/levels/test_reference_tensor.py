@@ -101,11 +101,11 @@ def test_integer_division(op: str):
 INDEX_MAPS = """
 func.func @main(%x: tensor<5x6xf32>) -> (tensor<6x5xf32>, tensor<7x6xf32>, tensor<2x3xf32>, tensor<10x3xf32>) {
   %zero = payload.constant 0.5 : f32
-  %t = tensor.index_map %x[affine_map<(i, j) -> (j, i)>] : tensor<5x6xf32> -> tensor<6x5xf32>
-  %p = tensor.index_map %x[affine_map<(i, j) -> (i - 1, j)>]
-       where <affine_map<(i, j) -> (i - 1)> in [0:5]> else %zero : tensor<5x6xf32> -> tensor<7x6xf32>
-  %s = tensor.index_map %x[affine_map<(i, j) -> (i * 2 + 1, 5 - j * 2)>] : tensor<5x6xf32> -> tensor<2x3xf32>
-  %r = tensor.index_map %x[affine_map<(i, j) -> ((i * 3 + j) floordiv 6, (i * 3 + j) mod 6)>]
+  %t = tensor.index_map %x[d1, d0] : tensor<5x6xf32> -> tensor<6x5xf32>
+  %p = tensor.index_map %x[d0 - 1, d1]
+       where 0 <= d0 - 1 < 5 else %zero : tensor<5x6xf32> -> tensor<7x6xf32>
+  %s = tensor.index_map %x[d0 * 2 + 1, 5 - d1 * 2] : tensor<5x6xf32> -> tensor<2x3xf32>
+  %r = tensor.index_map %x[(d0 * 3 + d1) floordiv 6, (d0 * 3 + d1) mod 6]
        : tensor<5x6xf32> -> tensor<10x3xf32>
   func.return %t, %p, %s, %r : tensor<6x5xf32>, tensor<7x6xf32>, tensor<2x3xf32>, tensor<10x3xf32>
 }
@@ -122,8 +122,8 @@ def test_index_maps():
 
 
 def test_access_outside_the_source_is_an_error():
-    wrong = "where <affine_map<(i, j) -> (i)> in [1:7]>"
-    text = INDEX_MAPS.replace("where <affine_map<(i, j) -> (i - 1)> in [0:5]>", wrong)
+    wrong = "where 1 <= d0 < 7"
+    text = INDEX_MAPS.replace("where 0 <= d0 - 1 < 5", wrong)
     with pytest.raises(ExecutionError, match=r"test.mlir:5:3: tensor.index_map: coordinate 0 is 5, outside 0..4"):
         run(module(text), [floats(5, 6)])
 
@@ -131,8 +131,8 @@ def test_access_outside_the_source_is_an_error():
 def test_gather_reads_zero_outside():
     text = """
     func.func @main(%t: tensor<10x3xf32>, %i: tensor<4x3xi64>) -> tensor<4x3xf32> {
-      %y = tensor.gather %t[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
-           : tensor<10x3xf32>, tensor<4x3xi64> -> tensor<4x3xf32>
+      %y = tensor.gather %t[%i, d1]
+           : tensor<10x3xf32> -> tensor<4x3xf32>
       func.return %y : tensor<4x3xf32>
     }"""
     t, i = floats(10, 3), np.repeat(np.array([[3], [9], [-1], [10]]), 3, 1)
@@ -148,8 +148,8 @@ def test_reductions(kind: str, reference):
     text = f"""
     func.func @main(%x: tensor<4x5xf32>, %b: tensor<5xf32>) -> (tensor<4xf32>, tensor<4xf32>) {{
       %y = tensor.reduce {kind} %x over [1] : tensor<4x5xf32> -> tensor<4xf32>
-      %c = tensor.index_map %b[affine_map<(i, j) -> (j)>] : tensor<5xf32> -> tensor<4x5xf32>
-      %d = tensor.index_map %b[affine_map<(i, j) -> (i)>] : tensor<5xf32> -> tensor<4x5xf32>
+      %c = tensor.index_map %b[d1] : tensor<5xf32> -> tensor<4x5xf32>
+      %d = tensor.index_map %b[d0] : tensor<5xf32> -> tensor<4x5xf32>
       %z = tensor.reduce {kind} %d over [1] : tensor<4x5xf32> -> tensor<4xf32>
       func.return %y, %z : tensor<4xf32>, tensor<4xf32>
     }}"""
@@ -178,9 +178,9 @@ def test_empty_reductions_give_the_identity():
 
 CONTRACTION = """
 func.func @main(%a: tensor<2x5x9xf32>, %b: tensor<9x4xf32>, %g: tensor<5xf32>) -> tensor<2x5x4xf32> {
-  %l = tensor.index_map %a[affine_map<(n, i, j, k) -> (n, i, k)>] : tensor<2x5x9xf32> -> tensor<2x5x4x9xf32>
-  %r = tensor.index_map %b[affine_map<(n, i, j, k) -> (k, j)>] : tensor<9x4xf32> -> tensor<2x5x4x9xf32>
-  %s = tensor.index_map %g[affine_map<(n, i, j, k) -> (i)>] : tensor<5xf32> -> tensor<2x5x4x9xf32>
+  %l = tensor.index_map %a[d0, d1, d3] : tensor<2x5x9xf32> -> tensor<2x5x4x9xf32>
+  %r = tensor.index_map %b[d3, d2] : tensor<9x4xf32> -> tensor<2x5x4x9xf32>
+  %s = tensor.index_map %g[d1] : tensor<5xf32> -> tensor<2x5x4x9xf32>
   %p = arith.mulf %l, %r : tensor<2x5x4x9xf32>
   %q = arith.mulf %p, %s : tensor<2x5x4x9xf32>
   %m = tensor.reduce add %q over [3] : tensor<2x5x4x9xf32> -> tensor<2x5x4xf32>
@@ -191,12 +191,12 @@ AS_LOOP = """
 func.func @main(%a: tensor<2x5x9xf32>, %b: tensor<9x4xf32>, %g: tensor<5xf32>) -> tensor<2x5x4xf32> {
   %y = loop.nest (%n, %i, %j) in [2, 5, 4] -> tensor<2x5x4xf32> {
     %m = loop.reduce add (%k) in [9] -> f32 {
-      %l = loop.load %a[affine_map<(n, i, k) -> (n, i, k)>](%n, %i, %k) : tensor<2x5x9xf32>
-      %r = loop.load %b[affine_map<(k, j) -> (k, j)>](%k, %j) : tensor<9x4xf32>
+      %l = loop.load %a[%n, %i, %k] : tensor<2x5x9xf32>
+      %r = loop.load %b[%k, %j] : tensor<9x4xf32>
       %p = arith.mulf %l, %r : f32
       loop.yield %p : f32
     }
-    %s = loop.load %g[affine_map<(i) -> (i)>](%i) : tensor<5xf32>
+    %s = loop.load %g[%i] : tensor<5xf32>
     %q = arith.mulf %m, %s : f32
     loop.yield %q : f32
   }

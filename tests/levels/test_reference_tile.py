@@ -32,22 +32,22 @@ tile.kernel @k0(%x: memref<30x40xbf16>, %w: memref<40x20xf32>, %b: memref<20xf32
   %hi = arith.constant 5 : index
   %one = arith.constant 1 : index
   %acc = scf.for %k = %lo to %hi step %one iter_args(%a = %acc0) -> (tensor<16x16xf32>) {
-    %xt = tile.load %x[affine_map<(m, k)[i, c] -> (m + i * 16, k + c * 8)>](%i, %k)
-          where <affine_map<(m, k)[i, c] -> (m + i * 16)> in [0:30]> else %zero16
-          : memref<30x40xbf16>, index, index -> tensor<16x8xbf16>
-    %wt = tile.load %w[affine_map<(k, n)[j, c] -> (k + c * 8, n + j * 16)>](%j, %k)
-          where <affine_map<(k, n)[j, c] -> (n + j * 16)> in [0:20]> else %zero
-          : memref<40x20xf32>, index, index -> tensor<8x16xf32>
+    %xt = tile.load %x[d0 + %i * 16, d1 + %k * 8]
+          where 0 <= d0 + %i * 16 < 30 else %zero16
+          : memref<30x40xbf16> -> tensor<16x8xbf16>
+    %wt = tile.load %w[d0 + %k * 8, d1 + %j * 16]
+          where 0 <= d1 + %j * 16 < 20 else %zero
+          : memref<40x20xf32> -> tensor<8x16xf32>
     %n = tile.dot %xt, %wt, %a : tensor<16x8xbf16>, tensor<8x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
     scf.yield %n : tensor<16x16xf32>
   }
-  %bt = tile.load %b[affine_map<(n)[j] -> (n + j * 16)>](%j)
-        where <affine_map<(n)[j] -> (n + j * 16)> in [0:20]> else %zero : memref<20xf32>, index -> tensor<16xf32>
+  %bt = tile.load %b[d0 + %j * 16]
+        where 0 <= d0 + %j * 16 < 20 else %zero : memref<20xf32> -> tensor<16xf32>
   %bb = tile.broadcast %bt along [0] : tensor<16xf32> -> tensor<16x16xf32>
   %s = arith.addf %acc, %bb : tensor<16x16xf32>
-  tile.store %s, %y[affine_map<(m, n)[i, j] -> (m + i * 16, n + j * 16)>](%i, %j)
-      where <affine_map<(m, n)[i, j] -> (m + i * 16, n + j * 16)> in [0:30, 0:20]>
-      : tensor<16x16xf32>, memref<30x20xf32>, index, index
+  tile.store %s, %y[d0 + %i * 16, d1 + %j * 16]
+      where 0 <= d0 + %i * 16 < 30 and 0 <= d1 + %j * 16 < 20
+      : tensor<16x16xf32>, memref<30x20xf32>
 }
 func.func @main(%x: tensor<30x40xbf16>, %w: tensor<40x20xf32>, %b: tensor<20xf32>) -> tensor<30x20xf32> {
   %y = tile.launch @k0(%x, %w, %b) : (tensor<30x40xbf16>, tensor<40x20xf32>, tensor<20xf32>) -> tensor<30x20xf32>
@@ -74,11 +74,11 @@ def test_equal_to_the_tensor_level_exactly():
     text = """
     func.func @main(%x: tensor<30x40xbf16>, %w: tensor<40x20xf32>, %b: tensor<20xf32>) -> tensor<30x20xf32> {
       %c = payload.cast %x : tensor<30x40xbf16> -> tensor<30x40xf32>
-      %l = tensor.index_map %c[affine_map<(i, j, k) -> (i, k)>] : tensor<30x40xf32> -> tensor<30x20x40xf32>
-      %r = tensor.index_map %w[affine_map<(i, j, k) -> (k, j)>] : tensor<40x20xf32> -> tensor<30x20x40xf32>
+      %l = tensor.index_map %c[d0, d2] : tensor<30x40xf32> -> tensor<30x20x40xf32>
+      %r = tensor.index_map %w[d2, d1] : tensor<40x20xf32> -> tensor<30x20x40xf32>
       %p = arith.mulf %l, %r : tensor<30x20x40xf32>
       %m = tensor.reduce add %p over [2] : tensor<30x20x40xf32> -> tensor<30x20xf32>
-      %bb = tensor.index_map %b[affine_map<(i, j) -> (j)>] : tensor<20xf32> -> tensor<30x20xf32>
+      %bb = tensor.index_map %b[d1] : tensor<20xf32> -> tensor<30x20xf32>
       %y = arith.addf %m, %bb : tensor<30x20xf32>
       func.return %y : tensor<30x20xf32>
     }"""
@@ -90,20 +90,20 @@ def test_equal_to_the_tensor_level_exactly():
 
 
 def test_a_tail_without_its_domain_is_an_error():
-    text = GEMM.replace("in [0:30]> else %zero16", "in [0:31]> else %zero16")
+    text = GEMM.replace("< 30 else %zero16", "< 31 else %zero16")
     with pytest.raises(ExecutionError, match="tile.load: coordinate 0 is 30, outside 0..29"):
         run(module(text), gemm_args())
 
 
 def test_an_element_left_out_is_an_error():
     with pytest.raises(ExecutionError, match=r"tile.launch: element \(29, 0\) of result 0 is never written"):
-        run(module(GEMM.replace("in [0:30, 0:20]>", "in [0:29, 0:20]>")), gemm_args())
+        run(module(GEMM.replace("< 30 and 0 <=", "< 29 and 0 <=")), gemm_args())
 
 
 def test_an_element_written_twice_is_an_error():
     text = GEMM.replace(
-        "tile.store %s, %y[affine_map<(m, n)[i, j] -> (m + i * 16,",
-        "tile.store %s, %y[affine_map<(m, n)[i, j] -> (m + i * 14,",
+        "tile.store %s, %y[d0 + %i * 16,",
+        "tile.store %s, %y[d0 + %i * 14,",
     )
     with pytest.raises(ExecutionError, match="tile.store: element .* is written twice, with different values"):
         run(module(text), gemm_args())
@@ -118,12 +118,12 @@ def test_loops_of_different_length_in_different_blocks():
       %hi = arith.addi %i, %one : index
       %z = payload.constant 0.0 : f32
       %s = scf.for %c = %lo to %hi step %one iter_args(%a = %z) -> (f32) {
-        %v = tile.load %x[affine_map<(e)[c] -> (e + c * 8)>](%c) : memref<32xf32>, index -> tensor<8xf32>
+        %v = tile.load %x[d0 + %c * 8] : memref<32xf32> -> tensor<8xf32>
         %r = tile.reduce add %v over [0] : tensor<8xf32> -> f32
         %n = arith.addf %a, %r : f32
         scf.yield %n : f32
       }
-      tile.store %s, %y[affine_map<()[i] -> (i)>](%i) : f32, memref<4xf32>, index
+      tile.store %s, %y[%i] : f32, memref<4xf32>
     }
     func.func @main(%x: tensor<32xf32>) -> tensor<4xf32> {
       %y = tile.launch @k0(%x) : (tensor<32xf32>) -> tensor<4xf32>
@@ -138,16 +138,16 @@ def test_gather_by_a_tile_of_indices():
     text = """
     tile.kernel @k0(%t: memref<9x4xf32>, %n: memref<16xi64>, %y: memref<16x4xf32>) blocks (%i) in [2] warps 1 {
       %z = payload.constant -1.0 : f32
-      %v = tile.load %n[affine_map<(a)[i] -> (a + i * 8)>](%i) : memref<16xi64>, index -> tensor<8xi64>
+      %v = tile.load %n[d0 + %i * 8] : memref<16xi64> -> tensor<8xi64>
       %w = payload.cast %v : tensor<8xi64> -> tensor<8xindex>
       %b = tile.broadcast %w along [1] : tensor<8xindex> -> tensor<8x4xindex>
-      %g = tile.load %t[affine_map<(a, b)[s] -> (s, b)>](%b) where <affine_map<(a, b)[s] -> (s)> in [0:9]> else %z
-           : memref<9x4xf32>, tensor<8x4xindex> -> tensor<8x4xf32>
-      %k = tile.affine affine_map<(a, b)[i] -> (a + i * 8)>(%i) : tensor<8x4xindex>
+      %g = tile.load %t[%b, d1] where 0 <= %b < 9 else %z
+           : memref<9x4xf32> -> tensor<8x4xf32>
+      %k = tile.affine d0 + %i * 8 : tensor<8x4xindex>
       %k0 = payload.cast %k : tensor<8x4xindex> -> tensor<8x4xi64>
       %k1 = payload.cast %k0 : tensor<8x4xi64> -> tensor<8x4xf32>
       %o = arith.addf %g, %k1 : tensor<8x4xf32>
-      tile.store %o, %y[affine_map<(a, b)[i] -> (a + i * 8, b)>](%i) : tensor<8x4xf32>, memref<16x4xf32>, index
+      tile.store %o, %y[d0 + %i * 8, d1] : tensor<8x4xf32>, memref<16x4xf32>
     }
     func.func @main(%t: tensor<9x4xf32>, %n: tensor<16xi64>) -> tensor<16x4xf32> {
       %y = tile.launch @k0(%t, %n) : (tensor<9x4xf32>, tensor<16xi64>) -> tensor<16x4xf32>

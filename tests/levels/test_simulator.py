@@ -65,7 +65,7 @@ func.func @main(%x: memref<6x250xf32>, %y: memref<6x250xf32>) {
 AS_TENSOR = """
 func.func @main(%x: tensor<6x250xf32>) -> tensor<6x250xf32> {
   %s = tensor.reduce add %x over [1] : tensor<6x250xf32> -> tensor<6xf32>
-  %b = tensor.index_map %s[affine_map<(i, j) -> (i)>] : tensor<6xf32> -> tensor<6x250xf32>
+  %b = tensor.index_map %s[d0] : tensor<6xf32> -> tensor<6x250xf32>
   %y = arith.divf %x, %b : tensor<6x250xf32>
   func.return %y : tensor<6x250xf32>
 }

@@ -84,7 +84,7 @@ def _tensor_level(times: int) -> str:
         lines += [
             f"  %q{i} = arith.mulf %x{i}, %x{i} : tensor<4x256xf32>",
             f"  %s{i} = tensor.reduce add %q{i} over [1] : tensor<4x256xf32> -> tensor<4xf32>",
-            f"  %b{i} = tensor.index_map %s{i}[affine_map<(i, j) -> (i)>] : tensor<4xf32> -> tensor<4x256xf32>",
+            f"  %b{i} = tensor.index_map %s{i}[d0] : tensor<4xf32> -> tensor<4x256xf32>",
             f"  %x{i + 1} = arith.divf %x{i}, %b{i} : tensor<4x256xf32>",
         ]
     return "\n".join([*lines, f"  func.return %x{times} : tensor<4x256xf32>", "}"])

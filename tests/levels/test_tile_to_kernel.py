@@ -26,11 +26,11 @@ func.func @main(%x: tensor<{m}x{n}xf32>) -> tensor<{m}x{n}xf32> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf32> {{
     %m, %l = loop.staged_reduce -> f32, f32 stages {{
       %m0 = loop.reduce max (%k) in [{n}] -> f32 {{
-        %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xf32>
+        %v = loop.load %x[%i, %k] : tensor<{m}x{n}xf32>
         loop.yield %v : f32
       }}
       %l0 = loop.reduce add (%k) in [{n}] -> f32 {{
-        %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xf32>
+        %v = loop.load %x[%i, %k] : tensor<{m}x{n}xf32>
         %d = arith.subf %v, %m0 : f32
         %e = math.exp %d : f32
         loop.yield %e : f32
@@ -42,7 +42,7 @@ func.func @main(%x: tensor<{m}x{n}xf32>) -> tensor<{m}x{n}xf32> {{
       %t = arith.mulf %ol, %s : f32
       loop.yield %om, %t : f32, f32
     }}
-    %v = loop.load %x[affine_map<(i, j) -> (i, j)>](%i, %j) : tensor<{m}x{n}xf32>
+    %v = loop.load %x[%i, %j] : tensor<{m}x{n}xf32>
     %d = arith.subf %v, %m : f32
     %e = math.exp %d : f32
     %r = arith.divf %e, %l : f32
@@ -57,9 +57,9 @@ func.func @main(%x: tensor<{m}x{k}x{t}>, %b: tensor<{k}x{t}>, %w: tensor<{wshape
     -> tensor<{m}x{n}xf32> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf32> {{
     %s = loop.reduce add (%k) in [{k}] -> f32 {{
-      %v0 = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{k}x{t}>
-      %u0 = loop.load %b[affine_map<(k) -> (k)>](%k) : tensor<{k}x{t}>
-      %z0 = loop.load %w[affine_map<(k, j) -> ({wmap})>](%k, %j) : tensor<{wshape}x{t}>
+      %v0 = loop.load %x[%i, %k] : tensor<{m}x{k}x{t}>
+      %u0 = loop.load %b[%k] : tensor<{k}x{t}>
+      %z0 = loop.load %w[{wmap}] : tensor<{wshape}x{t}>
       %v = payload.cast %v0 : {t} -> f32
       %u = payload.cast %u0 : {t} -> f32
       %z = payload.cast %z0 : {t} -> f32
@@ -67,7 +67,7 @@ func.func @main(%x: tensor<{m}x{k}x{t}>, %b: tensor<{k}x{t}>, %w: tensor<{wshape
       %p = arith.mulf %a, %z : f32
       loop.yield %p : f32
     }}
-    %q = loop.load %r[affine_map<(i, j) -> (i, j)>](%i, %j) : tensor<{m}x{n}xf32>
+    %q = loop.load %r[%i, %j] : tensor<{m}x{n}xf32>
     %o = arith.addf %s, %q : f32
     %zero = payload.constant 0.0 : f32
     %f = arith.maximumf %o, %zero : f32
@@ -95,7 +95,7 @@ func.func @main(%q: tensor<{m}x{d}xf32>, %kk: tensor<{n}x{d}xf32>, %vv: tensor<{
         {score}
         %d = arith.subf %s, %m0 : f32
         %p = math.exp %d : f32
-        %v = loop.load %vv[affine_map<(k, j) -> (k, j)>](%k, %j) : tensor<{n}x{e}xf32>
+        %v = loop.load %vv[%k, %j] : tensor<{n}x{e}xf32>
         %pv = arith.mulf %p, %v : f32
         loop.yield %pv : f32
       }}
@@ -116,8 +116,8 @@ func.func @main(%q: tensor<{m}x{d}xf32>, %kk: tensor<{n}x{d}xf32>, %vv: tensor<{
 
 SCORE = """
         %s = loop.reduce add (%c) in [{d}] -> f32 {{
-          %a = loop.load %q[affine_map<(i, c) -> (i, c)>](%i, %c) : tensor<{m}x{d}xf32>
-          %b = loop.load %kk[affine_map<(k, c) -> (k, c)>](%k, %c) : tensor<{n}x{d}xf32>
+          %a = loop.load %q[%i, %c] : tensor<{m}x{d}xf32>
+          %b = loop.load %kk[%k, %c] : tensor<{n}x{d}xf32>
           %ab = arith.mulf %a, %b : f32
           loop.yield %ab : f32
         }}
@@ -126,8 +126,8 @@ SCORE = """
 TRANSPOSE = """
 func.func @main(%x: tensor<{n}x{m}xf32>, %b: tensor<{m}xi1>) -> (tensor<{m}x{n}xf32>, tensor<{m}x{n}xi64>) {{
   %y, %z = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf32>, tensor<{m}x{n}xi64> {{
-    %v = loop.load %x[affine_map<(i, j) -> (j, i)>](%i, %j) : tensor<{n}x{m}xf32>
-    %c = loop.load %b[affine_map<(i) -> (i)>](%i) : tensor<{m}xi1>
+    %v = loop.load %x[%j, %i] : tensor<{n}x{m}xf32>
+    %c = loop.load %b[%i] : tensor<{m}xi1>
     %k = payload.cast %j : index -> i64
     %f = payload.cast %k : i64 -> f32
     %r = payload.select %c, %v, %f : f32
@@ -141,13 +141,13 @@ GATHER = """
 func.func @main(%x: tensor<7x{n}xf32>, %t: tensor<{m}xi64>) -> tensor<{m}x{n}xf32> {{
   %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xf32> {{
     %zero = payload.constant 0.0 : f32
-    %i0 = loop.load %t[affine_map<(i) -> (i)>](%i) : tensor<{m}xi64>
+    %i0 = loop.load %t[%i] : tensor<{m}xi64>
     %k = payload.cast %i0 : i64 -> index
-    %g = loop.load %x[affine_map<(j)[s] -> (s, j)>](%j)[%k]
-         where <affine_map<(j)[s] -> (s)> in [0:7]> else %zero : tensor<7x{n}xf32>
-    %h = loop.load %x[affine_map<(i, j) -> (i mod 7, (i * 3 + j) floordiv 4 mod {n})>](%i, %j) : tensor<7x{n}xf32>
-    %p = loop.load %x[affine_map<(i, j) -> (2, j - 1)>](%i, %j)
-         where <affine_map<(i, j) -> (j - 1)> in [0:{n}]> else %zero : tensor<7x{n}xf32>
+    %g = loop.load %x[symbol(%k), %j]
+         where 0 <= symbol(%k) < 7 else %zero : tensor<7x{n}xf32>
+    %h = loop.load %x[%i mod 7, (%i * 3 + %j) floordiv 4 mod {n}] : tensor<7x{n}xf32>
+    %p = loop.load %x[2, %j - 1]
+         where 0 <= %j - 1 < {n} else %zero : tensor<7x{n}xf32>
     %a = arith.addf %g, %h : f32
     %o = arith.subf %a, %p : f32
     loop.yield %o : f32
@@ -161,14 +161,14 @@ func.func @main(%x: tensor<6x25xf32>, %z: tensor<6x24xf32>, %w: tensor<6x64xbf16
   %y = loop.nest (%i, %j) in [6, 24] -> tensor<6x24xf32> {{
     %zero = payload.constant 0.0 : f32
     %one = payload.constant 1.0 : bf16
-    %a = loop.load %x[affine_map<(i, j) -> (i, j)>](%i, %j) : tensor<6x25xf32>
-    %b = loop.load %z[affine_map<(i, j) -> (i, j)>](%i, %j)
-         where <affine_map<(i, j) -> (j)> in [2:21]> else %zero : tensor<6x24xf32>
-    %c0 = loop.load %w[affine_map<(i, j) -> (i, j + 33)>](%i, %j) : tensor<6x64xbf16>
-    %d0 = loop.load %w[affine_map<(i, j) -> (5 - i, j * 2 + 2)>](%i, %j) : tensor<6x64xbf16>
-    %e0 = loop.load %w[affine_map<(i, j) -> ((i * 5 + j - 9) floordiv 7 mod 6, (j - 11) mod 64)>](%i, %j)
-         where <affine_map<(i, j) -> (j - i)> in [3:24]> else %one : tensor<6x64xbf16>
-    %h0 = loop.load %w[affine_map<(i, j) -> (i, (40 - j * 3) floordiv 4 + 8)>](%i, %j) : tensor<6x64xbf16>
+    %a = loop.load %x[%i, %j] : tensor<6x25xf32>
+    %b = loop.load %z[%i, %j]
+         where 2 <= %j < 21 else %zero : tensor<6x24xf32>
+    %c0 = loop.load %w[%i, %j + 33] : tensor<6x64xbf16>
+    %d0 = loop.load %w[5 - %i, %j * 2 + 2] : tensor<6x64xbf16>
+    %e0 = loop.load %w[((%i * 5 + %j - 9) floordiv 7) mod 6, (%j - 11) mod 64]
+         where 3 <= %j - %i < 24 else %one : tensor<6x64xbf16>
+    %h0 = loop.load %w[%i, (40 - %j * 3) floordiv 4 + 8] : tensor<6x64xbf16>
     %h = payload.cast %h0 : bf16 -> f32
     %c = payload.cast %c0 : bf16 -> f32
     %d = payload.cast %d0 : bf16 -> f32
@@ -188,11 +188,11 @@ BOOLEANS = """
 func.func @main(%x: tensor<{m}x{n}xi1>, %w: tensor<{n}xi64>) -> (tensor<{m}xi1>, tensor<{m}xi64>) {{
   %y = loop.nest (%i) in [{m}] -> tensor<{m}xi1> {{
     %s = loop.reduce max (%k) in [{n}] -> i1 {{
-      %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
+      %v = loop.load %x[%i, %k] : tensor<{m}x{n}xi1>
       loop.yield %v : i1
     }}
     %t = loop.reduce min (%k) in [{n}] -> i1 {{
-      %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
+      %v = loop.load %x[%i, %k] : tensor<{m}x{n}xi1>
       loop.yield %v : i1
     }}
     %o = arith.xori %s, %t : i1
@@ -200,9 +200,9 @@ func.func @main(%x: tensor<{m}x{n}xi1>, %w: tensor<{n}xi64>) -> (tensor<{m}xi1>,
   }}
   %z = loop.nest (%i) in [{m}] -> tensor<{m}xi64> {{
     %s = loop.reduce add (%k) in [{n}] -> i64 {{
-      %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
+      %v = loop.load %x[%i, %k] : tensor<{m}x{n}xi1>
       %c = payload.cast %v : i1 -> i64
-      %u = loop.load %w[affine_map<(k) -> (k)>](%k) : tensor<{n}xi64>
+      %u = loop.load %w[%k] : tensor<{n}xi64>
       %p = arith.muli %c, %u : i64
       loop.yield %p : i64
     }}
@@ -216,14 +216,14 @@ COLUMNS = """
 func.func @main(%x: tensor<{m}x{n}xf32>) -> (tensor<{n}xf32>, tensor<f32>) {{
   %y = loop.nest (%j) in [{n}] -> tensor<{n}xf32> {{
     %s = loop.reduce max (%k) in [{m}] -> f32 {{
-      %v = loop.load %x[affine_map<(j, k) -> (k, j)>](%j, %k) : tensor<{m}x{n}xf32>
+      %v = loop.load %x[%k, %j] : tensor<{m}x{n}xf32>
       loop.yield %v : f32
     }}
     loop.yield %s : f32
   }}
   %z = loop.nest () in [] -> tensor<f32> {{
     %s = loop.reduce add (%k) in [{n}] -> f32 {{
-      %v = loop.load %y[affine_map<(k) -> (k)>](%k) : tensor<{n}xf32>
+      %v = loop.load %y[%k] : tensor<{n}xf32>
       loop.yield %v : f32
     }}
     loop.yield %s : f32
@@ -240,7 +240,7 @@ def schedule(
 
 
 def matmul(m: int, n: int, k: int, t: str = "f32", transposed: bool = False) -> str:
-    wshape, wmap = (f"{n}x{k}", "j, k") if transposed else (f"{k}x{n}", "k, j")
+    wshape, wmap = (f"{n}x{k}", "%j, %k") if transposed else (f"{k}x{n}", "%k, %j")
     return MATMUL.format(m=m, n=n, k=k, t=t, wshape=wshape, wmap=wmap)
 
 

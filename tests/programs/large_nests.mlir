@@ -2,14 +2,14 @@
 func.func @main(%x: tensor<128x96xbf16>, %w: tensor<192x96xbf16>, %c: tensor<192xbf16>) -> tensor<128x192xbf16> {
   %0 = loop.nest (%i, %j) in [128, 192] -> tensor<128x192xbf16> {
     %1 = loop.reduce add (%k) in [96] -> f32 {
-      %2 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<128x96xbf16>
+      %2 = loop.load %x[%i, %k] : tensor<128x96xbf16>
       %3 = payload.cast %2 : bf16 -> f32
-      %4 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<192x96xbf16>
+      %4 = loop.load %w[%j, %k] : tensor<192x96xbf16>
       %5 = payload.cast %4 : bf16 -> f32
       %6 = arith.mulf %3, %5 : f32
       loop.yield %6 : f32
     }
-    %7 = loop.load %c[affine_map<(d0) -> (d0)>](%j) : tensor<192xbf16>
+    %7 = loop.load %c[%j] : tensor<192xbf16>
     %8 = payload.cast %7 : bf16 -> f32
     %9 = arith.addf %1, %8 : f32
     %10 = payload.cast %9 : f32 -> bf16
@@ -26,9 +26,9 @@ func.func @main(%x: tensor<128x96xbf16>, %w: tensor<192x96xbf16>, %c: tensor<192
 func.func @main(%x: tensor<128x128xf16>, %w: tensor<128x64xf16>) -> tensor<128x64xf16> {
   %0 = loop.nest (%i, %j) in [128, 64] -> tensor<128x64xf16> {
     %1 = loop.reduce add (%k) in [128] -> f32 {
-      %2 = loop.load %x[affine_map<(d0, d1) -> (d1, d0)>](%i, %k) : tensor<128x128xf16>
+      %2 = loop.load %x[%k, %i] : tensor<128x128xf16>
       %3 = payload.cast %2 : f16 -> f32
-      %4 = loop.load %w[affine_map<(d0, d1) -> (d1, d0)>](%j, %k) : tensor<128x64xf16>
+      %4 = loop.load %w[%k, %j] : tensor<128x64xf16>
       %5 = payload.cast %4 : f16 -> f32
       %6 = arith.mulf %3, %5 : f32
       loop.yield %6 : f32
@@ -43,9 +43,9 @@ func.func @main(%x: tensor<128x128xf16>, %w: tensor<128x64xf16>) -> tensor<128x6
 func.func @main(%x: tensor<2x100x64xbf16>, %w: tensor<2x64x72xbf16>) -> tensor<2x100x72xbf16> {
   %0 = loop.nest (%i, %j, %m) in [2, 100, 72] -> tensor<2x100x72xbf16> {
     %1 = loop.reduce add (%k) in [64] -> f32 {
-      %2 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %j, %k) : tensor<2x100x64xbf16>
+      %2 = loop.load %x[%i, %j, %k] : tensor<2x100x64xbf16>
       %3 = payload.cast %2 : bf16 -> f32
-      %4 = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d2, d1)>](%i, %m, %k) : tensor<2x64x72xbf16>
+      %4 = loop.load %w[%i, %k, %m] : tensor<2x64x72xbf16>
       %5 = payload.cast %4 : bf16 -> f32
       %6 = arith.mulf %3, %5 : f32
       loop.yield %6 : f32
@@ -62,17 +62,17 @@ func.func @main(%x: tensor<64x128xbf16>, %g: tensor<128x128xbf16>, %u: tensor<12
     %1 = payload.constant 1.000000e+00 : f32
     %2, %3 = loop.staged_reduce -> f32, f32 stages {
       %4 = loop.reduce add (%k) in [128] -> f32 {
-        %5 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x128xbf16>
+        %5 = loop.load %x[%i, %k] : tensor<64x128xbf16>
         %6 = payload.cast %5 : bf16 -> f32
-        %7 = loop.load %g[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<128x128xbf16>
+        %7 = loop.load %g[%j, %k] : tensor<128x128xbf16>
         %8 = payload.cast %7 : bf16 -> f32
         %9 = arith.mulf %6, %8 : f32
         loop.yield %9 : f32
       }
       %10 = loop.reduce add (%k_1) in [128] -> f32 {
-        %11 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k_1) : tensor<64x128xbf16>
+        %11 = loop.load %x[%i, %k_1] : tensor<64x128xbf16>
         %12 = payload.cast %11 : bf16 -> f32
-        %13 = loop.load %u[affine_map<(d0, d1) -> (d0, d1)>](%j, %k_1) : tensor<128x128xbf16>
+        %13 = loop.load %u[%j, %k_1] : tensor<128x128xbf16>
         %14 = payload.cast %13 : bf16 -> f32
         %15 = arith.mulf %12, %14 : f32
         loop.yield %15 : f32
@@ -109,9 +109,9 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
         %8 = payload.cast %k_1 : index -> i64
         %9 = payload.cmp le %8, %1 : i64
         %10 = loop.reduce add (%k_2) in [32] -> f32 {
-          %11 = loop.load %q[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%j, %m, %k_2) : tensor<1x2x128x32xbf16>
+          %11 = loop.load %q[0, %j, %m, %k_2] : tensor<1x2x128x32xbf16>
           %12 = payload.cast %11 : bf16 -> f32
-          %13 = loop.load %k[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%j, %k_1, %k_2) : tensor<1x2x128x32xbf16>
+          %13 = loop.load %k[0, %j, %k_1, %k_2] : tensor<1x2x128x32xbf16>
           %14 = payload.cast %13 : bf16 -> f32
           %15 = arith.mulf %12, %14 : f32
           loop.yield %15 : f32
@@ -127,9 +127,9 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
         %22 = payload.cast %k_3 : index -> i64
         %23 = payload.cmp le %22, %1 : i64
         %24 = loop.reduce add (%k_4) in [32] -> f32 {
-          %25 = loop.load %q[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%j, %m, %k_4) : tensor<1x2x128x32xbf16>
+          %25 = loop.load %q[0, %j, %m, %k_4] : tensor<1x2x128x32xbf16>
           %26 = payload.cast %25 : bf16 -> f32
-          %27 = loop.load %k[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%j, %k_3, %k_4) : tensor<1x2x128x32xbf16>
+          %27 = loop.load %k[0, %j, %k_3, %k_4] : tensor<1x2x128x32xbf16>
           %28 = payload.cast %27 : bf16 -> f32
           %29 = arith.mulf %26, %28 : f32
           loop.yield %29 : f32
@@ -140,7 +140,7 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
         %33 = math.exp %32 : f32
         %34 = payload.cast %33 reassoc : f32 -> bf16
         %35 = payload.cast %34 : bf16 -> f32
-        %36 = loop.load %v[affine_map<(d0, d1, d2) -> (0, d0, d2, d1)>](%j, %n, %k_3) : tensor<1x2x128x32xbf16>
+        %36 = loop.load %v[0, %j, %k_3, %n] : tensor<1x2x128x32xbf16>
         %37 = payload.cast %36 : bf16 -> f32
         %38 = arith.mulf %35, %37 : f32
         loop.yield %38 : f32
@@ -149,9 +149,9 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
         %40 = payload.cast %k_5 : index -> i64
         %41 = payload.cmp le %40, %1 : i64
         %42 = loop.reduce add (%k_6) in [32] -> f32 {
-          %43 = loop.load %q[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%j, %m, %k_6) : tensor<1x2x128x32xbf16>
+          %43 = loop.load %q[0, %j, %m, %k_6] : tensor<1x2x128x32xbf16>
           %44 = payload.cast %43 : bf16 -> f32
-          %45 = loop.load %k[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%j, %k_5, %k_6) : tensor<1x2x128x32xbf16>
+          %45 = loop.load %k[0, %j, %k_5, %k_6] : tensor<1x2x128x32xbf16>
           %46 = payload.cast %45 : bf16 -> f32
           %47 = arith.mulf %44, %46 : f32
           loop.yield %47 : f32
@@ -182,14 +182,14 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
 // -----
 // grouped attention, f16
 func.func @main(%q: tensor<1x4x64x32xf16>, %k: tensor<1x2x128x32xf16>, %v: tensor<1x2x128x32xf16>) -> tensor<1x4x64x32xf16> {
-  %0 = loop.nest (%i, %jo, %ji, %m, %n) in [1, 2, 2, 64, 32] to affine_map<(d0, d1, d2, d3, d4) -> (d0, ((d1 * 2) + d2), d3, d4)> -> tensor<1x4x64x32xf16> {
+  %0 = loop.nest (%i, %jo, %ji, %m, %n) in [1, 2, 2, 64, 32] to [%i, %jo * 2 + %ji, %m, %n] -> tensor<1x4x64x32xf16> {
     %1 = payload.constant 0.176776692 : f32
     %2, %3, %4 = loop.staged_reduce -> f32, f32, f32 stages {
       %5 = loop.reduce max (%k_1) in [128] -> f32 {
         %6 = loop.reduce add (%k_2) in [32] -> f32 {
-          %7 = loop.load %q[affine_map<(d0, d1, d2, d3) -> (0, ((d0 * 2) + d1), d2, d3)>](%jo, %ji, %m, %k_2) : tensor<1x4x64x32xf16>
+          %7 = loop.load %q[0, %jo * 2 + %ji, %m, %k_2] : tensor<1x4x64x32xf16>
           %8 = payload.cast %7 : f16 -> f32
-          %9 = loop.load %k[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%jo, %k_1, %k_2) : tensor<1x2x128x32xf16>
+          %9 = loop.load %k[0, %jo, %k_1, %k_2] : tensor<1x2x128x32xf16>
           %10 = payload.cast %9 : f16 -> f32
           %11 = arith.mulf %8, %10 : f32
           loop.yield %11 : f32
@@ -203,9 +203,9 @@ func.func @main(%q: tensor<1x4x64x32xf16>, %k: tensor<1x2x128x32xf16>, %v: tenso
       %16 = payload.select %14, %15, %5 : f32
       %17 = loop.reduce add (%k_3) in [128] -> f32 {
         %18 = loop.reduce add (%k_4) in [32] -> f32 {
-          %19 = loop.load %q[affine_map<(d0, d1, d2, d3) -> (0, ((d0 * 2) + d1), d2, d3)>](%jo, %ji, %m, %k_4) : tensor<1x4x64x32xf16>
+          %19 = loop.load %q[0, %jo * 2 + %ji, %m, %k_4] : tensor<1x4x64x32xf16>
           %20 = payload.cast %19 : f16 -> f32
-          %21 = loop.load %k[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%jo, %k_3, %k_4) : tensor<1x2x128x32xf16>
+          %21 = loop.load %k[0, %jo, %k_3, %k_4] : tensor<1x2x128x32xf16>
           %22 = payload.cast %21 : f16 -> f32
           %23 = arith.mulf %20, %22 : f32
           loop.yield %23 : f32
@@ -215,16 +215,16 @@ func.func @main(%q: tensor<1x4x64x32xf16>, %k: tensor<1x2x128x32xf16>, %v: tenso
         %26 = math.exp %25 : f32
         %27 = payload.cast %26 reassoc : f32 -> f16
         %28 = payload.cast %27 : f16 -> f32
-        %29 = loop.load %v[affine_map<(d0, d1, d2) -> (0, d0, d2, d1)>](%jo, %n, %k_3) : tensor<1x2x128x32xf16>
+        %29 = loop.load %v[0, %jo, %k_3, %n] : tensor<1x2x128x32xf16>
         %30 = payload.cast %29 : f16 -> f32
         %31 = arith.mulf %28, %30 : f32
         loop.yield %31 : f32
       }
       %32 = loop.reduce add (%k_5) in [128] -> f32 {
         %33 = loop.reduce add (%k_6) in [32] -> f32 {
-          %34 = loop.load %q[affine_map<(d0, d1, d2, d3) -> (0, ((d0 * 2) + d1), d2, d3)>](%jo, %ji, %m, %k_6) : tensor<1x4x64x32xf16>
+          %34 = loop.load %q[0, %jo * 2 + %ji, %m, %k_6] : tensor<1x4x64x32xf16>
           %35 = payload.cast %34 : f16 -> f32
-          %36 = loop.load %k[affine_map<(d0, d1, d2) -> (0, d0, d1, d2)>](%jo, %k_5, %k_6) : tensor<1x2x128x32xf16>
+          %36 = loop.load %k[0, %jo, %k_5, %k_6] : tensor<1x2x128x32xf16>
           %37 = payload.cast %36 : f16 -> f32
           %38 = arith.mulf %35, %37 : f32
           loop.yield %38 : f32
@@ -257,8 +257,8 @@ func.func @main(%q: tensor<1x4x64x32xf16>, %k: tensor<1x2x128x32xf16>, %v: tenso
 func.func @main(%x: tensor<128x64xf32>, %w: tensor<64x64xf32>) -> tensor<128x64xf32> {
   %0 = loop.nest (%i, %j) in [128, 64] -> tensor<128x64xf32> {
     %1 = loop.reduce add (%k) in [64] -> f32 {
-      %2 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<128x64xf32>
-      %3 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<64x64xf32>
+      %2 = loop.load %x[%i, %k] : tensor<128x64xf32>
+      %3 = loop.load %w[%j, %k] : tensor<64x64xf32>
       %4 = arith.mulf %2, %3 : f32
       loop.yield %4 : f32
     }
@@ -270,10 +270,10 @@ func.func @main(%x: tensor<128x64xf32>, %w: tensor<64x64xf32>) -> tensor<128x64x
 // long softmax
 func.func @main(%x: tensor<3x4096xf32>) -> tensor<3x4096xf32> {
   %0 = loop.nest (%i, %j) in [3, 4096] -> tensor<3x4096xf32> {
-    %1 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<3x4096xf32>
+    %1 = loop.load %x[%i, %j] : tensor<3x4096xf32>
     %2, %3 = loop.staged_reduce -> f32, f32 stages {
       %4 = loop.reduce max (%k) in [4096] -> f32 {
-        %5 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<3x4096xf32>
+        %5 = loop.load %x[%i, %k] : tensor<3x4096xf32>
         loop.yield %5 : f32
       }
       %6 = payload.constant 0xff800000 : f32
@@ -281,7 +281,7 @@ func.func @main(%x: tensor<3x4096xf32>) -> tensor<3x4096xf32> {
       %8 = payload.constant 0.000000e+00 : f32
       %9 = payload.select %7, %8, %4 : f32
       %10 = loop.reduce add (%k_1) in [4096] -> f32 {
-        %11 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k_1) : tensor<3x4096xf32>
+        %11 = loop.load %x[%i, %k_1] : tensor<3x4096xf32>
         %12 = arith.subf %11, %9 : f32
         %13 = math.exp %12 : f32
         loop.yield %13 : f32
@@ -308,10 +308,10 @@ func.func @main(%x: tensor<3x4096xf32>) -> tensor<3x4096xf32> {
 // long norm, bf16
 func.func @main(%x: tensor<3x2048xbf16>, %w: tensor<2048xbf16>) -> tensor<3x2048xbf16> {
   %0 = loop.nest (%i, %j) in [3, 2048] -> tensor<3x2048xbf16> {
-    %1 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<3x2048xbf16>
+    %1 = loop.load %x[%i, %j] : tensor<3x2048xbf16>
     %2 = payload.cast %1 : bf16 -> f32
     %3 = loop.reduce add (%k) in [2048] -> f32 {
-      %4 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<3x2048xbf16>
+      %4 = loop.load %x[%i, %k] : tensor<3x2048xbf16>
       %5 = payload.cast %4 : bf16 -> f32
       %6 = arith.mulf %5, %5 : f32
       loop.yield %6 : f32
@@ -322,7 +322,7 @@ func.func @main(%x: tensor<3x2048xbf16>, %w: tensor<2048xbf16>) -> tensor<3x2048
     %10 = arith.addf %8, %9 : f32
     %11 = math.rsqrt %10 : f32
     %12 = arith.mulf %2, %11 : f32
-    %13 = loop.load %w[affine_map<(d0) -> (d0)>](%j) : tensor<2048xbf16>
+    %13 = loop.load %w[%j] : tensor<2048xbf16>
     %14 = payload.cast %13 : bf16 -> f32
     %15 = arith.mulf %12, %14 : f32
     %16 = payload.cast %15 : f32 -> bf16

@@ -18,15 +18,15 @@ BODIES = {
     "plain": (
         [3, 8],
         """
-  %a = tile.affine affine_map<()[s0] -> (s0 * 64)>(%i) : index
-  %b = tile.affine affine_map<()[s0] -> (s0 * 64)>(%j) : index
-  %c = tile.affine affine_map<()[s0, s1] -> (s0 * 8 + s1)>(%i, %j) : index
-  %d = tile.affine affine_map<()[s0, s1] -> (s0 * 3 + s1)>(%i, %j) : index
-  %e = tile.affine affine_map<()[s0] -> (s0 floordiv 4)>(%j) : index
-  %f = tile.affine affine_map<()[s0] -> (s0 mod 4)>(%j) : index
-  %g = tile.affine affine_map<()[s0] -> ((s0 + 1) floordiv 4)>(%j) : index
-  %h = tile.affine affine_map<()[s0] -> (s0 mod 3)>(%j) : index
-  %k = tile.affine affine_map<()[s0, s1] -> ((s0 * 8 + s1) floordiv 8 + (s1 floordiv 8) * 5)>(%i, %j) : index""",
+  %a = tile.affine %i * 64 : index
+  %b = tile.affine %j * 64 : index
+  %c = tile.affine %i * 8 + %j : index
+  %d = tile.affine %i * 3 + %j : index
+  %e = tile.affine %j floordiv 4 : index
+  %f = tile.affine %j mod 4 : index
+  %g = tile.affine (%j + 1) floordiv 4 : index
+  %h = tile.affine %j mod 3 : index
+  %k = tile.affine (%i * 8 + %j) floordiv 8 + (%j floordiv 8) * 5 : index""",
     ),
     "persistent, in patches": (
         [8],
@@ -35,11 +35,11 @@ BODIES = {
   %step = payload.constant 8 : index
   %end = payload.constant 48 : index
   scf.for %t = %i to %end step %step {
-    %a = tile.affine affine_map<()[s0] -> (s0 floordiv 24)>(%t) : index
-    %b = tile.affine affine_map<()[s0] -> ((s0 floordiv 4) mod 6)>(%t) : index
-    %c = tile.affine affine_map<()[s0] -> (s0 mod 4)>(%t) : index
-    %d = tile.affine affine_map<()[s0, s1] -> (s0 * 4 + s1)>(%a, %c) : index
-    %e = tile.affine affine_map<()[s0] -> ((s0 floordiv 3) mod 6)>(%t) : index
+    %a = tile.affine %t floordiv 24 : index
+    %b = tile.affine (%t floordiv 4) mod 6 : index
+    %c = tile.affine %t mod 4 : index
+    %d = tile.affine %a * 4 + %c : index
+    %e = tile.affine (%t floordiv 3) mod 6 : index
   }""",
     ),
 }

@@ -147,11 +147,11 @@ def test_equal_nests_are_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of other names and values are equal, those with other maps are not."""
     nest = """
       %{r} = loop.nest (%i, %j) in [8, 64] -> tensor<8x64xf32> {{
-        %a = loop.load %{x}[affine_map<(d0, d1) -> (d0, {at})>](%i, %j) : tensor<8x64xf32>
+        %a = loop.load %{x}[%i, {at}] : tensor<8x64xf32>
         %b = math.exp %a : f32
         loop.yield %b : f32
       }}"""
-    reads = [("r0", "x", "d1"), ("r1", "r0", "d1"), ("r2", "r1", "63 - d1"), ("r3", "y", "d1"), ("r4", "y", "63 - d1")]
+    reads = [("r0", "x", "%j"), ("r1", "r0", "%j"), ("r2", "r1", "63 - %j"), ("r3", "y", "%j"), ("r4", "y", "63 - %j")]
     nests = "".join(nest.format(r=r, x=x, at=at) for r, x, at in reads)
     text = f"""func.func @main(%x: tensor<8x64xf32>, %y: tensor<8x64xf32>) -> tensor<8x64xf32> {{{nests}
       func.return %r4 : tensor<8x64xf32>

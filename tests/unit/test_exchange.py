@@ -134,9 +134,9 @@ def test_other_warps_are_out_of_reach() -> None:
 
 PROGRAM = """
 tile.kernel @k0(%x: memref<{s}x{t}>, %y: memref<{s}x{t}>) blocks () in [] warps {warps} {{
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<{s}x{t}> -> tensor<{s}x{t}, {a}>
+  %a = tile.load %x[d0, d1] : memref<{s}x{t}> -> tensor<{s}x{t}, {a}>
   %b = tile.convert_layout %a via "{via}" : tensor<{s}x{t}, {a}> -> tensor<{s}x{t}, {b}>
-  tile.store %b, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<{s}x{t}, {b}>, memref<{s}x{t}>
+  tile.store %b, %y[d0, d1] : tensor<{s}x{t}, {b}>, memref<{s}x{t}>
 }}
 func.func @main(%x: tensor<{s}x{t}>) -> tensor<{s}x{t}> {{
   %y = tile.launch @k0(%x) : (tensor<{s}x{t}>) -> tensor<{s}x{t}>

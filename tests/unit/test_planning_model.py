@@ -30,8 +30,8 @@ def product(m: int, n: int, k: int, element: str, result: str | None = None) -> 
     func.func @main(%x: tensor<{m}x{k}x{element}>, %w: tensor<{n}x{k}x{element}>) -> tensor<{m}x{n}x{result}> {{
       %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}x{result}> {{
         %s = loop.reduce add (%k) in [{k}] -> f32 {{
-          %p = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<{m}x{k}x{element}>
-          %q = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<{n}x{k}x{element}>
+          %p = loop.load %x[%i, %k] : tensor<{m}x{k}x{element}>
+          %q = loop.load %w[%j, %k] : tensor<{n}x{k}x{element}>
           {" ".join(widen)}
           %m = arith.mulf {a}, {b} : f32
           loop.yield %m : f32
@@ -51,10 +51,10 @@ def rows(m: int, n: int) -> loop.NestOp:
     func.func @main(%x: {t}) -> {t} {{
       %y = loop.nest (%i, %j) in [{m}, {n}] -> {t} {{
         %s = loop.reduce add (%k) in [{n}] -> f32 {{
-          %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : {t}
+          %a = loop.load %x[%i, %k] : {t}
           loop.yield %a : f32
         }}
-        %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : {t}
+        %b = loop.load %x[%i, %j] : {t}
         %o = arith.divf %b, %s : f32
         loop.yield %o : f32
       }}
@@ -242,7 +242,7 @@ def test_chunks_outside_of_a_mask_are_not_counted(rows: int, chunk: int, window:
     func.func @main(%x: tensor<{n}x{n}xf32>) -> tensor<{n}xf32> {{
       %y = loop.nest (%i) in [{n}] -> tensor<{n}xf32> {{
         %s = loop.reduce add (%k) in [{n}] -> f32 {{
-          %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<{n}x{n}xf32>
+          %a = loop.load %x[%i, %k] : tensor<{n}x{n}xf32>
           %zero = payload.constant 0.0 : f32
           %below = payload.cmp le %k, %i : index
           %t = payload.select %below, %a, %zero : f32{band}

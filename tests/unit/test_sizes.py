@@ -18,7 +18,7 @@ func.func @main(%x: tensor<?x4xf32, #payload.extents<#n, 4>>, %y: tensor<?xf32, 
   %0 = tensor.reduce add %x over [1] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<?xf32, #payload.extents<#n>>
   %1 = arith.addf %0, %y : tensor<?xf32, #payload.extents<#n>>
   %seven = payload.constant 7.0 : f32
-  %2 = tensor.index_map %1[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:#n]> else %seven
+  %2 = tensor.index_map %1[d0] where 0 <= d0 < #n else %seven
     : tensor<?xf32, #payload.extents<#n>> -> tensor<?xf32, #payload.extents<#m>>
   %3 = tensor.reduce add %x over [0] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<4xf32>
   %4 = payload.extent #n : tensor<4xi64>

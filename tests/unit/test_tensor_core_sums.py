@@ -23,8 +23,8 @@ PROGRAM = """
 func.func @main(%x: tensor<64xKxf32>, %w: tensor<Kx16xf32>) -> tensor<64x16xf32> {
   %y = loop.nest (%i, %j) in [64, 16] -> tensor<64x16xf32> attributes {schedule = #tile.schedule<SCHEDULE>} {
     %s = loop.reduce add (%k) in [K] -> f32 {
-      %a = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<64xKxf32>
-      %b = loop.load %w[affine_map<(k, j) -> (k, j)>](%k, %j) : tensor<Kx16xf32>
+      %a = loop.load %x[%i, %k] : tensor<64xKxf32>
+      %b = loop.load %w[%k, %j] : tensor<Kx16xf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }

@@ -22,11 +22,11 @@ CHUNKS = [1, 2, 4, 5, 16, 36, 37]
 
 ROWS = """
   %m = tensor.reduce max %s over [1] : tensor<12x37xf32> -> tensor<12xf32>
-  %mb = tensor.index_map %m[affine_map<(i, k) -> (i)>] : tensor<12xf32> -> tensor<12x37xf32>
+  %mb = tensor.index_map %m[d0] : tensor<12xf32> -> tensor<12x37xf32>
   %d = arith.subf %s, %mb : tensor<12x37xf32>
   %e = math.exp %d : tensor<12x37xf32>
   %l = tensor.reduce add %e over [1] : tensor<12x37xf32> -> tensor<12xf32>
-  %lb = tensor.index_map %l[affine_map<(i, k) -> (i)>] : tensor<12xf32> -> tensor<12x37xf32>
+  %lb = tensor.index_map %l[d0] : tensor<12xf32> -> tensor<12x37xf32>
   %lnl = math.log %lb : tensor<12x37xf32>
 """
 """Maximum, differences, exponentials and their sum along the rows of %s; the input is %s, and %w for weights."""

@@ -9,8 +9,8 @@ PRODUCT = """
 func.func @main(%x: tensor<16x64xf32>, %w: tensor<64x32xf32>) -> tensor<16x32xf32> {
   %y = loop.nest (%i, %j) in [16, 32] -> tensor<16x32xf32> {
     %a = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<16x64xf32>
-      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<64x32xf32>
+      %0 = loop.load %x[%i, %k] : tensor<16x64xf32>
+      %1 = loop.load %w[%k, %j] : tensor<64x32xf32>
       %e = math.exp %0 : f32
       %2 = arith.mulf %e, %1 : f32
       loop.yield %2 : f32
@@ -26,13 +26,13 @@ ROWS = """
 func.func @main(%x: tensor<8x37xbf16>) -> tensor<8xf32> {
   %y = loop.nest (%i) in [8] -> tensor<8xf32> {
     %m = loop.reduce max (%k) in [37] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x37xbf16>
+      %0 = loop.load %x[%i, %k] : tensor<8x37xbf16>
       %1 = payload.cast %0 : bf16 -> f32
       %2 = arith.mulf %1, %1 : f32
       loop.yield %2 : f32
     }
     %s = loop.reduce add (%k) in [37] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x37xbf16>
+      %0 = loop.load %x[%i, %k] : tensor<8x37xbf16>
       %1 = payload.cast %0 : bf16 -> f32
       %2 = arith.mulf %1, %1 : f32
       %3 = arith.subf %2, %m : f32
@@ -47,11 +47,11 @@ func.func @main(%x: tensor<8x37xbf16>) -> tensor<8xf32> {
 FEW_ROWS = """
 func.func @main(%t: tensor<1000x64xf32>, %i: tensor<5xi64>) -> tensor<5x8xf32> {
   %y = loop.nest (%r, %c) in [5, 8] -> tensor<5x8xf32> {
-    %0 = loop.load %i[affine_map<(d0) -> (d0)>](%r) : tensor<5xi64>
+    %0 = loop.load %i[%r] : tensor<5xi64>
     %1 = arith.index_cast %0 : i64 to index
     %2 = payload.constant 0.0 : f32
-    %3 = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%c)[%1]
-         where <affine_map<(d0)[s0] -> (s0)> in [0:1000]> else %2 : tensor<1000x64xf32>
+    %3 = loop.load %t[symbol(%1), %c]
+         where 0 <= symbol(%1) < 1000 else %2 : tensor<1000x64xf32>
     loop.yield %3 : f32
   }
   func.return %y : tensor<5x8xf32>

@@ -195,7 +195,7 @@ class ConvertLoopToTilePass(ModulePass):
     %y = loop.nest (%i) in [64] -> tensor<64xf32>
            attributes {schedule = #tile.schedule<block = [1], chunk = [512], warps = 4>} {
       %s = loop.reduce add (%k) in [512] -> f32 {
-        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x512xf32>
+        %a = loop.load %x[%i, %k] : tensor<64x512xf32>
         loop.yield %a : f32
       }
       loop.yield %s : f32
@@ -204,9 +204,9 @@ class ConvertLoopToTilePass(ModulePass):
     becomes
     ```mlir
     tile.kernel @k0(%x: memref<64x512xf32>, %y: memref<64xf32>) blocks (%i) in [64] warps 4 attributes {...} {
-      %a = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<64x512xf32>, index -> tensor<512xf32>
+      %a = tile.load %x[%i, d0] : memref<64x512xf32> -> tensor<512xf32>
       %s = tile.reduce add %a over [0] : tensor<512xf32> -> f32
-      tile.store %s, %y[affine_map<()[s0] -> (s0)>](%i) : f32, memref<64xf32>, index
+      tile.store %s, %y[%i] : f32, memref<64xf32>
     }
     %y = tile.launch @k0(%x) : (tensor<64x512xf32>) -> tensor<64xf32>
     ```

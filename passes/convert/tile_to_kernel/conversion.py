@@ -40,7 +40,7 @@ class ConvertTileToKernelPass(ModulePass):
     addresses in shared memory are left to the passes after it, which see all accesses.
 
     ```mlir
-    %x = tile.load %X[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x128xf32>, index -> tensor<128xf32, #l>
+    %x = tile.load %X[%i, d0] : memref<8x128xf32> -> tensor<128xf32, #l>
     %y = arith.mulf %x, %x : tensor<128xf32, #l>    // #l: reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]]
     ```
     becomes

@@ -154,7 +154,7 @@ class ConvertTorchToTensorPass(ModulePass):
     ```
     becomes
     ```
-    %1 = tensor.index_map %b[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+    %1 = tensor.index_map %b[d1] : tensor<64xf32> -> tensor<16x64xf32>
     %0 = arith.addf %x, %1 : tensor<16x64xf32>
     ```
     """

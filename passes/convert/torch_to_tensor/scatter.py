@@ -68,7 +68,12 @@ class Writes:
             return b.insert(combine(kind, init, found))
         wide = i32 if 0 < width_of(own) < 32 else own
         map = AffineMap(len(self.space), len(self.indices), tuple(self.at))
-        return b.cast(b.insert(ScatterOp(kind, b.cast(init, wide), b.cast(values, wide), map, self.indices)), own)
+        return b.cast(
+            b.insert(
+                ScatterOp(kind, init=b.cast(init, wide), values=b.cast(values, wide), map=map, indices=self.indices)
+            ),
+            own,
+        )
 
     def _seen(self, b: Builder, shape: Sequence[Extent], values: SSAValue) -> tuple[SSAValue, SSAValue]:
         """Which writes hit each element of a tensor of `shape`, and their values: in its dimensions, then `over`."""

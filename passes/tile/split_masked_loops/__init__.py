@@ -48,7 +48,7 @@ class SplitMaskedLoopsPass(TilePass):
 
     ```mlir
     %s = scf.for %k = %c0 to %n step %c1 iter_args(%a = %zero) {
-      %i = tile.affine affine_map<(d0)[s0] -> (d0 + s0 * 64)>(%k) : tensor<64xindex>
+      %i = tile.affine d0 + %k * 64 : tensor<64xindex>
       %seen = payload.cmp lt %i, %end : tensor<64xindex>    // %end is 1000 everywhere
       %t = payload.select %seen, %x, %zero : tensor<64xf32>
       ... %t ...

@@ -23,15 +23,15 @@ func.func @equal(%x: f32) -> f32 {
 // CHECK: func.return %a, %a, %c
 func.func @nests(%x: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) {
   %a = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %x[%i] : tensor<8xf32>
     loop.yield %0 : f32
   }
   %b = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %x[%i] : tensor<8xf32>
     loop.yield %0 : f32
   }
   %c = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %y[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %y[%i] : tensor<8xf32>
     loop.yield %0 : f32
   }
   func.return %a, %b, %c : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
@@ -93,16 +93,16 @@ func.func @memory(%m: memref<8xf32>, %i: index) -> f32 {
 func.func @stages(%x: tensor<8xf32>) -> tensor<1xf32> {
   %y = loop.nest (%i) in [1] -> tensor<1xf32> {
     %s = loop.reduce add (%k) in [8] -> f32 {
-      %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<8xf32>
+      %0 = loop.load %x[%k] : tensor<8xf32>
       loop.yield %0 : f32
     }
     %a, %b = loop.staged_reduce -> f32, f32 stages {
       %m = loop.reduce max (%k) in [8] -> f32 {
-        %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<8xf32>
+        %0 = loop.load %x[%k] : tensor<8xf32>
         loop.yield %0 : f32
       }
       %l = loop.reduce add (%k) in [8] -> f32 {
-        %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<8xf32>
+        %0 = loop.load %x[%k] : tensor<8xf32>
         loop.yield %0 : f32
       }
       loop.yield %m, %l : f32, f32

@@ -24,12 +24,12 @@ func.func @chain(%x: f32) -> f32 {
 func.func @regions(%x: tensor<8xf32>, %s: f32) -> tensor<8xf32> {
   %e = math.exp %s : f32
   %a = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %x[%i] : tensor<8xf32>
     %1 = math.sin %0 : f32
     loop.yield %0 : f32
   }
   %b = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %a[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %a[%i] : tensor<8xf32>
     %1 = arith.addf %0, %e : f32
     loop.yield %1 : f32
   }

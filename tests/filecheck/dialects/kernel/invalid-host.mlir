@@ -2,28 +2,28 @@
 
 %h, %t = "test.op"() : () -> (memref<5x4xf32>, index)
 // CHECK: kernel.slice: the row is one expression of one index, not (d0) -> (d0, d0)
-%a = kernel.slice %h[affine_map<(t) -> (t, t)>](%t) : memref<5x4xf32> -> memref<4xf32>
+%a = kernel.slice %h[%t, %t] : memref<5x4xf32> -> memref<4xf32>
 
 // -----
 
 %h, %t = "test.op"() : () -> (memref<f32>, index)
 // CHECK: kernel.slice: memref<f32> has no rows
-%a = kernel.slice %h[affine_map<(t) -> (t)>](%t) : memref<f32> -> memref<f32>
+%a = kernel.slice %h[%t] : memref<f32> -> memref<f32>
 
 // -----
 
 %h, %t = "test.op"() : () -> (memref<5x4xf32>, index)
 // CHECK: kernel.slice: a slice of memref<5x4xf32> has its element type, not that of memref<4xi32>
-%a = kernel.slice %h[affine_map<(t) -> (t)>](%t) : memref<5x4xf32> -> memref<4xi32>
+%a = kernel.slice %h[%t] : memref<5x4xf32> -> memref<4xi32>
 
 // -----
 
 %h, %t = "test.op"() : () -> (memref<5x4xf32>, index)
 // CHECK: kernel.slice: memref<5xf32> is larger than a row of memref<5x4xf32>
-%a = kernel.slice %h[affine_map<(t) -> (t)>](%t) : memref<5x4xf32> -> memref<5xf32>
+%a = kernel.slice %h[%t] : memref<5x4xf32> -> memref<5xf32>
 
 // -----
 
 %h, %t = "test.op"() : () -> (memref<5x3xf32>, index)
 // CHECK: kernel.slice: rows of 12 bytes: not a multiple of 16
-%a = kernel.slice %h[affine_map<(t) -> (t)>](%t) : memref<5x3xf32> -> memref<3xf32>
+%a = kernel.slice %h[%t] : memref<5x3xf32> -> memref<3xf32>

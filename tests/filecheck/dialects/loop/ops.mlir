@@ -6,10 +6,10 @@
 %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> attributes {note = "kept"} {
   // CHECK-NEXT: %acc = loop.reduce add (%k) in [64] -> f32 attributes {note = "kept"} {
   %acc = loop.reduce add (%k) in [64] -> f32 attributes {note = "kept"} {
-    // CHECK-NEXT: %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<16x64xf32>
-    %a = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<16x64xf32>
-    // CHECK-NEXT: %b = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%s] where <affine_map<(d0)[s0] -> (s0, d0)> in [0:100, 0:8]> else %zero : tensor<100x8xf32>
-    %b = loop.load %t[affine_map<(j)[s] -> (s, j)>](%j)[%s] where <affine_map<(j)[s] -> (s, j)> in [0:100, 0:8]> else %zero : tensor<100x8xf32>
+    // CHECK-NEXT: %a = loop.load %x[%i, %k] : tensor<16x64xf32>
+    %a = loop.load %x[%i, %k] : tensor<16x64xf32>
+    // CHECK-NEXT: %b = loop.load %t[symbol(%s), %j] where 0 <= symbol(%s) < 100 and 0 <= %j < 8 else %zero : tensor<100x8xf32>
+    %b = loop.load %t[symbol(%s), %j] where 0 <= symbol(%s) < 100 and 0 <= %j < 8 else %zero : tensor<100x8xf32>
     %p = arith.mulf %a, %b : f32
     // CHECK: loop.yield %p : f32
     loop.yield %p : f32
@@ -22,8 +22,8 @@
 %r = loop.reshape %x : tensor<16x64xf32> -> tensor<4x256xf32>
 
 // Two results, split indices, and a result of rank 0.
-// CHECK: %u, %v = loop.nest (%io, %ii) in [4, 16] to affine_map<(d0, d1) -> (((d0 * 16) + d1))> -> tensor<64xf32>, tensor<64xi1> {
-%u, %v = loop.nest (%io, %ii) in [4, 16] to affine_map<(d0, d1) -> (d0 * 16 + d1)> -> tensor<64xf32>, tensor<64xi1> {
+// CHECK: %u, %v = loop.nest (%io, %ii) in [4, 16] to [%io * 16 + %ii] -> tensor<64xf32>, tensor<64xi1> {
+%u, %v = loop.nest (%io, %ii) in [4, 16] to [%io * 16 + %ii] -> tensor<64xf32>, tensor<64xi1> {
   %c = payload.constant true : i1
   loop.yield %zero, %c : f32, i1
 }

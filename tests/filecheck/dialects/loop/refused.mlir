@@ -2,25 +2,56 @@
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
 // CHECK: loop.load: the map has 2 dimensions for 1 indices
-%y = loop.load %x[affine_map<(i, j) -> (i, j)>](%i) : tensor<4x8xf32>
+%y = "loop.load"(%x, %i) <{map = affine_map<(d0, d1) -> (d0, d1)>, operandSegmentSizes = array<i32: 1, 1, 0, 0>}> : (tensor<4x8xf32>, index) -> f32
+
+// -----
+
+// Indices are values; dimensions by number are those of tiles and tensors.
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
+// CHECK: {{:\d+}}:23: error: expected an index such as %i, but got d0
+%y = loop.load %x[%i, d0] : tensor<4x8xf32>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
-// CHECK: loop.load: the map has 1 results for a source of rank 2
-%y = loop.load %x[affine_map<(i) -> (i)>](%i) : tensor<4x8xf32>
+// CHECK: {{:\d+}}:23: error: unknown value %n
+%y = loop.load %x[%i, %n + 1] : tensor<4x8xf32>
+
+// -----
+
+%x, %i, %v = "test.op"() : () -> (tensor<4x8xf32>, index, f32)
+// CHECK: {{:\d+}}:23: error: %v of type f32 is no index here
+%y = loop.load %x[%i, %v] : tensor<4x8xf32>
+
+// -----
+
+%x, %i, %j = "test.op"() : () -> (tensor<4x8xf32>, index, index)
+// CHECK: {{:\d+}}:23: error: not affine: indices are multiplied and divided by numbers only
+%y = loop.load %x[%i, %i * %j] : tensor<4x8xf32>
+
+// -----
+
+%x, %i, %j = "test.op"() : () -> (tensor<4x8xf32>, index, index)
+// CHECK: {{:\d+}}:38: error: not affine: indices are multiplied and divided by numbers only
+%y = loop.load %x[%i, %j] where 0 <= 8 floordiv %i < 4 : tensor<4x8xf32>
+
+// -----
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
+// CHECK: loop.load: expected 2 coordinates for a source, but got 1
+%y = loop.load %x[%i] : tensor<4x8xf32>
 
 // -----
 
 %x, %i, %z = "test.op"() : () -> (tensor<4x8xf32>, index, f32)
 // CHECK: loop.load: a domain and a fill value come together
-%y = loop.load %x[affine_map<(i) -> (i, i)>](%i) where <affine_map<(i) -> (i)> in [0:4]> : tensor<4x8xf32>
+%y = loop.load %x[%i, %i] where 0 <= %i < 4 : tensor<4x8xf32>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
 // CHECK: loop.load: a data-dependent coordinate needs a domain
-%y = loop.load %x[affine_map<(i)[s] -> (s, i)>](%i)[%i] : tensor<4x8xf32>
+%y = loop.load %x[symbol(%i), %i] : tensor<4x8xf32>
 
 // -----
 
@@ -42,7 +73,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.nest: the result map takes 2 indices to 1 coordinates
-%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i, j)> -> tensor<32xf32> {
+%y = loop.nest (%i, %j) in [4, 8] to [%i, %j] -> tensor<32xf32> {
   loop.yield %z : f32
 }
 
@@ -50,7 +81,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.nest: ((d0 * 7) + d1) in the result map is not a number in mixed radix
-%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i * 7 + j)> -> tensor<32xf32> {
+%y = loop.nest (%i, %j) in [4, 8] to [%i * 7 + %j] -> tensor<32xf32> {
   loop.yield %z : f32
 }
 
@@ -58,7 +89,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.nest: (d0 + 1) in the result map is not a number in mixed radix
-%y = loop.nest (%i) in [4] to affine_map<(i) -> (i + 1)> -> tensor<4xf32> {
+%y = loop.nest (%i) in [4] to [%i + 1] -> tensor<4xf32> {
   loop.yield %z : f32
 }
 
@@ -66,7 +97,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.nest: ((d0 * 8) + d1) in the result map counts to 32, not to 40
-%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i * 8 + j)> -> tensor<40xf32> {
+%y = loop.nest (%i, %j) in [4, 8] to [%i * 8 + %j] -> tensor<40xf32> {
   loop.yield %z : f32
 }
 
@@ -74,7 +105,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.nest: an index does not occur in the result map
-%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i)> -> tensor<4xf32> {
+%y = loop.nest (%i, %j) in [4, 8] to [%i] -> tensor<4xf32> {
   loop.yield %z : f32
 }
 
@@ -82,7 +113,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.nest: a nest with a result map has results of one shape
-%y, %w = loop.nest (%i) in [4] to affine_map<(i) -> (i)> -> tensor<4xf32>, tensor<2x2xf32> {
+%y, %w = loop.nest (%i) in [4] to [%i] -> tensor<4xf32>, tensor<2x2xf32> {
   loop.yield %z, %z : f32, f32
 }
 

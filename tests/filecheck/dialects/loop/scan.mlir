@@ -4,7 +4,7 @@
 func.func @main(%x: tensor<16x64xf32>) -> tensor<16x64xf32> {
   // CHECK-NEXT: %y = loop.nest (%i, %j) in [16, 64] -> tensor<16x64xf32> {
   %y = loop.nest (%i, %j) in [16, 64] -> tensor<16x64xf32> {
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<16x64xf32>
+    %a = loop.load %x[%i, %j] : tensor<16x64xf32>
     // CHECK: %s = loop.scan add %a along %j : f32
     %s = loop.scan add %a along %j : f32
     // CHECK-NEXT: %m = loop.scan max %s along %j {note} : f32

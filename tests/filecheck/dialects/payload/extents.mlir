@@ -19,9 +19,9 @@ func.func @main(%x: tensor<?x2048xf32, #payload.extents<#s0, 2048>>,
     %zero = payload.constant 0.0 : f32
     // CHECK: loop.reduce add (%j) in [#s0] -> f32
     %sum = loop.reduce add (%j) in [#s0] -> f32 {
-      // CHECK: where <affine_map<(d0, d1) -> (d0)> in [0:#s0]>
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j)
-        where <affine_map<(d0, d1) -> (d0)> in [0:#s0]> else %zero
+      // CHECK: where 0 <= %i < #s0
+      %v = loop.load %x[%i, %j]
+        where 0 <= %i < #s0 else %zero
         : tensor<?x2048xf32, #payload.extents<#s0, 2048>>
       loop.yield %v : f32
     }

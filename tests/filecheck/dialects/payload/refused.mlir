@@ -53,7 +53,7 @@
 // -----
 
 // CHECK: loop.nest: ((d1 * 4) + d0) in the result map has a digit of symbolic extent
-%y = loop.nest (%i, %j) in [4, #payload.symbol<s0[0:5]>] to affine_map<(d0, d1) -> (d1 * 4 + d0)> -> tensor<20xf32> {
+%y = loop.nest (%i, %j) in [4, #payload.symbol<s0[0:5]>] to [%j * 4 + %i] -> tensor<20xf32> {
   %z = payload.constant 0.0 : f32
   loop.yield %z : f32
 }

@@ -12,14 +12,14 @@ func.func @main(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<?xf32, #
   %0 = tensor.reduce add %x over [1] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<?xf32, #payload.extents<#n>>
   %1 = tensor.reduce max %x over [0] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<4xf32>
   %zero = payload.constant 0.0 : f32
-  // CHECK: where <affine_map<(d0) -> (d0)> in [0:#n]> else %zero
-  %2 = tensor.index_map %0[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:#n]> else %zero
+  // CHECK: where 0 <= d0 < #n else %zero
+  %2 = tensor.index_map %0[d0] where 0 <= d0 < #n else %zero
     : tensor<?xf32, #payload.extents<#n>> -> tensor<?xf32, #payload.extents<#m>>
   // CHECK: tensor.iota 0 : tensor<?xi64, #payload.extents<#m>>
   %3 = tensor.iota 0 : tensor<?xi64, #payload.extents<#m>>
   // CHECK: tensor.gather
-  %4 = tensor.gather %2[affine_map<(d0)[s0] -> (s0)>](%3)
-    : tensor<?xf32, #payload.extents<#m>>, tensor<?xi64, #payload.extents<#m>> -> tensor<?xf32, #payload.extents<#m>>
+  %4 = tensor.gather %2[%3]
+    : tensor<?xf32, #payload.extents<#m>> -> tensor<?xf32, #payload.extents<#m>>
   func.return %4 : tensor<?xf32, #payload.extents<#m>>
 }
 

@@ -2,12 +2,12 @@
 
 // CHECK-LABEL: func.func @main
 func.func @main(%x: tensor<16x64xf32>, %t: tensor<100x8xbf16>, %i: tensor<5x8xi64>, %e: tensor<0x3xi32>, %z: f32) -> tensor<16xf32> {
-  // CHECK: %v = tensor.index_map %x[affine_map<(d0, d1, d2) -> (d0, ((d1 * 8) + d2))>] {fuse.root} : tensor<16x64xf32> -> tensor<16x8x8xf32>
-  %v = tensor.index_map %x[affine_map<(i, j, k) -> (i, j * 8 + k)>] {fuse.root} : tensor<16x64xf32> -> tensor<16x8x8xf32>
-  // CHECK-NEXT: %p = tensor.index_map %x[affine_map<(d0, d1) -> ((d0 + -1), d1)>] where <affine_map<(d0, d1) -> ((d0 + -1))> in [0:16]> else %z : tensor<16x64xf32> -> tensor<18x64xf32>
-  %p = tensor.index_map %x[affine_map<(i, j) -> (i - 1, j)>] where <affine_map<(i, j) -> (i - 1)> in [0:16]> else %z : tensor<16x64xf32> -> tensor<18x64xf32>
-  // CHECK-NEXT: %g = tensor.gather %t[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i) : tensor<100x8xbf16>, tensor<5x8xi64> -> tensor<5x8xbf16>
-  %g = tensor.gather %t[affine_map<(i, j)[s] -> (s, j)>](%i) : tensor<100x8xbf16>, tensor<5x8xi64> -> tensor<5x8xbf16>
+  // CHECK: %v = tensor.index_map %x[d0, d1 * 8 + d2] {fuse.root} : tensor<16x64xf32> -> tensor<16x8x8xf32>
+  %v = tensor.index_map %x[d0, d1 * 8 + d2] {fuse.root} : tensor<16x64xf32> -> tensor<16x8x8xf32>
+  // CHECK-NEXT: %p = tensor.index_map %x[d0 - 1, d1] where 0 <= d0 - 1 < 16 else %z : tensor<16x64xf32> -> tensor<18x64xf32>
+  %p = tensor.index_map %x[d0 - 1, d1] where 0 <= d0 - 1 < 16 else %z : tensor<16x64xf32> -> tensor<18x64xf32>
+  // CHECK-NEXT: %g = tensor.gather %t[%i, d1] : tensor<100x8xbf16> -> tensor<5x8xbf16>
+  %g = tensor.gather %t[%i, d1] : tensor<100x8xbf16> -> tensor<5x8xbf16>
   // CHECK-NEXT: %s = tensor.reduce add %x over [1] : tensor<16x64xf32> -> tensor<16xf32>
   %s = tensor.reduce add %x over [1] : tensor<16x64xf32> -> tensor<16xf32>
   // CHECK-NEXT: %m = tensor.reduce max %e over [0, 1] : tensor<0x3xi32> -> tensor<i32>

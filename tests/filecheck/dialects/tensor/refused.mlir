@@ -1,56 +1,62 @@
 // RUN: %diagnostics
 
 %x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: {{:\d+}}:26: error: d2 is no dimension of tensor<4x8xf32>
+%y = tensor.index_map %x[d2, d0] : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
 // CHECK: tensor.index_map: the map has 1 dimensions for 2 indices
-%y = tensor.index_map %x[affine_map<(i) -> (i, i)>] : tensor<4x8xf32> -> tensor<4x8xf32>
+%y = "tensor.index_map"(%x) <{map = affine_map<(d0) -> (d0, d0)>}> : (tensor<4x8xf32>) -> tensor<4x8xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: the map has 1 results for a source of rank 2
-%y = tensor.index_map %x[affine_map<(i, j) -> (i)>] : tensor<4x8xf32> -> tensor<4x8xf32>
+// CHECK: tensor.index_map: expected 2 coordinates for a source, but got 1
+%y = tensor.index_map %x[d0] : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
-%x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: the map has 1 symbols for 0 symbol operands
-%y = tensor.index_map %x[affine_map<(i, j)[s] -> (i, s)>] : tensor<4x8xf32> -> tensor<4x8xf32>
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<4x8xi64>)
+// CHECK: {{:\d+}}:30: error: expected a dimension such as d0, but got %i
+%y = tensor.index_map %x[d0, %i] : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
 // CHECK: tensor.index_map: a domain and a fill value come together
-%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] where <affine_map<(i, j) -> (i)> in [0:4]> : tensor<4x8xf32> -> tensor<4x8xf32>
+%y = tensor.index_map %x[d0, d1] where 0 <= d0 < 4 : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
 // CHECK: tensor.index_map: a domain and a fill value come together
-%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] else %z : tensor<4x8xf32> -> tensor<4x8xf32>
+%y = tensor.index_map %x[d0, d1] else %z : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
-// CHECK: tensor.index_map: the domain has other dimensions or symbols than the map
-%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] where <affine_map<(i) -> (i)> in [0:4]> else %z : tensor<4x8xf32> -> tensor<4x8xf32>
+// CHECK: {{:\d+}}:45: error: d2 is no dimension of tensor<4x8xf32>
+%y = tensor.index_map %x[d0, d1] where 0 <= d2 < 4 else %z : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
 // CHECK: tensor.index_map: source, fill and result have one element type
-%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] : tensor<4x8xf32> -> tensor<4x8xf64>
+%y = tensor.index_map %x[d0, d1] : tensor<4x8xf32> -> tensor<4x8xf64>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xf32>)
 // CHECK: tensor.gather: an index tensor is an integer tensor of the result's shape, not tensor<5xf32>
-%y = tensor.gather %x[affine_map<(i)[s] -> (s, i)>](%i) : tensor<4x8xf32>, tensor<5xf32> -> tensor<5xf32>
+%y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<5xf32>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
 // CHECK: tensor.gather: an index tensor is an integer tensor of the result's shape, not tensor<5xi64>
-%y = tensor.gather %x[affine_map<(i)[s] -> (s, i)>](%i) : tensor<4x8xf32>, tensor<5xi64> -> tensor<6xf32>
+%y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<6xf32>
 
 // -----
 
@@ -62,7 +68,7 @@
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
 // CHECK: tensor.gather: source and result have one element type
-%y = tensor.gather %x[affine_map<(i)[s] -> (s, i)>](%i) : tensor<4x8xf32>, tensor<5xi64> -> tensor<5xi32>
+%y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<5xi32>
 
 // -----
 
@@ -102,14 +108,14 @@
 
 %x = "test.op"() : () -> tensor<4x8xf32>
 // CHECK: tensor.index_map: (d0 mod 0) divides by something else than a positive number
-%y = tensor.index_map %x[affine_map<(d0) -> (d0 mod 0, d0)>] : tensor<4x8xf32> -> tensor<4xf32>
+%y = tensor.index_map %x[d0 mod 0, d0] : tensor<4x8xf32> -> tensor<4xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
 %f = "test.op"() : () -> f32
-// CHECK: error: Multiplication with non-constant
-%y = tensor.index_map %x[affine_map<(d0) -> (d0, d0)>] where <affine_map<(d0) -> (d0 * d0)> in [0:4]> else %f : tensor<4x8xf32> -> tensor<4xf32>
+// CHECK: {{:\d+}}:45: error: not affine: indices are multiplied and divided by numbers only
+%y = tensor.index_map %x[d0, d0] where 0 <= d0 * d0 < 4 else %f : tensor<4x8xf32> -> tensor<4xf32>
 
 // -----
 

@@ -12,10 +12,10 @@ tile.kernel @k(%x: memref<?x8xf32, #payload.extents<#s0, 8>>, %y: memref<?xf32, 
   // CHECK-NEXT: %n = payload.extent #s0 : tensor<64xindex>
   %n = payload.extent #s0 : tensor<64xindex>
   %zero = payload.constant 0.0 : f32
-  // CHECK: tile.load %x[affine_map<(d0)[s0] -> ((d0 + (s0 * 64)), 0)>](%i) where <affine_map<(d0)[s0] -> ((d0 + (s0 * 64)))> in [0:#s0]> else %zero
-  %v = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64, 0)>](%i) where <affine_map<(d0)[s0] -> (d0 + s0 * 64)> in [0:#s0]> else %zero : memref<?x8xf32, #payload.extents<#s0, 8>>, index -> tensor<64xf32>
-  // CHECK-NEXT: tile.store %v, %y{{.*}} in [0:#s0]>
-  tile.store %v, %y[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%i) where <affine_map<(d0)[s0] -> (d0 + s0 * 64)> in [0:#s0]> : tensor<64xf32>, memref<?xf32, #payload.extents<#s0>>, index
+  // CHECK: tile.load %x[d0 + %i * 64, 0] where 0 <= d0 + %i * 64 < #s0 else %zero
+  %v = tile.load %x[d0 + %i * 64, 0] where 0 <= d0 + %i * 64 < #s0 else %zero : memref<?x8xf32, #payload.extents<#s0, 8>> -> tensor<64xf32>
+  // CHECK-NEXT: tile.store %v, %y{{.*}} where 0 <= {{.*}} < #s0
+  tile.store %v, %y[d0 + %i * 64] where 0 <= d0 + %i * 64 < #s0 : tensor<64xf32>, memref<?xf32, #payload.extents<#s0>>
 }
 
 // CHECK: tile.launch @k(%x) : (tensor<?x8xf32, #payload.extents<#s0, 8>>) -> tensor<?xf32, #payload.extents<#s0>>

@@ -4,7 +4,7 @@
 
 // CHECK: error: {{.*}}stages into shared memory, not as tensor<128xf32
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
-  %x = tile.stage_async %a[affine_map<(d0) -> (d0)>]() by #layout : memref<128xf32> -> tensor<128xf32, #layout>
+  %x = tile.stage_async %a[d0] by #layout : memref<128xf32> -> tensor<128xf32, #layout>
 }
 
 // -----
@@ -13,7 +13,7 @@ tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
 
 // CHECK: error: {{.*}}who copies what is a tile.layout, not #tile.shared
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
-  %x = tile.stage_async %a[affine_map<(d0) -> (d0)>]() by #shared : memref<128xf32> -> tensor<128xf32, #shared>
+  %x = tile.stage_async %a[d0] by #shared : memref<128xf32> -> tensor<128xf32, #shared>
 }
 
 // -----
@@ -23,7 +23,7 @@ tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
 
 // CHECK: error: {{.*}}buffer and tile have one element type
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
-  %x = tile.stage_async %a[affine_map<(d0) -> (d0)>]() by #layout : memref<128xf32> -> tensor<128xbf16, #shared>
+  %x = tile.stage_async %a[d0] by #layout : memref<128xf32> -> tensor<128xbf16, #shared>
 }
 
 // -----

@@ -3,7 +3,7 @@
 // CHECK: tile.atomic_rmw: reduces bf16, a storage type: cast to f32 first
 tile.kernel @k(%y: memref<100xbf16>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<64xbf16>
-  tile.atomic_rmw add %z, %y[affine_map<(d0) -> (d0)>]() : tensor<64xbf16>, memref<100xbf16>
+  tile.atomic_rmw add %z, %y[d0] : tensor<64xbf16>, memref<100xbf16>
 }
 
 // -----
@@ -11,15 +11,15 @@ tile.kernel @k(%y: memref<100xbf16>) blocks () in [] warps 1 {
 // CHECK: tile.atomic_rmw: tile.store accesses a buffer that is combined into
 tile.kernel @k(%y: memref<100xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<64xf32>
-  tile.store %z, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<100xf32>
-  tile.atomic_rmw add %z, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<100xf32>
+  tile.store %z, %y[d0] : tensor<64xf32>, memref<100xf32>
+  tile.atomic_rmw add %z, %y[d0] : tensor<64xf32>, memref<100xf32>
 }
 
 // -----
 
 tile.kernel @k(%y: memref<64xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<64xf32>
-  tile.atomic_rmw add %z, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<64xf32>
+  tile.atomic_rmw add %z, %y[d0] : tensor<64xf32>, memref<64xf32>
 }
 // CHECK: tile.launch: a launch starts from a value if @k combines into its result, and only then
 func.func @main() -> tensor<64xf32> {
@@ -31,7 +31,7 @@ func.func @main() -> tensor<64xf32> {
 
 tile.kernel @k(%y: memref<64xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<64xf32>
-  tile.store %z, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<64xf32>
+  tile.store %z, %y[d0] : tensor<64xf32>, memref<64xf32>
 }
 // CHECK: tile.launch: a launch starts from a value if @k combines into its result, and only then
 func.func @main() -> tensor<64xf32> {
@@ -44,7 +44,7 @@ func.func @main() -> tensor<64xf32> {
 
 tile.kernel @k(%y: memref<64xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<64xf32>
-  tile.atomic_rmw add %z, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<64xf32>
+  tile.atomic_rmw add %z, %y[d0] : tensor<64xf32>, memref<64xf32>
 }
 // CHECK: tile.launch: a launch starts from a result of another one
 func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {

@@ -10,7 +10,7 @@
 %x, %p, %z = "test.op"() : () -> (tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>, memref<64x64xf32>)
 // CHECK: tile.dot_async: tile.store uses accumulators in flight, before a tile.dot_wait
 %q = tile.dot_async %x, %x into %p : tensor<64x64xbf16>, tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>
-tile.store %q, %z[affine_map<(d0, d1) -> (d0, d1)>]() : !tile.async_accumulators<tensor<64x64xf32>>, memref<64x64xf32>
+tile.store %q, %z[d0, d1] : !tile.async_accumulators<tensor<64x64xf32>>, memref<64x64xf32>
 
 // -----
 

@@ -39,25 +39,25 @@
 
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16>, memref<4x4xbf16>)
 // CHECK: tile.tma_store: a box leaves from shared memory, not as tensor<2x4xbf16>
-tile.tma_store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x4xbf16>, memref<4x4xbf16>
+tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16>, memref<4x4xbf16>
 
 // -----
 
 #s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4xf16>)
 // CHECK: tile.tma_store: buffer and tile have one element type
-tile.tma_store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x4xbf16, #s>, memref<4x4xf16>
+tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16, #s>, memref<4x4xf16>
 
 // -----
 
 #s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4xbf16>)
 // CHECK: tile.tma_store: a dimension of a box runs along one dimension of the buffer, in steps of one
-tile.tma_store %s, %y[affine_map<(d0, d1) -> (d0, d1 * 2)>]() : tensor<2x4xbf16, #s>, memref<4x4xbf16>
+tile.tma_store %s, %y[d0, d1 * 2] : tensor<2x4xbf16, #s>, memref<4x4xbf16>
 
 // -----
 
 #s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4x4xbf16>)
-// CHECK: tile.tma_store: the map has 2 results for a buffer of rank 3
-tile.tma_store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x4xbf16, #s>, memref<4x4x4xbf16>
+// CHECK: tile.tma_store: expected 3 coordinates for a buffer, but got 2
+tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16, #s>, memref<4x4x4xbf16>

@@ -14,27 +14,27 @@
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (memref<4x4xbf16>)
 // CHECK: tile.tma_load: a dimension of a box runs along one dimension of the buffer, in steps of one
-%b = tile.tma_load %x[affine_map<(d0, d1) -> (d0, d1 * 2)>]() : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
+%b = tile.tma_load %x[d0, d1 * 2] : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
 
 // -----
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (memref<4x4xbf16>)
 // CHECK: tile.tma_load: a dimension of a box runs along one dimension of the buffer, in steps of one
-%b = tile.tma_load %x[affine_map<(d0, d1) -> (d0 floordiv 2, d1)>]() : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
+%b = tile.tma_load %x[d0 floordiv 2, d1] : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
 
 // -----
 
 %x = "test.op"() : () -> (memref<4x4xbf16>)
 // CHECK: tile.tma_load: stages into shared memory, not as tensor<2x4xbf16>
-%b = tile.tma_load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<4x4xbf16> -> tensor<2x4xbf16>
+%b = tile.tma_load %x[d0, d1] : memref<4x4xbf16> -> tensor<2x4xbf16>
 
 // -----
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (memref<4x4xf16>)
 // CHECK: tile.tma_load: buffer and tile have one element type
-%b = tile.tma_load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<4x4xf16> -> tensor<2x4xbf16, #a>
+%b = tile.tma_load %x[d0, d1] : memref<4x4xf16> -> tensor<2x4xbf16, #a>
 
 // -----
 
@@ -73,7 +73,7 @@ tile.warp_specialize {
 %r, %x = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>, memref<2x4xbf16>)
 // CHECK: tile.warp_specialize: a partition that puts, which is what the other one does
 tile.warp_specialize {
-  %b = tile.tma_load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<2x4xbf16> -> tensor<2x4xbf16, #a>
+  %b = tile.tma_load %x[d0, d1] : memref<2x4xbf16> -> tensor<2x4xbf16, #a>
   tile.producer_load %r, %b : !tile.ring<2 of tensor<2x4xbf16, #a>>
 } producer warps 4 {
 }
@@ -91,5 +91,5 @@ tile.warp_specialize {
 
 // CHECK: error: tile.tma_load: a box for all blocks of a cluster in a kernel without clusters
 tile.kernel @k(%x: memref<8x8xbf16>) blocks (%i) in [8] warps 1 {
-  %a = tile.tma_load %x[affine_map<(d0, d1) -> (d0, d1)>]() multicast : memref<8x8xbf16> -> tensor<1x8xbf16, #s>
+  %a = tile.tma_load %x[d0, d1] multicast : memref<8x8xbf16> -> tensor<1x8xbf16, #s>
 }

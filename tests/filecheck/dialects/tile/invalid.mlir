@@ -34,7 +34,7 @@ func.func @main(%x: tensor<4xf32>) {
 
 // CHECK: error: {{.*}}a domain and a fill value come together
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:4]> : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] where 0 <= d0 < 4 : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
@@ -42,74 +42,74 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 // CHECK: error: {{.*}}a domain and a fill value come together
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %z = payload.constant 0.0 : f32
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() else %z : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] else %z : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
 // CHECK: error: {{.*}}buffer and tile have one element type
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xi64>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xi64>
 }
 
 // -----
 
-// CHECK: error: {{.*}}the map has 2 dimensions for 1 indices
+// CHECK: error: d1 is no dimension of tensor<8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d1] : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
-// CHECK: error: {{.*}}the map has 1 symbols for 0 symbol operands
+// CHECK: error: expected a dimension such as d0, or a value such as %i, but got s0
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0)[s0] -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0 + s0] : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
-// CHECK: error: {{.*}}the map has 2 results for a buffer of rank 1
+// CHECK: error: {{.*}}expected 1 coordinates for a buffer, but got 2
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0, d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0, d0] : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
-// CHECK: error: {{.*}}the domain has other dimensions or symbols than the map
+// CHECK: error: d1 is no dimension of tensor<8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %z = payload.constant 0.0 : f32
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0, d1) -> (d0)> in [0:4]> else %z : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] where 0 <= d1 < 4 else %z : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
 // CHECK: error: {{.*}}a symbol is an index or a tile of index of the tile's shape, not tensor<4xindex>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %n = tile.affine affine_map<(d0) -> (d0)>() : tensor<4xindex>
-  %a = tile.load %x[affine_map<(d0)[s0] -> (s0)>](%n) : memref<8xf32>, tensor<4xindex> -> tensor<8xf32>
+  %n = tile.affine d0 : tensor<4xindex>
+  %a = tile.load %x[%n] : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
 // CHECK: error: {{.*}}buffer and tile have one element type
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %n = payload.cast %a : tensor<8xf32> -> tensor<8xi64>
-  tile.store %n, %y[affine_map<(d0) -> (d0)>]() : tensor<8xi64>, memref<8xf32>
+  tile.store %n, %y[d0] : tensor<8xi64>, memref<8xf32>
 }
 
 // -----
 
 // CHECK: error: {{.*}}an affine expression is an index, not f32
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %n = tile.affine affine_map<(d0) -> (d0)>() : tensor<4xf32>
+  %n = tile.affine d0 : tensor<4xf32>
 }
 
 // -----
 
 // CHECK: error: {{.*}}broadcasting tensor<8xf32> along [1] is not tensor<4x8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [1] : tensor<8xf32> -> tensor<4x8xf32>
 }
 
@@ -117,7 +117,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // CHECK: error: {{.*}}reducing [0] of tensor<8xf32> is not tensor<8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.reduce add %a over [0] : tensor<8xf32> -> tensor<8xf32>
 }
 
@@ -125,7 +125,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // CHECK: error: {{.*}}reduces bf16, a storage type: cast to f32 first
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = payload.cast %a : tensor<8xf32> -> tensor<8xbf16>
   %c = tile.reduce add %b over [0] : tensor<8xbf16> -> bf16
 }
@@ -134,7 +134,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // CHECK: error: {{.*}}no contraction of tensor<4x8xf32> and tensor<4x8xf32> into tensor<4x4xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [0] : tensor<8xf32> -> tensor<4x8xf32>
   %z = payload.constant 0.0 : tensor<4x4xf32>
   %c = tile.dot %b, %b, %z : tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x4xf32> -> tensor<4x4xf32>
@@ -144,7 +144,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // CHECK: error: {{.*}}the result has the accumulator's type
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [0] : tensor<8xf32> -> tensor<8x8xf32>
   %c = tile.dot %b, %b, %b : tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32> -> tensor<8x8xf64>
 }
@@ -153,7 +153,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // CHECK: error: {{.*}}tensor<8xf32> is not moved into tensor<8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<8xf32> -> tensor<8xf32>
+  %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.convert_layout %a : tensor<8xf32> -> tensor<8xf32>
 }
 
@@ -162,7 +162,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 // CHECK: error: {{.*}}schedule: block holds 3, not a power of two
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [3]>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -173,7 +173,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: warps is 5; it is one of 1, 2, 4, 8, 16, 32
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], warps = 5>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -184,7 +184,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: atom is fast; it is one of fma, mma, wgmma
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], atom = fast>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -195,7 +195,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: copy is slow; it is one of sync, cp_async, tma
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], copy = slow>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -206,7 +206,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: stages is 0; it is at least 1
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], stages = 0>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -217,7 +217,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: serial names free indices by position
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], serial = [1]>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -228,7 +228,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: unknown or repeated decision 'blocks'
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<blocks = [4]>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -239,7 +239,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: {{.*}}schedule: 'block' is missing
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<warps = 4>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>

@@ -8,7 +8,7 @@
 // CHECK-NEXT:      %a = tile.consumer_wait %r : !tile.ring<2 of tensor<8x16xbf16, #shared>>
 // CHECK-NEXT:      tile.consumer_release %r : !tile.ring<2 of tensor<8x16xbf16, #shared>>
 // CHECK-NEXT:    } producer warps 4 registers [232, 40] {
-// CHECK-NEXT:      %b = tile.tma_load %x[affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 8)), d1)>](%i) : memref<16x16xbf16>, index -> tensor<8x16xbf16, #shared>
+// CHECK-NEXT:      %b = tile.tma_load %x[d0 + %i * 8, d1] : memref<16x16xbf16> -> tensor<8x16xbf16, #shared>
 // CHECK-NEXT:      tile.producer_load %r, %b : !tile.ring<2 of tensor<8x16xbf16, #shared>>
 // CHECK-NEXT:    }
 tile.kernel @partitions(%x: memref<16x16xbf16>) blocks (%i) in [2] warps 8 {
@@ -17,8 +17,8 @@ tile.kernel @partitions(%x: memref<16x16xbf16>) blocks (%i) in [2] warps 8 {
     %a = tile.consumer_wait %r : !tile.ring<2 of tensor<8x16xbf16, #a>>
     tile.consumer_release %r : !tile.ring<2 of tensor<8x16xbf16, #a>>
   } producer warps 4 registers [232, 40] {
-    %b = tile.tma_load %x[affine_map<(d0, d1)[s0] -> (d0 + s0 * 8, d1)>](%i)
-      : memref<16x16xbf16>, index -> tensor<8x16xbf16, #a>
+    %b = tile.tma_load %x[d0 + %i * 8, d1]
+      : memref<16x16xbf16> -> tensor<8x16xbf16, #a>
     tile.producer_load %r, %b : !tile.ring<2 of tensor<8x16xbf16, #a>>
   }
 }

@@ -5,17 +5,17 @@
 
 // CHECK-LABEL: tile.kernel @k0(%w: memref<16x40xf32>, %x: memref<64x40xf32>, %y: memref<64x16xf32>)
 // CHECK:         %[[S:.*]] = scf.for %k = %c0 to %c2 step %{{.*}} iter_args(%[[OLD:.*]] = %s) -> (tensor<64x16xf32>) {
-// CHECK-NEXT:      %b = tile.load %w[affine_map<(d0, d1)[s0] -> (d1, (d0 + (s0 * 32)))>](%k) where <affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 32)))> in [0:40]> else %[[Z:.*]] : memref<16x40xf32>, index -> tensor<32x16xf32>
+// CHECK-NEXT:      %b = tile.load %w[d1, d0 + %k * 32] where 0 <= d0 + %k * 32 < 40 else %[[Z:.*]] : memref<16x40xf32> -> tensor<32x16xf32>
 // CHECK-NEXT:      %n = arith.negf %b : tensor<32x16xf32>
-// CHECK-NEXT:      %a = tile.load %x{{.*}} else %[[Z]] : memref<64x40xf32>, index -> tensor<64x32xf32>
+// CHECK-NEXT:      %a = tile.load %x{{.*}} else %[[Z]] : memref<64x40xf32> -> tensor<64x32xf32>
 // CHECK-NEXT:      %[[NEW:.*]] = tile.dot %a, %n, %[[OLD]] : tensor<64x32xf32>, tensor<32x16xf32>, tensor<64x16xf32> -> tensor<64x16xf32>
 // CHECK-NEXT:      scf.yield %[[NEW]]
 func.func @main(%x: tensor<64x40xf32>, %w: tensor<16x40xf32>) -> tensor<64x16xf32> {
   %y = loop.nest (%i, %j) in [64, 16] -> tensor<64x16xf32> attributes {schedule = #tile.schedule<block = [64, 16], chunk = [32], warps = 1>} {
     %s = loop.reduce add (%k) in [40] -> f32 {
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<16x40xf32>
+      %b = loop.load %w[%j, %k] : tensor<16x40xf32>
       %n = arith.negf %b : f32
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x40xf32>
+      %a = loop.load %x[%i, %k] : tensor<64x40xf32>
       %p = arith.mulf %n, %a : f32
       loop.yield %p : f32
     }
@@ -39,8 +39,8 @@ func.func @main(%x: tensor<64x40xf32>, %w: tensor<16x40xf32>) -> tensor<64x16xf3
 func.func @main(%x: tensor<4x8x16xf32>, %w: tensor<4x8x16xf32>) -> (tensor<4x8x8xf32>, tensor<4x8x8xf32>) {
   %y = loop.nest (%b, %i, %j) in [4, 8, 8] -> tensor<4x8x8xf32> attributes {schedule = #tile.schedule<block = [1, 8, 8], chunk = [16], warps = 1>} {
     %s = loop.reduce add (%k) in [16] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%b, %i, %k) : tensor<4x8x16xf32>
-      %c = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%b, %j, %k) : tensor<4x8x16xf32>
+      %a = loop.load %x[%b, %i, %k] : tensor<4x8x16xf32>
+      %c = loop.load %w[%b, %j, %k] : tensor<4x8x16xf32>
       %p = arith.mulf %a, %c : f32
       loop.yield %p : f32
     }
@@ -48,8 +48,8 @@ func.func @main(%x: tensor<4x8x16xf32>, %w: tensor<4x8x16xf32>) -> (tensor<4x8x8
   }
   %z = loop.nest (%b, %i, %j) in [4, 8, 8] -> tensor<4x8x8xf32> attributes {schedule = #tile.schedule<block = [4, 8, 8], chunk = [16], warps = 1>} {
     %s = loop.reduce add (%k) in [16] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%b, %i, %k) : tensor<4x8x16xf32>
-      %c = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%b, %j, %k) : tensor<4x8x16xf32>
+      %a = loop.load %x[%b, %i, %k] : tensor<4x8x16xf32>
+      %c = loop.load %w[%b, %j, %k] : tensor<4x8x16xf32>
       %p = arith.mulf %a, %c : f32
       loop.yield %p : f32
     }

@@ -10,7 +10,7 @@
 // CHECK-NEXT:      scf.yield %[[NEW]] : tensor<4xf32>
 func.func @main(%x: tensor<8x60xf32>) -> tensor<8x60xf32> {
   %y = loop.nest (%i, %j) in [8, 60] -> tensor<8x60xf32> attributes {schedule = #tile.schedule<block = [4, 16], serial = [1], warps = 1>} {
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<8x60xf32>
+    %a = loop.load %x[%i, %j] : tensor<8x60xf32>
     %s = loop.scan add %a along %j : f32
     loop.yield %s : f32
   }
@@ -29,7 +29,7 @@ func.func @main(%x: tensor<8x60xf32>) -> tensor<8x60xf32> {
 // CHECK-NEXT:      scf.yield %[[T]], %[[N]]
 func.func @main(%x: tensor<8x60xf32>) -> tensor<8x60xf32> {
   %y = loop.nest (%i, %j) in [8, 60] -> tensor<8x60xf32> attributes {schedule = #tile.schedule<block = [1, 16], serial = [0], warps = 1>} {
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<8x60xf32>
+    %a = loop.load %x[%i, %j] : tensor<8x60xf32>
     %s = loop.scan add %a along %i : f32
     %m = loop.scan max %s along %i : f32
     loop.yield %m : f32

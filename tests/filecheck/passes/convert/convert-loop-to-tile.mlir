@@ -5,34 +5,34 @@
 
 // CHECK-LABEL: tile.kernel @k0(%x: memref<6x500xf32>, %y: memref<6x500xf32>) blocks (%i) in [6] warps 1
 // CHECK-NEXT:    %[[LOW:.*]] = payload.constant 0xff800000 : f32
-// CHECK-NEXT:    %a = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) where <affine_map<(d0)[s0] -> (d0)> in [0:500]> else %[[LOW]] : memref<6x500xf32>, index -> tensor<512xf32>
+// CHECK-NEXT:    %a = tile.load %x[%i, d0] where 0 <= d0 < 500 else %[[LOW]] : memref<6x500xf32> -> tensor<512xf32>
 // CHECK-NEXT:    %m = tile.reduce max %a over [0] : tensor<512xf32> -> f32
 // CHECK-NEXT:    %[[M:.*]] = tile.broadcast %m along [0] : f32 -> tensor<512xf32>
 // CHECK-NEXT:    %d = arith.subf %a, %[[M]] : tensor<512xf32>
 // CHECK-NEXT:    %e = math.exp %d : tensor<512xf32>
-// CHECK-NEXT:    %k = tile.affine affine_map<(d0) -> (d0)>() : tensor<512xindex>
+// CHECK-NEXT:    %k = tile.affine d0 : tensor<512xindex>
 // CHECK-NEXT:    %[[END:.*]] = payload.constant 500 : tensor<512xindex>
 // CHECK-NEXT:    %[[IN:.*]] = payload.cmp lt %k, %[[END]] : tensor<512xindex>
 // CHECK-NEXT:    %[[ZERO:.*]] = payload.constant 0.000000e+00 : tensor<512xf32>
 // CHECK-NEXT:    %[[E:.*]] = payload.select %[[IN]], %e, %[[ZERO]] : tensor<512xf32>
 // CHECK-NEXT:    %s = tile.reduce add %[[E]] over [0] : tensor<512xf32> -> f32
 // CHECK-NOT:     tile.load
-// CHECK:         tile.store %o, %y[affine_map<(d0)[s0] -> (s0, d0)>](%i) where <affine_map<(d0)[s0] -> (d0)> in [0:500]>
+// CHECK:         tile.store %o, %y[%i, d0] where 0 <= d0 < 500
 // CHECK:       func.func @main
 // CHECK-NEXT:    %y = tile.launch @k0(%x) : (tensor<6x500xf32>) -> tensor<6x500xf32>
 func.func @main(%x: tensor<6x500xf32>) -> tensor<6x500xf32> {
   %y = loop.nest (%i, %j) in [6, 500] -> tensor<6x500xf32> attributes {schedule = #tile.schedule<block = [1, 512], chunk = [512, 512], warps = 1>} {
     %m = loop.reduce max (%k) in [500] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<6x500xf32>
+      %a = loop.load %x[%i, %k] : tensor<6x500xf32>
       loop.yield %a : f32
     }
     %s = loop.reduce add (%k) in [500] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<6x500xf32>
+      %a = loop.load %x[%i, %k] : tensor<6x500xf32>
       %d = arith.subf %a, %m : f32
       %e = math.exp %d : f32
       loop.yield %e : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<6x500xf32>
+    %b = loop.load %x[%i, %j] : tensor<6x500xf32>
     %d = arith.subf %b, %m : f32
     %e = math.exp %d : f32
     %o = arith.divf %e, %s : f32
@@ -49,23 +49,23 @@ func.func @main(%x: tensor<6x500xf32>) -> tensor<6x500xf32> {
 // CHECK-LABEL: tile.kernel @k0(%x: memref<4x256xf32>, %y: memref<4x256xf32>) blocks (%i) in [4] warps 4
 // CHECK:         %s = payload.constant 0.000000e+00 : tensor<64xf32>
 // CHECK:         %[[S:.*]] = scf.for %k = %{{.*}} to %c4 step %{{.*}} iter_args(%[[OLD:.*]] = %s) -> (tensor<64xf32>) {
-// CHECK-NEXT:      %a = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, (d0 + (s1 * 64)))>](%i, %k) : memref<4x256xf32>, index, index -> tensor<64xf32>
+// CHECK-NEXT:      %a = tile.load %x[%i, d0 + %k * 64] : memref<4x256xf32> -> tensor<64xf32>
 // CHECK-NEXT:      %[[NEW:.*]] = arith.addf %[[OLD]], %a : tensor<64xf32>
 // CHECK-NEXT:      scf.yield %[[NEW]] : tensor<64xf32>
 // CHECK-NEXT:    }
 // CHECK-NEXT:    %[[SUM:.*]] = tile.reduce add %[[S]] over [0] : tensor<64xf32> -> f32
 // CHECK:         scf.for %j = %{{.*}} to %c2 step
-// CHECK-NEXT:      %b = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, (d0 + (s1 * 128)))>](%i, %j)
+// CHECK-NEXT:      %b = tile.load %x[%i, d0 + %j * 128]
 // CHECK-NEXT:      %[[WIDE:.*]] = tile.broadcast %[[SUM]] along [0] : f32 -> tensor<128xf32>
 // CHECK-NEXT:      %o = arith.divf %b, %[[WIDE]] : tensor<128xf32>
-// CHECK-NEXT:      tile.store %o, %y[affine_map<(d0)[s0, s1] -> (s0, (d0 + (s1 * 128)))>](%i, %j)
+// CHECK-NEXT:      tile.store %o, %y[%i, d0 + %j * 128]
 func.func @main(%x: tensor<4x256xf32>) -> tensor<4x256xf32> {
   %y = loop.nest (%i, %j) in [4, 256] -> tensor<4x256xf32> attributes {schedule = #tile.schedule<block = [1, 128], serial = [1], chunk = [64], warps = 4>} {
     %s = loop.reduce add (%k) in [256] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x256xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x256xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<4x256xf32>
+    %b = loop.load %x[%i, %j] : tensor<4x256xf32>
     %o = arith.divf %b, %s : f32
     loop.yield %o : f32
   }
@@ -94,11 +94,11 @@ func.func @main(%x: tensor<3x96xf32>) -> tensor<3xf32> {
   %y = loop.nest (%i) in [3] -> tensor<3xf32> attributes {schedule = #tile.schedule<block = [1], chunk = [32, 32], warps = 1>} {
     %m, %l = loop.staged_reduce -> f32, f32 stages {
       %m0 = loop.reduce max (%k) in [96] -> f32 {
-        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<3x96xf32>
+        %a = loop.load %x[%i, %k] : tensor<3x96xf32>
         loop.yield %a : f32
       }
       %l0 = loop.reduce add (%k) in [96] -> f32 {
-        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<3x96xf32>
+        %a = loop.load %x[%i, %k] : tensor<3x96xf32>
         %d = arith.subf %a, %m0 : f32
         %e = math.exp %d : f32
         loop.yield %e : f32
@@ -120,18 +120,18 @@ func.func @main(%x: tensor<3x96xf32>) -> tensor<3xf32> {
 // A gather: the coordinates from %at are a tile of index. Two results; nothing of 5 rows is padded by a block of 1.
 
 // CHECK-LABEL: tile.kernel @k0(%at: memref<5x8xi64>, %t: memref<7xf32>, %y: memref<5x8xf32>, %b: memref<5x8xi1>) blocks (%i) in [5] warps 1
-// CHECK-NEXT:    %n = tile.load %at[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<5x8xi64>, index -> tensor<8xi64>
+// CHECK-NEXT:    %n = tile.load %at[%i, d0] : memref<5x8xi64> -> tensor<8xi64>
 // CHECK-NEXT:    %s = payload.cast %n : tensor<8xi64> -> tensor<8xindex>
 // CHECK-NEXT:    %z = payload.constant -1.000000e+00 : f32
-// CHECK-NEXT:    %a = tile.load %t[affine_map<(d0)[s0] -> (s0)>](%s) where <affine_map<(d0)[s0] -> (s0)> in [0:7]> else %z : memref<7xf32>, tensor<8xindex> -> tensor<8xf32>
+// CHECK-NEXT:    %a = tile.load %t[%s] where 0 <= %s < 7 else %z : memref<7xf32> -> tensor<8xf32>
 // CHECK:         tile.store %a, %y
 // CHECK-NEXT:    tile.store %p, %b
 func.func @main(%t: tensor<7xf32>, %at: tensor<5x8xi64>) -> (tensor<5x8xf32>, tensor<5x8xi1>) {
   %y, %b = loop.nest (%i, %j) in [5, 8] -> tensor<5x8xf32>, tensor<5x8xi1> attributes {schedule = #tile.schedule<block = [1, 8], warps = 1>} {
-    %n = loop.load %at[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<5x8xi64>
+    %n = loop.load %at[%i, %j] : tensor<5x8xi64>
     %s = payload.cast %n : i64 -> index
     %z = payload.constant -1.0 : f32
-    %a = loop.load %t[affine_map<()[s0] -> (s0)>]()[%s] where <affine_map<()[s0] -> (s0)> in [0:7]> else %z : tensor<7xf32>
+    %a = loop.load %t[symbol(%s)] where 0 <= symbol(%s) < 7 else %z : tensor<7xf32>
     %p = payload.cmp gt %a, %z : f32
     loop.yield %a, %p : f32, i1
   }
@@ -143,7 +143,7 @@ func.func @main(%t: tensor<7xf32>, %at: tensor<5x8xi64>) -> (tensor<5x8xf32>, te
 // CHECK: error: loop.nest: the nest has no schedule; run plan-schedules first
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -155,8 +155,8 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // and those from 39 before their first row on.
 
 // CHECK-LABEL: tile.kernel @k0(%x: memref<128x128xf32>, %y: memref<128xf32>) blocks (%i) in [4] warps 1
-// CHECK:         %[[STOP:.*]] = tile.affine affine_map<()[s0] -> (((s0 * 2) + 2))>(%i) : index
-// CHECK-NEXT:    %[[FROM:.*]] = tile.affine affine_map<()[s0] -> (((s0 * 2) + -3))>(%i) : index
+// CHECK:         %[[STOP:.*]] = tile.affine %i * 2 + 2 : index
+// CHECK-NEXT:    %[[FROM:.*]] = tile.affine %i * 2 - 3 : index
 // CHECK-NEXT:    %[[START:.*]] = arith.maxsi %[[FROM]], %c0 : index
 // CHECK:         scf.for %k = %[[START]] to %[[STOP]] step %c1
 func.func @main(%x: tensor<128x128xf32>) -> tensor<128xf32> {
@@ -170,7 +170,7 @@ func.func @main(%x: tensor<128x128xf32>) -> tensor<128xf32> {
       %before = payload.cmp le %m, %n : i64
       %near = payload.cmp gt %m, %since : i64
       %c = arith.andi %before, %near : i1
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<128x128xf32>
+      %a = loop.load %x[%i, %k] : tensor<128x128xf32>
       %t = payload.select %c, %a, %zero : f32
       loop.yield %t : f32
     }
@@ -195,19 +195,19 @@ func.func @main(%x: tensor<128x128xf32>) -> tensor<128xf32> {
 // CHECK-NEXT:    %c256 = arith.constant 256 : index
 // CHECK-NEXT:    %count = arith.divui %[[N]], %c256 : index
 // CHECK:         scf.for %k = %c0 to %count step %c1 iter_args
-// CHECK-NEXT:      %a = tile.load %x[{{.*}}](%i, %k) where <affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 4)), (d1 + (s1 * 256)))> in [0:#s0, 0:#s1]>
+// CHECK-NEXT:      %a = tile.load %x[{{.*}}] where 0 <= d0 + %i * 4 < #s0 and 0 <= d1 + %k * 256 < #s1
 // CHECK-NEXT:      %e = math.exp %a : tensor<4x256xf32>
-// CHECK-NEXT:      %[[K:.*]] = tile.affine affine_map<(d0)[s0] -> ((d0 + (s0 * 256)))>(%k) : tensor<256xindex>
+// CHECK-NEXT:      %[[K:.*]] = tile.affine d0 + %k * 256 : tensor<256xindex>
 // CHECK-NEXT:      %[[END:.*]] = payload.extent #s1 : tensor<256xindex>
 // CHECK-NEXT:      %[[IN:.*]] = payload.cmp lt %[[K]], %[[END]] : tensor<256xindex>
-// CHECK:         tile.store %{{.*}}, %y[affine_map<(d0)[s0] -> ((d0 + (s0 * 4)))>](%i) where <affine_map<(d0)[s0] -> ((d0 + (s0 * 4)))> in [0:#s0]>
+// CHECK:         tile.store %{{.*}}, %y[d0 + %i * 4] where 0 <= d0 + %i * 4 < #s0
 // CHECK:       tile.kernel @k1(%z: memref<?xf32, #payload.extents<#s2>>, %o: memref<f32>) blocks () in [] warps 1
 // CHECK-NOT:     scf.for
-// CHECK:         tile.load %z[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:#s2]> else
+// CHECK:         tile.load %z[d0] where 0 <= d0 < #s2 else
 func.func @main(%x: tensor<?x?xf32, #payload.extents<#s0, #s1>>, %z: tensor<?xf32, #payload.extents<#s2>>) -> (tensor<?xf32, #payload.extents<#s0>>, tensor<f32>) {
   %y = loop.nest (%i) in [#s0] -> tensor<?xf32, #payload.extents<#s0>> attributes {schedule = #tile.schedule<block = [4], chunk = [256], warps = 2>} {
     %s = loop.reduce add (%k) in [#s1] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<?x?xf32, #payload.extents<#s0, #s1>>
+      %a = loop.load %x[%i, %k] : tensor<?x?xf32, #payload.extents<#s0, #s1>>
       %e = math.exp %a : f32
       loop.yield %e : f32
     }
@@ -215,7 +215,7 @@ func.func @main(%x: tensor<?x?xf32, #payload.extents<#s0, #s1>>, %z: tensor<?xf3
   }
   %o = loop.nest () in [] -> tensor<f32> attributes {schedule = #tile.schedule<block = [], chunk = [64], warps = 1>} {
     %s = loop.reduce max (%k) in [#s2] -> f32 {
-      %a = loop.load %z[affine_map<(d0) -> (d0)>](%k) : tensor<?xf32, #payload.extents<#s2>>
+      %a = loop.load %z[%k] : tensor<?xf32, #payload.extents<#s2>>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -227,7 +227,7 @@ func.func @main(%x: tensor<?x?xf32, #payload.extents<#s0, #s1>>, %z: tensor<?xf3
 
 // An assertion holds in lanes behind the end of a row, whatever is there.
 // CHECK:      %[[HELD:.*]] = payload.cmp ge %{{.*}}, %{{.*}} : tensor<4xi64>
-// CHECK:      %[[AT:.*]] = tile.affine affine_map<(d0) -> (d0)>() : tensor<4xindex>
+// CHECK:      %[[AT:.*]] = tile.affine d0 : tensor<4xindex>
 // CHECK-NEXT: %[[END:.*]] = payload.constant 3 : tensor<4xindex>
 // CHECK-NEXT: %[[IN:.*]] = payload.cmp lt %[[AT]], %[[END]] : tensor<4xindex>
 // CHECK-NEXT: %[[TRUE:.*]] = payload.constant true : tensor<4xi1>
@@ -235,7 +235,7 @@ func.func @main(%x: tensor<?x?xf32, #payload.extents<#s0, #s1>>, %z: tensor<?xf3
 // CHECK-NEXT: payload.assert %{{.*}} where %[[ALL]], "not negative" : tensor<4xi64>
 func.func @main(%x: tensor<3xi64>) -> tensor<3xi64> {
   %y = loop.nest (%i) in [3] -> tensor<3xi64> attributes {schedule = #tile.schedule<block = [4], warps = 1>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<3xi64>
+    %a = loop.load %x[%i] : tensor<3xi64>
     %seven = payload.constant 7 : i64
     %zero = payload.constant 0 : i64
     %b = arith.subi %a, %seven : i64
@@ -261,7 +261,7 @@ func.func @main(%x: tensor<16x32xf32>) -> tensor<16x32xf32> {
     %before = payload.cmp le %m, %n : i64
     %first = payload.cmp lt %m, %three : i64
     %c = arith.andi %before, %first : i1
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<16x32xf32>
+    %a = loop.load %x[%i, %j] : tensor<16x32xf32>
     %t = payload.select %c, %a, %zero : f32
     loop.yield %t : f32
   }
@@ -285,21 +285,21 @@ func.func @main(%x: tensor<16x32xf32>) -> tensor<16x32xf32> {
 func.func @main(%x: tensor<32x64xf32>) -> (tensor<64xf32>, tensor<32xf32>, tensor<64xf32>) {
   %columns = loop.nest (%j) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [64], chunk = [8], warps = 1, lanes = 1>} {
     %s = loop.reduce add (%i) in [32] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x64xf32>
+      %a = loop.load %x[%i, %j] : tensor<32x64xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
   }
   %rows = loop.nest (%i) in [32] -> tensor<32xf32> attributes {schedule = #tile.schedule<block = [2], chunk = [16], warps = 1, lanes = 1>} {
     %s = loop.reduce add (%j) in [64] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x64xf32>
+      %a = loop.load %x[%i, %j] : tensor<32x64xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
   }
   %threads = loop.nest (%j) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [64], chunk = [8], warps = 1>} {
     %s = loop.reduce add (%i) in [32] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x64xf32>
+      %a = loop.load %x[%i, %j] : tensor<32x64xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -316,7 +316,7 @@ func.func @main(%x: tensor<6x10xf32>) -> (tensor<6x10xf32>, tensor<2x3x10xf32>) 
   // CHECK-NEXT: func.return %[[B]], %[[A]]
   %a = loop.reshape %x : tensor<6x10xf32> -> tensor<60xf32>
   %y = loop.nest (%i) in [60] -> tensor<60xf32> attributes {schedule = #tile.schedule<block = [64], warps = 1>} {
-    %0 = loop.load %a[affine_map<(d0) -> (d0)>](%i) : tensor<60xf32>
+    %0 = loop.load %a[%i] : tensor<60xf32>
     %1 = math.sin %0 : f32
     loop.yield %1 : f32
   }

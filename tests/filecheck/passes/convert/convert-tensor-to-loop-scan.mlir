@@ -30,7 +30,7 @@ func.func @main(%x: tensor<16x64xbf16>) -> tensor<16x64xbf16> {
 func.func @main(%x: tensor<16x64xf32>) -> tensor<16x64xf32> {
   %r = tensor.reduce add %x over [1] : tensor<16x64xf32> -> tensor<16xf32>
   %s = tensor.prefix_scan add %r along 0 : tensor<16xf32>
-  %b = tensor.index_map %s[affine_map<(d0, d1) -> (d0)>] : tensor<16xf32> -> tensor<16x64xf32>
+  %b = tensor.index_map %s[d0] : tensor<16xf32> -> tensor<16x64xf32>
   %y = arith.addf %b, %x : tensor<16x64xf32>
   func.return %y : tensor<16x64xf32>
 }
@@ -50,10 +50,10 @@ func.func @main(%x: tensor<16x1xf32>) -> tensor<16x1xf32> {
 // A scanned index is not split, though the source is read at its digits.
 // CHECK-LABEL: func.func @main
 // CHECK:         loop.nest (%i) in [60] -> tensor<60xf32> {
-// CHECK-NEXT:      loop.load %x[affine_map<(d0) -> ((d0 mod 6), (d0 floordiv 6))>](%i)
+// CHECK-NEXT:      loop.load %x[%i mod 6, %i floordiv 6]
 // CHECK-NEXT:      loop.scan add %{{.*}} along %i
 func.func @main(%x: tensor<6x10xf32>) -> tensor<60xf32> {
-  %v = tensor.index_map %x[affine_map<(d0) -> (d0 mod 6, d0 floordiv 6)>] : tensor<6x10xf32> -> tensor<60xf32>
+  %v = tensor.index_map %x[d0 mod 6, d0 floordiv 6] : tensor<6x10xf32> -> tensor<60xf32>
   %s = tensor.prefix_scan add %v along 0 : tensor<60xf32>
   func.return %s : tensor<60xf32>
 }

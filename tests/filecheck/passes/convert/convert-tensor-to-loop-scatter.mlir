@@ -16,13 +16,13 @@
 // CHECK-NEXT:      loop.load %x
 // CHECK-NEXT:      loop.yield
 // CHECK-NEXT:    }
-// CHECK-NEXT:    %y = tensor.scatter add %[[X]], %w[affine_map<(d0)[s0] -> (s0)>](%j)
+// CHECK-NEXT:    %y = tensor.scatter add %w, %[[X]][%j]
 // CHECK-NEXT:    func.return %y
 func.func @main(%x: tensor<10xf32>, %v: tensor<50x8xf32>, %i: tensor<50xi64>) -> tensor<10xf32> {
   %s = tensor.reduce add %v over [1] : tensor<50x8xf32> -> tensor<50xf32>
   %w = arith.mulf %s, %s : tensor<50xf32>
   %c = payload.constant 1 : tensor<50xi64>
   %j = arith.addi %i, %c : tensor<50xi64>
-  %y = tensor.scatter add %x, %w[affine_map<(d0)[s0] -> (s0)>](%j) : tensor<10xf32>, tensor<50xf32>, tensor<50xi64>
+  %y = tensor.scatter add %w, %x[%j] : tensor<50xf32>, tensor<10xf32>
   func.return %y : tensor<10xf32>
 }

@@ -5,10 +5,10 @@
 func.func @main(%x: tensor<16x64xf32>, %bias: tensor<64xf32>, %w: tensor<64x16xf32>) -> tensor<16x16xf32> {
   // CHECK:      %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
   // CHECK-NEXT:   %0 = loop.reduce add (%k) in [64] -> f32 {
-  // CHECK-NEXT:     %1 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<16x64xf32>
-  // CHECK-NEXT:     %2 = loop.load %bias[affine_map<(d0) -> (d0)>](%k) : tensor<64xf32>
+  // CHECK-NEXT:     %1 = loop.load %x[%i, %k] : tensor<16x64xf32>
+  // CHECK-NEXT:     %2 = loop.load %bias[%k] : tensor<64xf32>
   // CHECK-NEXT:     %s = arith.addf %1, %2 : f32
-  // CHECK-NEXT:     %3 = loop.load %w[affine_map<(d0, d1) -> (d1, d0)>](%j, %k) : tensor<64x16xf32>
+  // CHECK-NEXT:     %3 = loop.load %w[%k, %j] : tensor<64x16xf32>
   // CHECK-NEXT:     %p = arith.mulf %s, %3 : f32
   // CHECK-NEXT:     loop.yield %p : f32
   // CHECK-NEXT:   }
@@ -17,10 +17,10 @@ func.func @main(%x: tensor<16x64xf32>, %bias: tensor<64xf32>, %w: tensor<64x16xf
   // CHECK-NEXT:   loop.yield %y_1 : f32
   // CHECK-NEXT: }
   // CHECK-NEXT: func.return %y : tensor<16x16xf32>
-  %b = tensor.index_map %bias[affine_map<(i, j) -> (j)>] : tensor<64xf32> -> tensor<16x64xf32>
+  %b = tensor.index_map %bias[d1] : tensor<64xf32> -> tensor<16x64xf32>
   %s = arith.addf %x, %b : tensor<16x64xf32>
-  %l = tensor.index_map %s[affine_map<(i, j, k) -> (i, k)>] : tensor<16x64xf32> -> tensor<16x16x64xf32>
-  %r = tensor.index_map %w[affine_map<(i, j, k) -> (k, j)>] : tensor<64x16xf32> -> tensor<16x16x64xf32>
+  %l = tensor.index_map %s[d0, d2] : tensor<16x64xf32> -> tensor<16x16x64xf32>
+  %r = tensor.index_map %w[d2, d1] : tensor<64x16xf32> -> tensor<16x16x64xf32>
   %p = arith.mulf %l, %r : tensor<16x16x64xf32>
   %m = tensor.reduce add %p over [2] : tensor<16x16x64xf32> -> tensor<16x16xf32>
   %zero = payload.constant 0.0 : tensor<16x16xf32>
@@ -36,11 +36,11 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   // CHECK: %y = loop.nest (%i_1, %j_1) in [4, 8]
   // CHECK-NOT: loop.nest
   // CHECK: loop.reduce add
-  // CHECK: loop.load %e[affine_map<(d0, d1) -> (d0, d1)>](%i_1, %k)
+  // CHECK: loop.load %e[%i_1, %k]
   // CHECK-NOT: loop.reduce
   %e = math.exp %x {fuse.root} : tensor<4x8xf32>
   %s = tensor.reduce add %e over [1] : tensor<4x8xf32> -> tensor<4xf32>
-  %b = tensor.index_map %s[affine_map<(i, j) -> (i)>] : tensor<4xf32> -> tensor<4x8xf32>
+  %b = tensor.index_map %s[d0] : tensor<4xf32> -> tensor<4x8xf32>
   %q = arith.divf %e, %b : tensor<4x8xf32>
   %y = arith.addf %q, %b : tensor<4x8xf32>
   func.return %y : tensor<4x8xf32>
@@ -50,12 +50,12 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
 
 // Padding of a value that is computed: the loads are guarded where they would leave the tensor, the rest is selected.
 func.func @main(%x: tensor<5xf32>) -> tensor<7xf32> {
-  // CHECK:      %[[L:.*]] = loop.load %x[affine_map<(d0) -> ((d0 + -1))>](%i) where <affine_map<(d0) -> ((d0 + -1))> in [0:5]> else %{{.*}} : tensor<5xf32>
+  // CHECK:      %[[L:.*]] = loop.load %x[%i - 1] where 0 <= %i - 1 < 5 else %{{.*}} : tensor<5xf32>
   // CHECK-NEXT: %[[E:.*]] = math.exp %[[L]] : f32
   // CHECK:      payload.select %{{.*}}, %[[E]], %{{.*}} : f32
   %zero = payload.constant 0.0 : f32
   %e = math.exp %x : tensor<5xf32>
-  %p = tensor.index_map %e[affine_map<(i) -> (i - 1)>] where <affine_map<(i) -> (i - 1)> in [0:5]> else %zero : tensor<5xf32> -> tensor<7xf32>
+  %p = tensor.index_map %e[d0 - 1] where 0 <= d0 - 1 < 5 else %zero : tensor<5xf32> -> tensor<7xf32>
   func.return %p : tensor<7xf32>
 }
 
@@ -65,8 +65,8 @@ func.func @main(%x: tensor<5xf32>) -> tensor<7xf32> {
 func.func @main(%t: tensor<100x8xf32>, %i: tensor<5x8xi64>) -> tensor<5x8xf32> {
   // CHECK:      %[[I:.*]] = loop.load %i[
   // CHECK-NEXT: %[[S:.*]] = payload.cast %[[I]] : i64 -> index
-  // CHECK:      loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%[[S]]] where <affine_map<(d0)[s0] -> (s0)> in [0:100]> else %{{.*}} : tensor<100x8xf32>
-  %g = tensor.gather %t[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i) : tensor<100x8xf32>, tensor<5x8xi64> -> tensor<5x8xf32>
+  // CHECK:      loop.load %t[symbol(%[[S]]), %j] where 0 <= symbol(%[[S]]) < 100 else %{{.*}} : tensor<100x8xf32>
+  %g = tensor.gather %t[%i, d1] : tensor<100x8xf32> -> tensor<5x8xf32>
   func.return %g : tensor<5x8xf32>
 }
 
@@ -74,7 +74,7 @@ func.func @main(%t: tensor<100x8xf32>, %i: tensor<5x8xi64>) -> tensor<5x8xf32> {
 
 // An iota is an index; gathering by one is an ordinary load, and a comparison that always holds disappears.
 func.func @main(%t: tensor<10x8xf32>) -> tensor<5x8xf32> {
-  // CHECK:      %[[L:.*]] = loop.load %t[affine_map<(d0, d1) -> (((d0 * 2) + 1), d1)>](%i, %j) : tensor<10x8xf32>
+  // CHECK:      %[[L:.*]] = loop.load %t[%i * 2 + 1, %j] : tensor<10x8xf32>
   // CHECK-NEXT: loop.yield %[[L]]
   %i = tensor.iota 0 : tensor<5x8xi64>
   %two = payload.constant 2 : tensor<5x8xi64>
@@ -84,7 +84,7 @@ func.func @main(%t: tensor<10x8xf32>) -> tensor<5x8xf32> {
   %o = arith.addi %d, %one : tensor<5x8xi64>
   %n = payload.cmp lt %o, %zero : tensor<5x8xi64>
   %s = payload.select %n, %zero, %o : tensor<5x8xi64>
-  %g = tensor.gather %t[affine_map<(d0, d1)[s0] -> (s0, d1)>](%s) : tensor<10x8xf32>, tensor<5x8xi64> -> tensor<5x8xf32>
+  %g = tensor.gather %t[%s, d1] : tensor<10x8xf32> -> tensor<5x8xf32>
   func.return %g : tensor<5x8xf32>
 }
 
@@ -105,18 +105,18 @@ func.func @main(%x: tensor<4xf32>, %e: tensor<0x3xf32>) -> (tensor<4xf32>, tenso
 func.func @main(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>, %c: tensor<4x4xf32>) -> tensor<4x4xf32> {
   // CHECK: loop.reduce add (%k) in [4]
   // CHECK: loop.reduce add (%r) in [4]
-  // CHECK: loop.load %c[affine_map<(d0, d1) -> (d0, d1)>](%k, %r)
+  // CHECK: loop.load %c[%k, %r]
   // CHECK: loop.reduce add (%[[K:k_.*]]) in [4]
-  // CHECK: loop.load %b[affine_map<(d0, d1) -> (d0, d1)>](%[[K]], %r)
-  %a1 = tensor.index_map %a[affine_map<(i, j, k) -> (i, k)>] : tensor<4x4xf32> -> tensor<4x4x4xf32>
-  %c1 = tensor.index_map %c[affine_map<(i, j, k) -> (j, k)>] : tensor<4x4xf32> -> tensor<4x4x4xf32>
+  // CHECK: loop.load %b[%[[K]], %r]
+  %a1 = tensor.index_map %a[d0, d2] : tensor<4x4xf32> -> tensor<4x4x4xf32>
+  %c1 = tensor.index_map %c[d1, d2] : tensor<4x4xf32> -> tensor<4x4x4xf32>
   %bs = tensor.reduce add %b over [0] : tensor<4x4xf32> -> tensor<4xf32>
-  %b1 = tensor.index_map %bs[affine_map<(i, j, k) -> (k)>] : tensor<4xf32> -> tensor<4x4x4xf32>
+  %b1 = tensor.index_map %bs[d2] : tensor<4xf32> -> tensor<4x4x4xf32>
   %ac = arith.mulf %a1, %c1 : tensor<4x4x4xf32>
   %m = arith.mulf %ac, %b1 : tensor<4x4x4xf32>
   %ab = tensor.reduce add %m over [2] : tensor<4x4x4xf32> -> tensor<4x4xf32>
-  %l = tensor.index_map %ab[affine_map<(i, j, k) -> (i, k)>] : tensor<4x4xf32> -> tensor<4x4x4xf32>
-  %r = tensor.index_map %c[affine_map<(i, j, k) -> (k, j)>] : tensor<4x4xf32> -> tensor<4x4x4xf32>
+  %l = tensor.index_map %ab[d0, d2] : tensor<4x4xf32> -> tensor<4x4x4xf32>
+  %r = tensor.index_map %c[d2, d1] : tensor<4x4xf32> -> tensor<4x4x4xf32>
   %n = arith.mulf %l, %r : tensor<4x4x4xf32>
   %y = tensor.reduce add %n over [2] : tensor<4x4x4xf32> -> tensor<4x4xf32>
   func.return %y : tensor<4x4xf32>
@@ -131,12 +131,12 @@ func.func @main(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>, %c: tensor<4x4xf32>) -
 func.func @main(%x: tensor<?x4xf32, #payload.extents<#s0, 4>>, %f: f32) -> tensor<4xf32> {
   // CHECK:      %s = loop.nest (%i) in [4] -> tensor<4xf32> {
   // CHECK-NEXT:   %0 = loop.reduce add (%k) in [#s0] -> f32 {
-  // CHECK-NEXT:     %1 = loop.load %x[affine_map<(d0, d1) -> ((d1 + -1), d0)>](%i, %k) where <affine_map<(d0, d1) -> ((d1 + -1))> in [0:#s0]> else %f : tensor<?x4xf32, #payload.extents<#s0, 4>>
-  // CHECK-NEXT:     %2 = loop.load %x[affine_map<(d0, d1) -> (d1, d0)>](%i, %k) : tensor<?x4xf32, #payload.extents<#s0, 4>>
+  // CHECK-NEXT:     %1 = loop.load %x[%k - 1, %i] where 0 <= %k - 1 < #s0 else %f : tensor<?x4xf32, #payload.extents<#s0, 4>>
+  // CHECK-NEXT:     %2 = loop.load %x[%k, %i] : tensor<?x4xf32, #payload.extents<#s0, 4>>
   // CHECK-NEXT:     %e = arith.mulf %1, %2 : f32
-  %p = tensor.index_map %x[affine_map<(d0, d1) -> (d1 - 1, d0)>] where <affine_map<(d0, d1) -> (d1 - 1)> in [0:#s0]> else %f
+  %p = tensor.index_map %x[d1 - 1, d0] where 0 <= d1 - 1 < #s0 else %f
     : tensor<?x4xf32, #payload.extents<#s0, 4>> -> tensor<4x?xf32, #payload.extents<4, #s0>>
-  %t = tensor.index_map %x[affine_map<(d0, d1) -> (d1, d0)>] where <affine_map<(d0, d1) -> (d1)> in [0:#s0]> else %f
+  %t = tensor.index_map %x[d1, d0] where 0 <= d1 < #s0 else %f
     : tensor<?x4xf32, #payload.extents<#s0, 4>> -> tensor<4x?xf32, #payload.extents<4, #s0>>
   %e = arith.mulf %p, %t : tensor<4x?xf32, #payload.extents<4, #s0>>
   %s = tensor.reduce add %e over [1] : tensor<4x?xf32, #payload.extents<4, #s0>> -> tensor<4xf32>
@@ -156,13 +156,13 @@ func.func @main(%x: tensor<9xf32>, %i: tensor<4xi64>, %zero: f32) -> tensor<6xf3
   %nine = payload.constant 9 : tensor<4xi64>
   %below = payload.cmp lt %i, %nine : tensor<4xi64>
   %j = payload.assert %i where %below, "below" : tensor<4xi64>
-  %g = tensor.gather %x[affine_map<(d0)[s0] -> (s0)>](%j) : tensor<9xf32>, tensor<4xi64> -> tensor<4xf32>
+  %g = tensor.gather %x[%j] : tensor<9xf32> -> tensor<4xf32>
   %n = tensor.iota 0 : tensor<4xi64>
   %known = payload.cmp lt %n, %nine : tensor<4xi64>
   %m = payload.assert %n where %known, "known" : tensor<4xi64>
-  %h = tensor.gather %x[affine_map<(d0)[s0] -> (s0)>](%m) : tensor<9xf32>, tensor<4xi64> -> tensor<4xf32>
+  %h = tensor.gather %x[%m] : tensor<9xf32> -> tensor<4xf32>
   %s = arith.addf %g, %h : tensor<4xf32>
-  %p = tensor.index_map %s[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:4]> else %zero : tensor<4xf32> -> tensor<6xf32>
+  %p = tensor.index_map %s[d0] where 0 <= d0 < 4 else %zero : tensor<4xf32> -> tensor<6xf32>
   func.return %p : tensor<6xf32>
 }
 

@@ -6,12 +6,12 @@
 // CHECK:         kernel.atomic_rmw add %{{.*}}, %y[%{{.*}}] regs {{\[\[}}1]] where (%{{.*}}) steps {{\[\[}}1]] in [0:20] if %first : memref<20xf32> (index, index), vector<2xf32>
 #l = #tile.layout<reg = [[1]], lane = [[2], [4], [8], [16], [0]], warp = []>
 tile.kernel @k1(%v: memref<32xf32>, %y: memref<20xf32>) blocks () in [] warps 1 {
-  %a = tile.load %v[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32, #l>
-  tile.atomic_rmw add %a, %y[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:20]> : tensor<32xf32, #l>, memref<20xf32>
+  %a = tile.load %v[d0] : memref<32xf32> -> tensor<32xf32, #l>
+  tile.atomic_rmw add %a, %y[d0] where 0 <= d0 < 20 : tensor<32xf32, #l>, memref<20xf32>
 }
 tile.kernel @k0(%y: memref<20xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<32xf32, #l>
-  tile.store %z, %y[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:20]> : tensor<32xf32, #l>, memref<20xf32>
+  tile.store %z, %y[d0] where 0 <= d0 < 20 : tensor<32xf32, #l>, memref<20xf32>
 }
 
 // What starts from a value and is the last that needs it takes its buffer; for others it is computed again.
@@ -40,8 +40,8 @@ func.func @main(%v: tensor<32xf32>, %w: tensor<32xf32>) -> (tensor<20xf32>, tens
 // CHECK-NEXT:    kernel.launch @k1(%v, %z)
 tile.kernel @k2(%x: memref<20xf32>, %y: memref<20xf32>) blocks () in [] warps 1 {
   %0 = payload.constant 0.0 : f32
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:20]> else %0 : memref<20xf32> -> tensor<32xf32, #l>
-  tile.store %a, %y[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:20]> : tensor<32xf32, #l>, memref<20xf32>
+  %a = tile.load %x[d0] where 0 <= d0 < 20 else %0 : memref<20xf32> -> tensor<32xf32, #l>
+  tile.store %a, %y[d0] where 0 <= d0 < 20 : tensor<32xf32, #l>, memref<20xf32>
 }
 func.func @again(%v: tensor<32xf32>) -> (tensor<20xf32>, tensor<20xf32>, tensor<20xf32>) {
   %x = tile.launch @k0() : () -> tensor<20xf32>

@@ -42,14 +42,14 @@ tile.kernel @product(%x: memref<256x512xbf16>, %w: memref<512x512xbf16>, %y: mem
       tile.consumer_release %ring : !tile.ring<3 of tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>>
       scf.yield %n : tensor<64x64xf32, #acc>
     }
-    tile.store %s, %y[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%i, %j) : tensor<64x64xf32, #acc>, memref<256x512xf32>, index, index
+    tile.store %s, %y[d0 + %i * 64, d1 + %j * 64] : tensor<64x64xf32, #acc>, memref<256x512xf32>
   } producer warps 4 {
     %d0 = payload.constant 0 : index
     %d1 = payload.constant 1 : index
     %d8 = payload.constant 8 : index
     scf.for %k = %d0 to %d8 step %d1 {
-      %a = tile.tma_load %x[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%i, %k) multicast : memref<256x512xbf16>, index, index -> tensor<64x64xbf16, #b>
-      %c = tile.tma_load %w[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%j, %k) : memref<512x512xbf16>, index, index -> tensor<64x64xbf16, #b>
+      %a = tile.tma_load %x[d0 + %i * 64, d1 + %k * 64] multicast : memref<256x512xbf16> -> tensor<64x64xbf16, #b>
+      %c = tile.tma_load %w[d0 + %j * 64, d1 + %k * 64] : memref<512x512xbf16> -> tensor<64x64xbf16, #b>
       tile.producer_load %ring, %a, %c : !tile.ring<3 of tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>>
     }
   }

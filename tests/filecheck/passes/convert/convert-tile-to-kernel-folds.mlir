@@ -6,21 +6,21 @@
 // CHECK-LABEL: func.func @main(%h: memref<3xf32>, %x: memref<9x3x4xf32>, %last: memref<3xf32>)
 // CHECK-NEXT: %[[RING:.*]] = kernel.alloc : memref<2x4xf32>
 // CHECK-NEXT: %[[ZERO:.*]] = payload.constant 0 : index
-// CHECK-NEXT: %[[TO:.*]] = kernel.slice %[[RING]][affine_map<(d0) -> (((d0 + 1) mod 2))>](%[[ZERO]]) : memref<2x4xf32> -> memref<3xf32>
-// CHECK-NEXT: %[[X:.*]] = kernel.slice %x[affine_map<(d0) -> (d0)>](%[[ZERO]]) : memref<9x3x4xf32> -> memref<3x4xf32>
+// CHECK-NEXT: %[[TO:.*]] = kernel.slice %[[RING]][(%[[ZERO]] + 1) mod 2] : memref<2x4xf32> -> memref<3xf32>
+// CHECK-NEXT: %[[X:.*]] = kernel.slice %x[%[[ZERO]]] : memref<9x3x4xf32> -> memref<3x4xf32>
 // CHECK-NEXT: func.call @step(%h, %[[X]], %[[TO]])
 // CHECK-NEXT: %[[ONE:.*]] = payload.constant 1 : index
 // CHECK-NEXT: %[[EIGHT:.*]] = payload.constant 8 : index
 // CHECK-NEXT: %[[BY:.*]] = payload.constant 1 : index
 // CHECK-NEXT: scf.for %t = %[[ONE]] to %[[EIGHT]] step %[[BY]] {
-// CHECK-NEXT:   %[[FROM:.*]] = kernel.slice %[[RING]][affine_map<(d0) -> ((d0 mod 2))>](%t)
-// CHECK-NEXT:   %[[TO:.*]] = kernel.slice %[[RING]][affine_map<(d0) -> (((d0 + 1) mod 2))>](%t)
-// CHECK-NEXT:   %[[X:.*]] = kernel.slice %x[affine_map<(d0) -> (d0)>](%t)
+// CHECK-NEXT:   %[[FROM:.*]] = kernel.slice %[[RING]][%t mod 2]
+// CHECK-NEXT:   %[[TO:.*]] = kernel.slice %[[RING]][(%t + 1) mod 2]
+// CHECK-NEXT:   %[[X:.*]] = kernel.slice %x[%t]
 // CHECK-NEXT:   func.call @step(%[[FROM]], %[[X]], %[[TO]])
 // CHECK-NEXT: }
 // CHECK-NEXT: %[[END:.*]] = payload.constant 8 : index
-// CHECK-NEXT: %[[FROM:.*]] = kernel.slice %[[RING]][affine_map<(d0) -> ((d0 mod 2))>](%[[END]])
-// CHECK-NEXT: %[[X:.*]] = kernel.slice %x[affine_map<(d0) -> (d0)>](%[[END]])
+// CHECK-NEXT: %[[FROM:.*]] = kernel.slice %[[RING]][%[[END]] mod 2]
+// CHECK-NEXT: %[[X:.*]] = kernel.slice %x[%[[END]]]
 // CHECK-NEXT: func.call @step(%[[FROM]], %[[X]], %last)
 // CHECK-NEXT: func.return
 func.func private @step(%h: tensor<3xf32>, %x: tensor<3x4xf32>) -> tensor<3xf32> {
@@ -40,8 +40,8 @@ func.func @main(%h: tensor<3xf32>, %x: tensor<9x3x4xf32>) -> tensor<3xf32> {
 // CHECK-NOT: kernel.alloc
 // CHECK: func.call @step(%h, %w, %{{.*}})
 // CHECK: scf.for %t
-// CHECK-NEXT:   %[[FROM:.*]] = kernel.slice %all[affine_map<(d0) -> ((d0 + -1))>](%t)
-// CHECK-NEXT:   %[[TO:.*]] = kernel.slice %all[affine_map<(d0) -> (d0)>](%t)
+// CHECK-NEXT:   %[[FROM:.*]] = kernel.slice %all[%t - 1]
+// CHECK-NEXT:   %[[TO:.*]] = kernel.slice %all[%t]
 // CHECK-NEXT:   func.call @step(%[[FROM]], %w, %[[TO]])
 // CHECK-NEXT: }
 // CHECK-NEXT: func.return

@@ -15,10 +15,10 @@
 func.func @main(%x: tensor<8x512xf32>) -> tensor<8x512xf32> {
   %y = loop.nest (%i, %j) in [8, 512] -> tensor<8x512xf32> attributes {schedule = #tile.schedule<block = [1, 64], serial = [1], chunk = [64], warps = 1, lanes = 1, cache_rows = shared>} {
     %s = loop.reduce add (%k) in [512] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x512xf32>
+      %a = loop.load %x[%i, %k] : tensor<8x512xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<8x512xf32>
+    %b = loop.load %x[%i, %j] : tensor<8x512xf32>
     %c = arith.mulf %b, %s : f32
     loop.yield %c : f32
   }

@@ -21,13 +21,13 @@
 // CHECK:         kernel.stmatrix count 4 [[Q]], %q_shared
 // CHECK:           kernel.tma_store %q_shared
 tile.kernel @parts(%x: memref<128x128xbf16>, %y: memref<128x128xbf16>) blocks () in [] warps 8 {
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<128x128xbf16> -> tensor<128x128xbf16, #acc>
+  %a = tile.load %x[d0, d1] : memref<128x128xbf16> -> tensor<128x128xbf16, #acc>
   %p = tile.slice %a at [0, 0] : tensor<128x128xbf16, #acc> -> tensor<128x64xbf16, #part>
   %0 = tile.stage %p : tensor<128x64xbf16, #part> -> tensor<128x64xbf16, #box>
-  tile.tma_store %0, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<128x64xbf16, #box>, memref<128x128xbf16>
+  tile.tma_store %0, %y[d0, d1] : tensor<128x64xbf16, #box>, memref<128x128xbf16>
   %q = tile.slice %a at [0, 64] : tensor<128x128xbf16, #acc> -> tensor<128x64xbf16, #part>
   %1 = tile.stage %q : tensor<128x64xbf16, #part> -> tensor<128x64xbf16, #box>
-  tile.tma_store %1, %y[affine_map<(d0, d1) -> (d0, d1 + 64)>]() : tensor<128x64xbf16, #box>, memref<128x128xbf16>
+  tile.tma_store %1, %y[d0, d1 + 64] : tensor<128x64xbf16, #box>, memref<128x128xbf16>
 }
 
 // -----
@@ -37,7 +37,7 @@ tile.kernel @parts(%x: memref<128x128xbf16>, %y: memref<128x128xbf16>) blocks ()
 
 // CHECK: error: tile.tma_store: is no tile of two dimensions in boxes
 tile.kernel @no_boxes(%x: memref<128x64xbf16>, %y: memref<128x64xbf16>) blocks () in [] warps 8 {
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<128x64xbf16> -> tensor<128x64xbf16, #part>
+  %a = tile.load %x[d0, d1] : memref<128x64xbf16> -> tensor<128x64xbf16, #part>
   %0 = tile.stage %a : tensor<128x64xbf16, #part> -> tensor<128x64xbf16, #rows>
-  tile.tma_store %0, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<128x64xbf16, #rows>, memref<128x64xbf16>
+  tile.tma_store %0, %y[d0, d1] : tensor<128x64xbf16, #rows>, memref<128x64xbf16>
 }

@@ -17,12 +17,12 @@ tile.kernel @row(%x: memref<512xbf16>, %y: memref<512xbf16>) blocks () in [] war
   %c4 = arith.constant 4 : index
   %r = tile.row_buffer : !tile.row_buffer<4 of tensor<128xbf16>>
   scf.for %k = %c0 to %c4 step %c1 {
-    %v = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 128)>](%k) : memref<512xbf16>, index -> tensor<128xbf16, #row>
+    %v = tile.load %x[d0 + %k * 128] : memref<512xbf16> -> tensor<128xbf16, #row>
     tile.row_buffer_store %v, %r[%k] : tensor<128xbf16, #row>, !tile.row_buffer<4 of tensor<128xbf16>>
   }
   scf.for %k = %c0 to %c4 step %c1 {
     %v = tile.row_buffer_load %r[%k] : !tile.row_buffer<4 of tensor<128xbf16>> -> tensor<128xbf16, #row>
-    tile.store %v, %y[affine_map<(d0)[s0] -> (d0 + s0 * 128)>](%k) : tensor<128xbf16, #row>, memref<512xbf16>, index
+    tile.store %v, %y[d0 + %k * 128] : tensor<128xbf16, #row>, memref<512xbf16>
   }
 }
 
@@ -42,12 +42,12 @@ tile.kernel @row(%x: memref<512xbf16>, %y: memref<512xbf16>) blocks () in [] war
 // CHECK-NEXT:    %peer_1 = kernel.mapa %b_shared of %[[RANK]]
 // CHECK-NEXT:    %{{.*}} = kernel.load %peer_1[%{{.*}}]
 tile.kernel @peers(%x: memref<4xf32>, %y: memref<4xf32>) blocks (%r) in [4] warps 1 cluster 4 {
-  %a = tile.load %x[affine_map<()[s0] -> (s0)>](%r) : memref<4xf32>, index -> f32
+  %a = tile.load %x[%r] : memref<4xf32> -> f32
   %b = arith.mulf %a, %a : f32
   %as, %bs = tile.cluster_allgather %a, %b : f32, f32 -> tensor<4xf32, #each>, tensor<4xf32, #each>
   %c = arith.addf %as, %bs : tensor<4xf32, #each>
   %d = tile.reduce add %c over [0] : tensor<4xf32, #each> -> f32
-  tile.store %d, %y[affine_map<()[s0] -> (s0)>](%r) : f32, memref<4xf32>, index
+  tile.store %d, %y[%r] : f32, memref<4xf32>
 }
 
 // -----
@@ -56,7 +56,7 @@ tile.kernel @peers(%x: memref<4xf32>, %y: memref<4xf32>) blocks (%r) in [4] warp
 
 // CHECK: tile.cluster_allgather: a thread would hold what several blocks have; it reads from one
 tile.kernel @several(%x: memref<4xf32>) blocks (%r) in [4] warps 1 cluster 4 {
-  %a = tile.load %x[affine_map<()[s0] -> (s0)>](%r) : memref<4xf32>, index -> f32
+  %a = tile.load %x[%r] : memref<4xf32> -> f32
   %as = tile.cluster_allgather %a : f32 -> tensor<4xf32, #held>
 }
 
@@ -84,7 +84,7 @@ tile.kernel @several(%x: memref<4xf32>) blocks (%r) in [4] warps 1 cluster 4 {
 // CHECK-NEXT:    %[[ABC:.*]] = arith.addf %[[AB]], %[[C]]
 // CHECK-NEXT:    arith.addf %[[ABC]], %[[D]]
 tile.kernel @reduce_scatter(%x: memref<4x16x8xf32>, %y: memref<16x8xf32>) blocks (%r) in [4] warps 1 cluster 4 {
-  %a = tile.load %x[affine_map<(d0, d1)[s0] -> (s0, d0, d1)>](%r) : memref<4x16x8xf32>, index -> tensor<16x8xf32, #sums>
+  %a = tile.load %x[%r, d0, d1] : memref<4x16x8xf32> -> tensor<16x8xf32, #sums>
   %s = tile.cluster_reduce_scatter add %a along 0 : tensor<16x8xf32, #sums> -> tensor<4x8xf32, #part>
-  tile.store %s, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%r) : tensor<4x8xf32, #part>, memref<16x8xf32>, index
+  tile.store %s, %y[d0 + %r * 4, d1] : tensor<4x8xf32, #part>, memref<16x8xf32>
 }

@@ -9,9 +9,9 @@
 // CHECK: kernel.scan_registers add %{{.*}}, %{{.*}} over [0, 1, 2] : vector<16xf32>, vector<2xf32>
 tile.kernel @one(%x: memref<2x8xf32>, %y: memref<2x8xf32>) blocks () in [] warps 1 lanes 1 {
   %z = payload.constant 0.0 : tensor<2xf32, #rows>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<2x8xf32> -> tensor<2x8xf32, #row>
+  %a = tile.load %x[d0, d1] : memref<2x8xf32> -> tensor<2x8xf32, #row>
   %s, %c = tile.scan add %a, %z along 1 : tensor<2x8xf32, #row>, tensor<2xf32, #rows>
-  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x8xf32, #row>, memref<2x8xf32>
+  tile.store %s, %y[d0, d1] : tensor<2x8xf32, #row>, memref<2x8xf32>
 }
 func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
   %y = tile.launch @one(%x) : (tensor<2x8xf32>) -> tensor<2x8xf32>
@@ -33,9 +33,9 @@ func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
 // CHECK:         arith.addf %{{.*}}, %[[S]]
 tile.kernel @warps(%x: memref<128xf32>, %y: memref<128xf32>) blocks () in [] warps 2 {
   %z = payload.constant 0.0 : f32
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<128xf32> -> tensor<128xf32, #half>
+  %a = tile.load %x[d0] : memref<128xf32> -> tensor<128xf32, #half>
   %s, %c = tile.scan add %a, %z along 0 : tensor<128xf32, #half>, f32
-  tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<128xf32, #half>, memref<128xf32>
+  tile.store %s, %y[d0] : tensor<128xf32, #half>, memref<128xf32>
 }
 func.func @main(%x: tensor<128xf32>) -> tensor<128xf32> {
   %y = tile.launch @warps(%x) : (tensor<128xf32>) -> tensor<128xf32>

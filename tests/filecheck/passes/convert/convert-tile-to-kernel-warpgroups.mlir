@@ -23,12 +23,12 @@
 tile.kernel @product(%x: memref<64x64xbf16>, %w: memref<64x128xbf16>, %y: memref<64x128xf32>) blocks () in [] warps 8
     attributes {schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 8, atom = wgmma>} {
   %zero = payload.constant 0.0 : tensor<64x128xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xbf16> -> tensor<64x64xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x128xbf16> -> tensor<64x128xbf16>
+  %a = tile.load %x[d0, d1] : memref<64x64xbf16> -> tensor<64x64xbf16>
+  %b = tile.load %w[d0, d1] : memref<64x128xbf16> -> tensor<64x128xbf16>
   %af = payload.cast %a : tensor<64x64xbf16> -> tensor<64x64xf32>
   %bf = payload.cast %b : tensor<64x128xbf16> -> tensor<64x128xf32>
   %d = tile.dot %af, %bf, %zero : tensor<64x64xf32>, tensor<64x128xf32>, tensor<64x128xf32> -> tensor<64x128xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x128xf32>, memref<64x128xf32>
+  tile.store %d, %y[d0, d1] : tensor<64x128xf32>, memref<64x128xf32>
 }
 
 // -----
@@ -41,10 +41,10 @@ tile.kernel @product(%x: memref<64x64xbf16>, %w: memref<64x128xbf16>, %y: memref
 tile.kernel @small(%x: memref<32x64xbf16>, %w: memref<64x128xbf16>, %y: memref<32x128xf32>) blocks () in [] warps 8
     attributes {schedule = #tile.schedule<block = [32, 128], chunk = [64], warps = 8, atom = wgmma>} {
   %zero = payload.constant 0.0 : tensor<32x128xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xbf16> -> tensor<32x64xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x128xbf16> -> tensor<64x128xbf16>
+  %a = tile.load %x[d0, d1] : memref<32x64xbf16> -> tensor<32x64xbf16>
+  %b = tile.load %w[d0, d1] : memref<64x128xbf16> -> tensor<64x128xbf16>
   %af = payload.cast %a : tensor<32x64xbf16> -> tensor<32x64xf32>
   %bf = payload.cast %b : tensor<64x128xbf16> -> tensor<64x128xf32>
   %d = tile.dot %af, %bf, %zero : tensor<32x64xf32>, tensor<64x128xf32>, tensor<32x128xf32> -> tensor<32x128xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x128xf32>, memref<32x128xf32>
+  tile.store %d, %y[d0, d1] : tensor<32x128xf32>, memref<32x128xf32>
 }

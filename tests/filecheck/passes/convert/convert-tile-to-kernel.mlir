@@ -25,9 +25,9 @@
 // CHECK-NEXT:    func.return
 #row = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = [[128]]>
 tile.kernel @row(%x: memref<8x256xf32>, %y: memref<8xf32>) blocks (%i) in [8] warps 2 {
-  %v = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x256xf32>, index -> tensor<256xf32, #row>
+  %v = tile.load %x[%i, d0] : memref<8x256xf32> -> tensor<256xf32, #row>
   %s = tile.reduce add %v over [0] : tensor<256xf32, #row> -> f32
-  tile.store %s, %y[affine_map<()[s0] -> (s0)>](%i) : f32, memref<8xf32>, index
+  tile.store %s, %y[%i] : f32, memref<8xf32>
 }
 func.func @main(%x: tensor<8x256xf32>) -> tensor<8xf32> {
   %y = tile.launch @row(%x) : (tensor<8x256xf32>) -> tensor<8xf32>
@@ -46,12 +46,12 @@ func.func @main(%x: tensor<8x256xf32>) -> tensor<8xf32> {
 #l = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
 tile.kernel @ends(%x: memref<120xf32>, %w: memref<128xf32>, %y: memref<128xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : f32
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:120]> else %z : memref<120xf32> -> tensor<128xf32, #l>
-  %b = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:110]> else %z : memref<120xf32> -> tensor<128xf32, #l>
-  %c = tile.load %w[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:128]> else %z : memref<128xf32> -> tensor<128xf32, #l>
+  %a = tile.load %x[d0] where 0 <= d0 < 120 else %z : memref<120xf32> -> tensor<128xf32, #l>
+  %b = tile.load %x[d0] where 0 <= d0 < 110 else %z : memref<120xf32> -> tensor<128xf32, #l>
+  %c = tile.load %w[d0] where 0 <= d0 < 128 else %z : memref<128xf32> -> tensor<128xf32, #l>
   %s = arith.addf %a, %b : tensor<128xf32, #l>
   %t = arith.addf %s, %c : tensor<128xf32, #l>
-  tile.store %t, %y[affine_map<(d0) -> (d0)>]() : tensor<128xf32, #l>, memref<128xf32>
+  tile.store %t, %y[d0] : tensor<128xf32, #l>, memref<128xf32>
 }
 
 // -----
@@ -65,8 +65,8 @@ tile.kernel @ends(%x: memref<120xf32>, %w: memref<128xf32>, %y: memref<128xf32>)
 // CHECK-NEXT:    kernel.store %v, %y[%{{.*}}] regs {{\[\[}}1]] vec 2
 #q = #tile.layout<reg = [[1]], lane = [[2], [4], [8], [16], [32]], warp = []>
 tile.kernel @quotient(%x: memref<22xf32>, %y: memref<64xf32>) blocks () in [] warps 1 {
-  %v = tile.load %x[affine_map<(d0) -> (d0 floordiv 3)>]() : memref<22xf32> -> tensor<64xf32, #q>
-  tile.store %v, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #q>, memref<64xf32>
+  %v = tile.load %x[d0 floordiv 3] : memref<22xf32> -> tensor<64xf32, #q>
+  tile.store %v, %y[d0] : tensor<64xf32, #q>, memref<64xf32>
 }
 
 // -----
@@ -79,11 +79,11 @@ tile.kernel @quotient(%x: memref<22xf32>, %y: memref<64xf32>) blocks () in [] wa
 #one = #tile.layout<reg = [], lane = [[0], [0], [0], [1], [2]], warp = []>
 #all = #tile.layout<reg = [[0, 1], [0, 2]], lane = [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], warp = []>
 tile.kernel @rows(%x: memref<9x32xf32>, %t: memref<4xi64>, %y: memref<4x32xf32>) blocks () in [] warps 1 {
-  %n = tile.load %t[affine_map<(d0) -> (d0)>]() : memref<4xi64> -> tensor<4xi64, #one>
+  %n = tile.load %t[d0] : memref<4xi64> -> tensor<4xi64, #one>
   %i = payload.cast %n : tensor<4xi64, #one> -> tensor<4xindex, #one>
   %b = tile.broadcast %i along [1] : tensor<4xindex, #one> -> tensor<4x32xindex, #all>
-  %g = tile.load %x[affine_map<(d0, d1)[s0] -> (s0, d1)>](%b) : memref<9x32xf32>, tensor<4x32xindex, #all> -> tensor<4x32xf32, #all>
-  tile.store %g, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<4x32xf32, #all>, memref<4x32xf32>
+  %g = tile.load %x[%b, d1] : memref<9x32xf32> -> tensor<4x32xf32, #all>
+  tile.store %g, %y[d0, d1] : tensor<4x32xf32, #all>, memref<4x32xf32>
 }
 
 // -----
@@ -99,8 +99,8 @@ tile.kernel @rows(%x: memref<9x32xf32>, %t: memref<4xi64>, %y: memref<4x32xf32>)
 // CHECK-NEXT:    func.return
 #c = #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>
 tile.kernel @copy(%x: memref<32xf32>, %y: memref<32xf32>) blocks () in [] warps 1 {
-  %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32, #c>
-  tile.store %v, %y[affine_map<(d0) -> (d0)>]() : tensor<32xf32, #c>, memref<32xf32>
+  %v = tile.load %x[d0] : memref<32xf32> -> tensor<32xf32, #c>
+  tile.store %v, %y[d0] : tensor<32xf32, #c>, memref<32xf32>
 }
 tile.kernel @empty(%y: memref<0xf32>) blocks (%i) in [0] warps 1 {
 }
@@ -119,7 +119,7 @@ func.func @main(%x: tensor<32xf32>) -> (tensor<32xf32>, tensor<32xf32>, tensor<0
 #v = #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>
 #w = #tile.layout<reg = [[0, 1]], lane = [[1, 0], [2, 0], [4, 0], [16, 0], [8, 0]], warp = []>
 tile.kernel @other(%x: memref<32xf32>) blocks () in [] warps 1 {
-  %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32, #v>
+  %v = tile.load %x[d0] : memref<32xf32> -> tensor<32xf32, #v>
   %b = tile.broadcast %v along [1] : tensor<32xf32, #v> -> tensor<32x2xf32, #w>
 }
 
@@ -127,7 +127,7 @@ tile.kernel @other(%x: memref<32xf32>) blocks () in [] warps 1 {
 
 // CHECK: error: tile.load: %v: a tile tensor<32xf32> has no layout in registers (tile-assign-layouts gives it one)
 tile.kernel @none(%x: memref<32xf32>) blocks () in [] warps 1 {
-  %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32>
+  %v = tile.load %x[d0] : memref<32xf32> -> tensor<32xf32>
 }
 
 // -----
@@ -147,14 +147,14 @@ tile.kernel @none(%x: memref<32xf32>) blocks () in [] warps 1 {
 #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 16], [4, 8], [8, 0], [16, 0]]>
 tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.000000e+00 : tensor<32x32xf32, #layout>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16, #layout1>
+  %a = tile.load %x[d0, d1] : memref<32x32xbf16> -> tensor<32x32xbf16, #layout1>
   %a_shared = tile.stage %a : tensor<32x32xbf16, #layout1> -> tensor<32x32xbf16, #shared>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16, #layout1>
+  %b = tile.load %w[d0, d1] : memref<32x32xbf16> -> tensor<32x32xbf16, #layout1>
   %b_shared = tile.stage %b : tensor<32x32xbf16, #layout1> -> tensor<32x32xbf16, #shared>
   %c = tile.dot %a_shared, %b_shared, %zero atom "mma" : tensor<32x32xbf16, #shared>, tensor<32x32xbf16, #shared>, tensor<32x32xf32, #layout> -> tensor<32x32xf32, #layout>
   %d = payload.cast %c : tensor<32x32xf32, #layout> -> tensor<32x32xbf16, #layout>
   %d_1 = tile.convert_layout %d : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
-  tile.store %d_1, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16, #layout1>, memref<32x32xbf16>
+  tile.store %d_1, %y[d0, d1] : tensor<32x32xbf16, #layout1>, memref<32x32xbf16>
 }
 
 // -----
@@ -196,8 +196,8 @@ func.func @main(%x: tensor<4xf32>) -> tensor<2xf32> {
 #l = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
 tile.kernel @sizes(%x: memref<?x48xf32, #payload.extents<#s0, 48>>, %y: memref<2x3x?xf32, #payload.extents<2, 3, #s0>>) blocks (%i, %j, %k) in [2, 3, #s0 / 128] warps 1 {
   %zero = payload.constant 0.0 : f32
-  %v = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) where <affine_map<(d0)[s0] -> (s0, d0)> in [0:#s0, 0:48]> else %zero : memref<?x48xf32, #payload.extents<#s0, 48>>, index -> tensor<128xf32, #l>
-  tile.store %v, %y[affine_map<(d0)[s0, s1, s2] -> (s0, s1, d0 + s2 * 128)>](%i, %j, %k) where <affine_map<(d0)[s0, s1, s2] -> (d0 + s2 * 128)> in [0:#s0]> : tensor<128xf32, #l>, memref<2x3x?xf32, #payload.extents<2, 3, #s0>>, index, index, index
+  %v = tile.load %x[%i, d0] where 0 <= %i < #s0 and 0 <= d0 < 48 else %zero : memref<?x48xf32, #payload.extents<#s0, 48>> -> tensor<128xf32, #l>
+  tile.store %v, %y[%i, %j, d0 + %k * 128] where 0 <= d0 + %k * 128 < #s0 : tensor<128xf32, #l>, memref<2x3x?xf32, #payload.extents<2, 3, #s0>>
 }
 func.func @main(%x: tensor<?x48xf32, #payload.extents<#s0, 48>>) -> tensor<2x3x?xf32, #payload.extents<2, 3, #s0>> {
   %y = tile.launch @sizes(%x) : (tensor<?x48xf32, #payload.extents<#s0, 48>>) -> tensor<2x3x?xf32, #payload.extents<2, 3, #s0>>

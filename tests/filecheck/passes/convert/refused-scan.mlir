@@ -5,7 +5,7 @@
 // CHECK: scans a layout whose bits are not in the order of the dimension
 tile.kernel @k(%x: memref<64xf32>, %y: memref<64xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : f32
-  %a = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32, #turned>
+  %a = tile.load %x[d0] : memref<64xf32> -> tensor<64xf32, #turned>
   %s, %c = tile.scan add %a, %z along 0 : tensor<64xf32, #turned>, f32
-  tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #turned>, memref<64xf32>
+  tile.store %s, %y[d0] : tensor<64xf32, #turned>, memref<64xf32>
 }

@@ -25,13 +25,13 @@
 func.func @main(%x: tensor<4x40xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
     %s = loop.reduce add (%k) in [40] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x40xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x40xf32>
       loop.yield %a : f32
     }
     %n = payload.constant 40.0 : f32
     %m = arith.divf %s, %n : f32
     %v = loop.reduce add (%k) in [40] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x40xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x40xf32>
       %d = arith.subf %a, %m : f32
       %q = arith.mulf %d, %d : f32
       loop.yield %q : f32
@@ -56,12 +56,12 @@ func.func @main(%x: tensor<4x40xf32>) -> tensor<4xf32> {
 func.func @main(%x: tensor<4x40xf32>) -> tensor<4xi64> {
   %y = loop.nest (%i) in [4] -> tensor<4xi64> {
     %m = loop.reduce max (%k) in [40] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x40xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x40xf32>
       loop.yield %a : f32
     }
     %none = payload.constant 40 : i64
     %v = loop.reduce min (%k) in [40] -> i64 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x40xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x40xf32>
       %here = payload.cmp eq %a, %m : f32
       %nan = payload.cmp ne %a, %a : f32
       %c = arith.ori %here, %nan : i1

@@ -27,11 +27,11 @@ func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
   // CHECK-NEXT: arith.addf %m, %r : f32
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %e = math.exp %d : f32
       loop.yield %e : f32
@@ -54,17 +54,17 @@ func.func @main(%x: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   // CHECK-NEXT: arith.addf %{{.*}}, %[[B]]
   %y, %z = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %e = math.exp %d : f32
       loop.yield %e : f32
     }
     %t = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %e = math.exp %d : f32
       %p = arith.mulf %e, %d : f32
@@ -84,13 +84,13 @@ func.func @main(%x: tensor<4x64xf32>, %w: tensor<64xf32>) -> (tensor<4xf32>, ten
   // CHECK-NEXT: loop.yield %[[A]], %[[B]] : f32, f32
   %y, %z = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32> {
     %a = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %s = arith.mulf %v, %v : f32
       loop.yield %s : f32
     }
     %b = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
-      %u = loop.load %w[affine_map<(d0) -> (d0)>](%k) : tensor<64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
+      %u = loop.load %w[%k] : tensor<64xf32>
       %s = arith.mulf %v, %u : f32
       loop.yield %s : f32
     }
@@ -111,11 +111,11 @@ func.func @main(%x: tensor<4x64xf32>, %w: tensor<64xf32>) -> (tensor<4xf32>, ten
 func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %e = math.exp %d : f32
       %b = payload.cast %e reassoc : f32 -> bf16
@@ -135,11 +135,11 @@ func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> (tensor<4xf32>, t
   // CHECK-NOT: loop.staged_reduce
   %y, %z, %w = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32>, tensor<4xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %a = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %s : f32
       %e = arith.mulf %d, %d : f32
       loop.yield %e : f32
@@ -156,11 +156,11 @@ func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> (tensor<4xf32>, t
 func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %n[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %n[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %e = math.exp %d : f32
       loop.yield %e : f32
@@ -177,11 +177,11 @@ func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> tensor<4xf32> {
 func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %e = math.exp %d : f32
       %b = payload.cast %e : f32 -> bf16
@@ -207,11 +207,11 @@ func.func @equal_but_for_a_constant(%x: tensor<4x8x16xf32>) -> (tensor<4xf32>, t
     %0 = loop.reduce max (%k) in [8] -> f32 {
       %c = payload.constant 2.000000e+00 : f32
       %m = loop.reduce max (%l) in [16] -> f32 {
-        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        %1 = loop.load %x[%i, %k, %l] : tensor<4x8x16xf32>
         loop.yield %1 : f32
       }
       %s = loop.reduce add (%l) in [16] -> f32 {
-        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        %1 = loop.load %x[%i, %k, %l] : tensor<4x8x16xf32>
         %2 = arith.subf %1, %m : f32
         %3 = math.exp %2 : f32
         loop.yield %3 : f32
@@ -222,11 +222,11 @@ func.func @equal_but_for_a_constant(%x: tensor<4x8x16xf32>) -> (tensor<4xf32>, t
     %d = payload.constant 2.000000e+00 : f32
     %5 = loop.reduce max (%k) in [8] -> f32 {
       %m = loop.reduce max (%l) in [16] -> f32 {
-        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        %1 = loop.load %x[%i, %k, %l] : tensor<4x8x16xf32>
         loop.yield %1 : f32
       }
       %s = loop.reduce add (%l) in [16] -> f32 {
-        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        %1 = loop.load %x[%i, %k, %l] : tensor<4x8x16xf32>
         %2 = arith.subf %1, %m : f32
         %3 = math.exp %2 : f32
         loop.yield %3 : f32

@@ -11,8 +11,8 @@ func.func @projections(%x: tensor<8x64xf32>, %w: tensor<16x64xf32>, %v: tensor<1
     -> (tensor<8x16xf32>, tensor<8x16xf32>) {
   %a = loop.nest (%i, %j) in [8, 16] -> tensor<8x16xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
-      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<16x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
+      %1 = loop.load %w[%j, %k] : tensor<16x64xf32>
       %2 = arith.mulf %0, %1 : f32
       loop.yield %2 : f32
     }
@@ -20,8 +20,8 @@ func.func @projections(%x: tensor<8x64xf32>, %w: tensor<16x64xf32>, %v: tensor<1
   }
   %b = loop.nest (%i, %j) in [8, 16] -> tensor<8x16xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
-      %1 = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<16x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
+      %1 = loop.load %v[%j, %k] : tensor<16x64xf32>
       %2 = arith.mulf %0, %1 : f32
       loop.yield %2 : f32
     }
@@ -37,22 +37,22 @@ func.func @projections(%x: tensor<8x64xf32>, %w: tensor<16x64xf32>, %v: tensor<1
 // CHECK-COUNT-4: loop.nest {{.*}} -> tensor<8xf32> {
 func.func @apart(%x: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
   %a = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %x[%i] : tensor<8xf32>
     %1 = arith.negf %0 : f32
     loop.yield %1 : f32
   }
   %b = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %a[affine_map<(d0) -> (-d0 + 7)>](%i) : tensor<8xf32>
+    %0 = loop.load %a[7 - %i] : tensor<8xf32>
     loop.yield %0 : f32
   }
   %c = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
-    %1 = loop.load %b[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %x[%i] : tensor<8xf32>
+    %1 = loop.load %b[%i] : tensor<8xf32>
     %2 = arith.addf %0, %1 : f32
     loop.yield %2 : f32
   }
   %d = loop.nest (%i) in [8] -> tensor<8xf32> {
-    %0 = loop.load %y[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    %0 = loop.load %y[%i] : tensor<8xf32>
     loop.yield %0 : f32
   }
   func.return %c, %d : tensor<8xf32>, tensor<8xf32>
@@ -67,21 +67,21 @@ func.func @apart(%x: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32>, tensor
 func.func @three(%x: tensor<8x64xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) {
   %a = loop.nest (%i) in [8] -> tensor<8xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
       loop.yield %0 : f32
     }
     loop.yield %s : f32
   }
   %b = loop.nest (%i) in [8] -> tensor<8xf32> {
     %s = loop.reduce max (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
       loop.yield %0 : f32
     }
     loop.yield %s : f32
   }
   %c = loop.nest (%i) in [8] -> tensor<8xf32> {
     %s = loop.reduce mul (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
       loop.yield %0 : f32
     }
     loop.yield %s : f32
@@ -104,14 +104,14 @@ func.func @normalized(%x: tensor<8x64xf32>, %w: tensor<16x64xf32>, %v: tensor<16
     -> (tensor<8x16xf32>, tensor<8x16xf32>) {
   %a = loop.nest (%i, %j) in [8, 16] -> tensor<8x16xf32> {
     %n = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
       %1 = arith.mulf %0, %0 : f32
       loop.yield %1 : f32
     }
     %r = math.rsqrt %n : f32
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
-      %1 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<16x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
+      %1 = loop.load %w[%j, %k] : tensor<16x64xf32>
       %2 = arith.mulf %0, %r : f32
       %3 = arith.mulf %2, %1 : f32
       loop.yield %3 : f32
@@ -120,14 +120,14 @@ func.func @normalized(%x: tensor<8x64xf32>, %w: tensor<16x64xf32>, %v: tensor<16
   }
   %b = loop.nest (%i, %j) in [8, 16] -> tensor<8x16xf32> {
     %n = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
       %1 = arith.mulf %0, %0 : f32
       loop.yield %1 : f32
     }
     %r = math.rsqrt %n : f32
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x64xf32>
-      %1 = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<16x64xf32>
+      %0 = loop.load %x[%i, %k] : tensor<8x64xf32>
+      %1 = loop.load %v[%j, %k] : tensor<16x64xf32>
       %2 = arith.mulf %0, %r : f32
       %3 = arith.mulf %2, %1 : f32
       loop.yield %3 : f32

@@ -18,11 +18,11 @@ func.func @main(%x: tensor<4x8x5xf32>, %f: tensor<4xf32>, %g: tensor<4xf32>) -> 
     // CHECK-NEXT: %[[D:.*]] = arith.divf %[[M]], %b : f32
     // CHECK-NEXT: %[[N:.*]] = arith.negf %[[D]] : f32
     // CHECK-NEXT: loop.yield %[[N]] : f32
-    %a = loop.load %f[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
-    %b = loop.load %g[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %f[%i] : tensor<4xf32>
+    %b = loop.load %g[%i] : tensor<4xf32>
     %o = loop.reduce add (%k) in [8] -> f32 {
       %s = loop.reduce add (%r) in [5] -> f32 {
-        %v = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %r) : tensor<4x8x5xf32>
+        %v = loop.load %x[%i, %k, %r] : tensor<4x8x5xf32>
         %0 = arith.mulf %v, %a : f32
         %1 = arith.negf %v : f32
         %2 = arith.mulf %0, %1 : f32
@@ -46,11 +46,11 @@ func.func @main(%x: tensor<4x8xf32>, %c: tensor<4xi1>) -> tensor<4xf32> {
     // CHECK-NEXT:   loop.yield %v
     // CHECK:      %[[M:.*]] = arith.mulf %[[R]], %two
     // CHECK-NEXT: payload.select %q, %[[M]], %zero : f32
-    %q = loop.load %c[affine_map<(d0) -> (d0)>](%i) : tensor<4xi1>
+    %q = loop.load %c[%i] : tensor<4xi1>
     %zero = payload.constant 0.0 : f32
     %two = payload.constant 2.0 : f32
     %o = loop.reduce add (%k) in [8] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x8xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x8xf32>
       %0 = arith.mulf %v, %two : f32
       %1 = payload.select %q, %0, %zero : f32
       loop.yield %1 : f32
@@ -74,14 +74,14 @@ func.func @main(%x: tensor<4x8xf32>, %f: tensor<4xf32>) -> (tensor<4xf32>, tenso
   // CHECK: loop.reduce add
   // CHECK-NEXT: loop.yield %a
   %y, %z, %w = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32>, tensor<4xf32> {
-    %a = loop.load %f[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %f[%i] : tensor<4xf32>
     %m = loop.reduce max (%k) in [8] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x8xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x8xf32>
       %0 = arith.mulf %v, %a : f32
       loop.yield %0 : f32
     }
     %s = loop.reduce add (%k) in [8] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x8xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x8xf32>
       %0 = arith.mulf %v, %a : f32
       %1 = payload.cast %0 : f32 -> bf16
       %2 = payload.cast %1 : bf16 -> f32
@@ -105,10 +105,10 @@ func.func @main(%x: tensor<4x8xf32>, %f: tensor<4xf32>) -> (tensor<4xf32>, tenso
 // CHECK:       arith.divf %s, %r fastmath<arcp> : f32
 func.func @main(%x: tensor<4x64xf32>, %y: tensor<4xf32>, %z: tensor<64xf32>) -> tensor<4xf32> {
   %o = loop.nest (%i) in [4] -> tensor<4xf32> {
-    %r = loop.load %y[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %r = loop.load %y[%i] : tensor<4xf32>
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
-      %b = loop.load %z[affine_map<(d0) -> (d0)>](%k) : tensor<64xf32>
+      %v = loop.load %x[%i, %k] : tensor<4x64xf32>
+      %b = loop.load %z[%k] : tensor<64xf32>
       %w = arith.divf %v, %b fastmath<arcp> : f32
       %q = arith.divf %w, %r fastmath<arcp> : f32
       loop.yield %q : f32

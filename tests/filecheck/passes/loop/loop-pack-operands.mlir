@@ -4,22 +4,22 @@
 // of the index itself, which is the last of the product then. Another load along it follows.
 
 // CHECK-LABEL: func.func @main
-// CHECK-NEXT:    [[P:%w_packed]] = loop.nest (%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) in [2, 3, 20, 32] -> tensor<2x3x20x32xf32> {
-// CHECK-NEXT:      loop.load %w[affine_map<(d0, d1, d2, d3) -> (((d0 * 32) + d3), d2, d1)>]
-// CHECK:         %y = loop.nest (%jo, %n, %ji) in [2, 56, 32] to affine_map<(d0, d1, d2) -> (((d0 * 32) + d2), d1)> -> tensor<64x56xf32> attributes {schedule = #tile.schedule<block = [1, 64, 32], serial = [0], chunk = [32, 1], warps = 1, lanes = 1>} {
-// CHECK:             loop.load %x[affine_map<(d0, d1, d2) -> (d1, ((d0 + d2) + -1))>](%n, %k, %s) where
-// CHECK:             loop.load [[P]][affine_map<(d0, d1, d2, d3) -> (d2, d0, d1, d3)>](%s, %k, %jo, %ji) : tensor<2x3x20x32xf32>
-// CHECK:           loop.load %b[affine_map<(d0, d1) -> (((d0 * 32) + d1))>](%jo, %ji)
+// CHECK-NEXT:    [[P:%w_packed]] = loop.nest (%[[A:.*]], %[[B:.*]], %[[C:.*]], %[[D:.*]]) in [2, 3, 20, 32] -> tensor<2x3x20x32xf32> {
+// CHECK-NEXT:      loop.load %w[%[[A]] * 32 + %[[D]], %[[C]], %[[B]]]
+// CHECK:         %y = loop.nest (%jo, %n, %ji) in [2, 56, 32] to [%jo * 32 + %ji, %n] -> tensor<64x56xf32> attributes {schedule = #tile.schedule<block = [1, 64, 32], serial = [0], chunk = [32, 1], warps = 1, lanes = 1>} {
+// CHECK:             loop.load %x[%k, %n + %s - 1] where
+// CHECK:             loop.load [[P]][%jo, %s, %k, %ji] : tensor<2x3x20x32xf32>
+// CHECK:           loop.load %b[%jo * 32 + %ji]
 func.func @main(%x: tensor<20x56xf32>, %w: tensor<64x20x3xf32>, %b: tensor<64xf32>) -> tensor<64x56xf32> {
   %y = loop.nest (%j, %n) in [64, 56] -> tensor<64x56xf32> attributes {schedule = #tile.schedule<block = [32, 64], serial = [0], pack = [0], chunk = [32, 1], warps = 1, lanes = 1>} {
     %zero = payload.constant 0.0 : f32
     %c = loop.reduce add (%k, %s) in [20, 3] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2) -> (d1, d0 + d2 - 1)>](%n, %k, %s) where <affine_map<(d0, d1, d2) -> (d0 + d2 - 1)> in [0:56]> else %zero : tensor<20x56xf32>
-      %v = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%j, %k, %s) : tensor<64x20x3xf32>
+      %a = loop.load %x[%k, %n + %s - 1] where 0 <= %n + %s - 1 < 56 else %zero : tensor<20x56xf32>
+      %v = loop.load %w[%j, %k, %s] : tensor<64x20x3xf32>
       %p = arith.mulf %a, %v : f32
       loop.yield %p : f32
     }
-    %o = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<64xf32>
+    %o = loop.load %b[%j] : tensor<64xf32>
     %r = arith.addf %c, %o : f32
     loop.yield %r : f32
   }
@@ -33,15 +33,15 @@ func.func @main(%x: tensor<20x56xf32>, %w: tensor<64x20x3xf32>, %b: tensor<64xf3
 // CHECK-LABEL: func.func @main
 // CHECK-NEXT:    [[P:%x_packed]] = loop.nest (%{{.*}}, %{{.*}}) in [70, 20] -> tensor<70x20xbf16> {
 // CHECK-NEXT:      [[Z:%.*]] = payload.constant 0.000000e+00 : bf16
-// CHECK-NEXT:      loop.load %x[affine_map<(d0, d1) -> (d1, (d0 + -1))>]({{.*}}) where <affine_map<(d0, d1) -> (d0)> in [1:70]> else [[Z]]
-// CHECK:         %y = loop.nest (%j, %i) in [40, 20] to affine_map<(d0, d1) -> (d1, d0)> -> tensor<20x40xf32> attributes {schedule = #tile.schedule<block = [64, 32], chunk = [64], warps = 1, lanes = 1>} {
-// CHECK:             loop.load [[P]][affine_map<(d0, d1) -> (d0, d1)>](%k, %i)
+// CHECK-NEXT:      loop.load %x[%[[B:.*]], %[[A:.*]] - 1] where 1 <= %[[A]] < 70 else [[Z]]
+// CHECK:         %y = loop.nest (%j, %i) in [40, 20] to [%i, %j] -> tensor<20x40xf32> attributes {schedule = #tile.schedule<block = [64, 32], chunk = [64], warps = 1, lanes = 1>} {
+// CHECK:             loop.load [[P]][%k, %i]
 func.func @main(%x: tensor<20x69xbf16>, %w: tensor<70x40xbf16>) -> tensor<20x40xf32> {
   %y = loop.nest (%i, %j) in [20, 40] -> tensor<20x40xf32> attributes {schedule = #tile.schedule<block = [32, 64], pack = [0], chunk = [64], warps = 1, lanes = 1>} {
     %zero = payload.constant 0.0 : bf16
     %s = loop.reduce add (%k) in [70] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1 - 1)>](%i, %k) where <affine_map<(d0, d1) -> (d1)> in [1:70]> else %zero : tensor<20x69xbf16>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<70x40xbf16>
+      %a = loop.load %x[%i, %k - 1] where 1 <= %k < 70 else %zero : tensor<20x69xbf16>
+      %b = loop.load %w[%k, %j] : tensor<70x40xbf16>
       %c = payload.cast %a : bf16 -> f32
       %d = payload.cast %b : bf16 -> f32
       %p = arith.mulf %c, %d : f32
@@ -58,8 +58,8 @@ func.func @main(%x: tensor<20x70xf32>, %w: tensor<70x40xf32>) -> tensor<20x40xf3
   // expected-error@below {{a factor along this index is computed}}
   %y = loop.nest (%i, %j) in [20, 40] -> tensor<20x40xf32> attributes {schedule = #tile.schedule<block = [32, 64], pack = [0], chunk = [64], warps = 1, lanes = 1>} {
     %s = loop.reduce add (%k) in [70] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<20x70xf32>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<70x40xf32>
+      %a = loop.load %x[%i, %k] : tensor<20x70xf32>
+      %b = loop.load %w[%k, %j] : tensor<70x40xf32>
       %c = math.absf %a : f32
       %p = arith.mulf %c, %b : f32
       loop.yield %p : f32

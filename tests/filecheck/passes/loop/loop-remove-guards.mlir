@@ -11,7 +11,7 @@ func.func @main(%s: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [1], chunk = [64, 64], warps = 1>} {
     %top, %total = loop.staged_reduce -> f32, f32 stages {
       %m = loop.reduce max (%k) in [64] -> f32 {
-        %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+        %v = loop.load %s[%i, %k] : tensor<4x64xf32>
         loop.yield %v : f32
       }
       %lowest = payload.constant 0xff800000 : f32
@@ -19,7 +19,7 @@ func.func @main(%s: tensor<4x64xf32>) -> tensor<4xf32> {
       %zero = payload.constant 0.0 : f32
       %frame = payload.select %empty, %zero, %m : f32
       %l = loop.reduce add (%k1) in [64] -> f32 {
-        %v1 = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k1) : tensor<4x64xf32>
+        %v1 = loop.load %s[%i, %k1] : tensor<4x64xf32>
         %d = arith.subf %v1, %frame : f32
         %p = math.exp %d : f32
         loop.yield %p : f32
@@ -48,7 +48,7 @@ func.func @main(%s: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [1], chunk = [32, 32], warps = 1>} {
     %top, %total = loop.staged_reduce -> f32, f32 stages {
       %m = loop.reduce max (%k) in [64] -> f32 {
-        %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+        %v = loop.load %s[%i, %k] : tensor<4x64xf32>
         loop.yield %v : f32
       }
       %lowest = payload.constant 0xff800000 : f32
@@ -56,7 +56,7 @@ func.func @main(%s: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
       %zero = payload.constant 0.0 : f32
       %frame = payload.select %empty, %zero, %m : f32
       %l = loop.reduce add (%k1) in [64] -> f32 {
-        %v1 = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k1) : tensor<4x64xf32>
+        %v1 = loop.load %s[%i, %k1] : tensor<4x64xf32>
         %d = arith.subf %v1, %frame : f32
         %p = math.exp %d : f32
         loop.yield %p : f32
@@ -73,7 +73,7 @@ func.func @main(%s: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %z = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [1], chunk = [64, 64], split_k = 2, warps = 1>} {
     %top, %total = loop.staged_reduce -> f32, f32 stages {
       %m = loop.reduce max (%k) in [64] -> f32 {
-        %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+        %v = loop.load %s[%i, %k] : tensor<4x64xf32>
         loop.yield %v : f32
       }
       %lowest = payload.constant 0xff800000 : f32
@@ -81,7 +81,7 @@ func.func @main(%s: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
       %zero = payload.constant 0.0 : f32
       %frame = payload.select %empty, %zero, %m : f32
       %l = loop.reduce add (%k1) in [64] -> f32 {
-        %v1 = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k1) : tensor<4x64xf32>
+        %v1 = loop.load %s[%i, %k1] : tensor<4x64xf32>
         %d = arith.subf %v1, %frame : f32
         %p = math.exp %d : f32
         loop.yield %p : f32

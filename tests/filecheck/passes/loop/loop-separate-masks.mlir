@@ -6,12 +6,12 @@ func.func @main(%x: tensor<32xf32>) -> tensor<32xf32> {
   // CHECK:      loop.reduce add (%k) in [32] -> f32 {
   // CHECK:        %[[D:.*]] = arith.addi
   // CHECK:        %[[IS:.*]] = payload.cmp ge %[[D]], %{{.*}} : i64
-  // CHECK-NEXT:   %[[X:.*]] = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<32xf32>
+  // CHECK-NEXT:   %[[X:.*]] = loop.load %x[%k] : tensor<32xf32>
   // CHECK-NEXT:   payload.select %[[IS]], %[[X]], %{{.*}} : f32
   %y = loop.nest (%i) in [32] -> tensor<32xf32> {
     %zero = payload.constant 0.0 : f32
     %sum = loop.reduce add (%k) in [32] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d1)>](%i, %k) where <affine_map<(d0, d1) -> (d0 - d1)> in [0:32]> else %zero : tensor<32xf32>
+      %0 = loop.load %x[%k] where 0 <= %i - %k < 32 else %zero : tensor<32xf32>
       loop.yield %0 : f32
     }
     loop.yield %sum : f32
@@ -23,12 +23,12 @@ func.func @main(%x: tensor<32xf32>) -> tensor<32xf32> {
 
 // What keeps the access inside of the tensor stays.
 func.func @main(%x: tensor<31xf32>) -> tensor<32xf32> {
-  // CHECK: loop.load %x[affine_map<(d0) -> ((d0 + -1))>](%k) where <affine_map<(d0) -> (d0)> in [1:32]> else %{{.*}} : tensor<31xf32>
+  // CHECK: loop.load %x[%k - 1] where 1 <= %k < 32 else %{{.*}} : tensor<31xf32>
   // CHECK: payload.select
   %y = loop.nest (%i) in [32] -> tensor<32xf32> {
     %zero = payload.constant 0.0 : f32
     %sum = loop.reduce add (%k) in [32] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d1 - 1)>](%i, %k) where <affine_map<(d0, d1) -> (d0 - d1, d1)> in [0:32, 1:32]> else %zero : tensor<31xf32>
+      %0 = loop.load %x[%k - 1] where 0 <= %i - %k < 32 and 1 <= %k < 32 else %zero : tensor<31xf32>
       loop.yield %0 : f32
     }
     loop.yield %sum : f32
@@ -40,12 +40,12 @@ func.func @main(%x: tensor<31xf32>) -> tensor<32xf32> {
 
 // Without the condition the access would leave the tensor.
 func.func @main(%x: tensor<8xf32>) -> tensor<32xf32> {
-  // CHECK: loop.load %x[affine_map<(d0, d1) -> (d1)>](%i, %k) where
+  // CHECK: loop.load %x[%k] where
   // CHECK-NOT: payload.select
   %y = loop.nest (%i) in [32] -> tensor<32xf32> {
     %zero = payload.constant 0.0 : f32
     %sum = loop.reduce add (%k) in [64] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d1)>](%i, %k) where <affine_map<(d0, d1) -> (d0 + d1)> in [0:8]> else %zero : tensor<8xf32>
+      %0 = loop.load %x[%k] where 0 <= %i + %k < 8 else %zero : tensor<8xf32>
       loop.yield %0 : f32
     }
     loop.yield %sum : f32

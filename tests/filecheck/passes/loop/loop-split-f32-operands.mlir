@@ -4,8 +4,8 @@
 // zeros there in all of its parts. A factor that is narrow already stays as it is.
 
 // CHECK-LABEL: func.func @main
-// CHECK-NEXT:    [[X0:%.*]], [[X1:%.*]], [[X2:%.*]] = loop.nest (%{{.*}}, %{{.*}}) in [64, 128] -> tensor<64x128xbf16>, tensor<64x128xbf16>, tensor<64x128xbf16> {
-// CHECK-NEXT:      [[X:%.*]] = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]
+// CHECK-NEXT:    [[X0:%.*]], [[X1:%.*]], [[X2:%.*]] = loop.nest (%[[I:.*]], %[[K:.*]]) in [64, 128] -> tensor<64x128xbf16>, tensor<64x128xbf16>, tensor<64x128xbf16> {
+// CHECK-NEXT:      [[X:%.*]] = loop.load %x[%[[I]], %[[K]]]
 // CHECK-NEXT:      [[P:%.*]] = payload.cast [[X]] : f32 -> bf16
 // CHECK-NEXT:      [[W:%.*]] = payload.cast [[P]] : bf16 -> f32
 // CHECK-NEXT:      [[R:%.*]] = arith.subf [[X]], [[W]] : f32
@@ -14,9 +14,9 @@
 // CHECK-NEXT:      %{{.*}} = payload.constant 0.000000e+00 : f32
 // CHECK-NEXT:      %s = loop.reduce add (%k) in [128] -> f32 {
 // CHECK-NEXT:        [[Z:%a.*]] = payload.constant 0.000000e+00 : bf16
-// CHECK-NEXT:        [[A:%a.*]] = loop.load [[X0]][affine_map<(d0, d1) -> ((d0 + -1), d1)>](%i, %k) where <affine_map<(d0, d1) -> (d0)> in [1:64]> else [[Z]] : tensor<64x128xbf16>
-// CHECK:             [[B:%a.*]] = loop.load [[X1]][affine
-// CHECK:             [[C:%a.*]] = loop.load [[X2]][affine
+// CHECK-NEXT:        [[A:%a.*]] = loop.load [[X0]][%i - 1, %k] where 1 <= %i < 64 else [[Z]] : tensor<64x128xbf16>
+// CHECK:             [[B:%a.*]] = loop.load [[X1]][%i - 1, %k] where
+// CHECK:             [[C:%a.*]] = loop.load [[X2]][%i - 1, %k] where
 // CHECK-NEXT:        [[A0:%.*]] = payload.cast [[A]] : bf16 -> f32
 // CHECK-NEXT:        [[A1:%.*]] = payload.cast [[B]] : bf16 -> f32
 // CHECK-NEXT:        [[A2:%.*]] = payload.cast [[C]] : bf16 -> f32
@@ -29,8 +29,8 @@ func.func @main(%x: tensor<64x128xf32>, %w: tensor<128x32xbf16>) -> (tensor<64x3
   %y = loop.nest (%i, %j) in [64, 32] -> tensor<64x32xf32> attributes {schedule = #tile.schedule<block = [64, 32], chunk = [64], warps = 4, atom = mma, f32_matmul_precision = bf16x3_presplit>} {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%k) in [128] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0 - 1, d1)>](%i, %k) where <affine_map<(d0, d1) -> (d0)> in [1:64]> else %zero : tensor<64x128xf32>
-      %n = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<128x32xbf16>
+      %a = loop.load %x[%i - 1, %k] where 1 <= %i < 64 else %zero : tensor<64x128xf32>
+      %n = loop.load %w[%k, %j] : tensor<128x32xbf16>
       %b = payload.cast %n : bf16 -> f32
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
@@ -39,8 +39,8 @@ func.func @main(%x: tensor<64x128xf32>, %w: tensor<128x32xbf16>) -> (tensor<64x3
   }
   %z = loop.nest (%i, %j) in [64, 32] -> tensor<64x32xf32> attributes {schedule = #tile.schedule<block = [64, 32], chunk = [64], warps = 4, atom = mma, f32_matmul_precision = bf16x3_presplit>} {
     %s = loop.reduce add (%k) in [128] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x128xf32>
-      %n = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<128x32xbf16>
+      %a = loop.load %x[%i, %k] : tensor<64x128xf32>
+      %n = loop.load %w[%k, %j] : tensor<128x32xbf16>
       %b = payload.cast %n : bf16 -> f32
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
@@ -56,7 +56,7 @@ func.func @main(%x: tensor<64x128xf32>, %w: tensor<128x32xbf16>) -> (tensor<64x3
 func.func @main(%x: tensor<64x128xf32>) -> tensor<64xf32> {
   %y = loop.nest (%i) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [64], chunk = [128], warps = 4, f32_matmul_precision = bf16x3_presplit>} {
     %s = loop.reduce add (%k) in [128] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x128xf32>
+      %a = loop.load %x[%i, %k] : tensor<64x128xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32

@@ -4,11 +4,11 @@ func.func @main(%x: tensor<9x6xf32>, %at: tensor<4xi32>, %w: tensor<6x5xf32>) ->
   %y = loop.nest (%i, %o) in [4, 5] -> tensor<4x5xf32> {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%k) in [6] -> f32 {
-      %n = loop.load %at[affine_map<(d0) -> (d0)>](%i) : tensor<4xi32>
+      %n = loop.load %at[%i] : tensor<4xi32>
       %g = payload.cast %n : i32 -> index
       // expected-error@below {{expected an operand at coordinates of indices alone, but it is gathered}}
-      %a = loop.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%k)[%g] where <affine_map<(d0)[s0] -> (s0)> in [0:9]> else %zero {unfold} : tensor<9x6xf32>
-      %v = loop.load %w[affine_map<(d0, d1) -> (d1, d0)>](%o, %k) : tensor<6x5xf32>
+      %a = loop.load %x[symbol(%g), %k] where 0 <= symbol(%g) < 9 else %zero {unfold} : tensor<9x6xf32>
+      %v = loop.load %w[%k, %o] : tensor<6x5xf32>
       %p = arith.mulf %a, %v : f32
       loop.yield %p : f32
     }

@@ -14,16 +14,16 @@
 func.func @main(%s: tensor<4x64xf32>) -> tensor<4x64xf32> {
   %y = loop.nest (%i, %j) in [4, 64] -> tensor<4x64xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %s[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %s[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %p = math.exp %d : f32
       loop.yield %p : f32
     }
-    %w = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<4x64xf32>
+    %w = loop.load %s[%i, %j] : tensor<4x64xf32>
     %b = arith.subf %w, %m : f32
     %e = math.exp %b : f32
     %o = arith.divf %e, %l fastmath<arcp> : f32
@@ -44,16 +44,16 @@ func.func @main(%s: tensor<4x64xf32>) -> tensor<4x64xf32> {
 func.func @main(%s: tensor<4x64xf32>) -> (tensor<4x64xf32>, tensor<4x64xf32>) {
   %y, %z = loop.nest (%i, %j) in [4, 64] -> tensor<4x64xf32>, tensor<4x64xf32> {
     %m = loop.reduce max (%k) in [64] -> f32 {
-      %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %s[%i, %k] : tensor<4x64xf32>
       loop.yield %v : f32
     }
     %l = loop.reduce add (%k) in [64] -> f32 {
-      %v = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %v = loop.load %s[%i, %k] : tensor<4x64xf32>
       %d = arith.subf %v, %m : f32
       %p = math.exp %d : f32
       loop.yield %p : f32
     }
-    %w = loop.load %s[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<4x64xf32>
+    %w = loop.load %s[%i, %j] : tensor<4x64xf32>
     %a = arith.divf %w, %l : f32
     %c = arith.divf %m, %l fastmath<arcp> : f32
     loop.yield %a, %c : f32, f32

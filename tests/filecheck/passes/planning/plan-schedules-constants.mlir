@@ -12,8 +12,8 @@
 func.func @always(%x: tensor<4x512xf32>, %w: tensor<2048x512xf32>) -> tensor<4x2048xf32> {
   %y = loop.nest (%i, %j) in [4, 2048] -> tensor<4x2048xf32> {
     %s = loop.reduce add (%k) in [512] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x512xf32>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x512xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x512xf32>
+      %b = loop.load %w[%j, %k] : tensor<2048x512xf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }
@@ -25,8 +25,8 @@ func.func @once(%x: tensor<4x512xf32>, %w: tensor<2048x512xf32>) -> tensor<4x204
     attributes {constants = array<i64: 1>} {
   %y = loop.nest (%i, %j) in [4, 2048] -> tensor<4x2048xf32> {
     %s = loop.reduce add (%k) in [512] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x512xf32>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x512xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x512xf32>
+      %b = loop.load %w[%j, %k] : tensor<2048x512xf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }
@@ -37,15 +37,15 @@ func.func @once(%x: tensor<4x512xf32>, %w: tensor<2048x512xf32>) -> tensor<4x204
 func.func @computed_once(%x: tensor<4x512xf32>, %w: tensor<2048x512xf32>, %c: tensor<2048xf32>) -> tensor<4x2048xf32>
     attributes {constants = array<i64: 1, 2>} {
   %v = loop.nest (%i, %j) in [2048, 512] -> tensor<2048x512xf32> {
-    %a = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<2048x512xf32>
-    %b = loop.load %c[affine_map<(d0) -> (d0)>](%i) : tensor<2048xf32>
+    %a = loop.load %w[%i, %j] : tensor<2048x512xf32>
+    %b = loop.load %c[%i] : tensor<2048xf32>
     %p = arith.mulf %a, %b : f32
     loop.yield %p : f32
   }
   %y = loop.nest (%i, %j) in [4, 2048] -> tensor<4x2048xf32> {
     %s = loop.reduce add (%k) in [512] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x512xf32>
-      %b = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x512xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x512xf32>
+      %b = loop.load %v[%j, %k] : tensor<2048x512xf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }
@@ -56,15 +56,15 @@ func.func @computed_once(%x: tensor<4x512xf32>, %w: tensor<2048x512xf32>, %c: te
 func.func @computed(%x: tensor<4x512xf32>, %w: tensor<2048x512xf32>, %c: tensor<2048xf32>) -> tensor<4x2048xf32>
     attributes {constants = array<i64: 1>} {
   %v = loop.nest (%i, %j) in [2048, 512] -> tensor<2048x512xf32> {
-    %a = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<2048x512xf32>
-    %b = loop.load %c[affine_map<(d0) -> (d0)>](%i) : tensor<2048xf32>
+    %a = loop.load %w[%i, %j] : tensor<2048x512xf32>
+    %b = loop.load %c[%i] : tensor<2048xf32>
     %p = arith.mulf %a, %b : f32
     loop.yield %p : f32
   }
   %y = loop.nest (%i, %j) in [4, 2048] -> tensor<4x2048xf32> {
     %s = loop.reduce add (%k) in [512] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x512xf32>
-      %b = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x512xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x512xf32>
+      %b = loop.load %v[%j, %k] : tensor<2048x512xf32>
       %p = arith.mulf %a, %b : f32
       loop.yield %p : f32
     }

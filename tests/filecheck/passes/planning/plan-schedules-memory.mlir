@@ -9,13 +9,13 @@
 // CHECK:      split_k = 256
 func.func @main(%x: tensor<16777216xf32>) -> (tensor<8388608xf32>, tensor<f32>) attributes {memory_limit = 1028 : i64} {
   %e = loop.nest (%i) in [8388608] -> tensor<8388608xf32> {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<16777216xf32>
+    %a = loop.load %x[%i] : tensor<16777216xf32>
     %n = arith.negf %a : f32
     loop.yield %n : f32
   }
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [16777216] -> f32 {
-      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<16777216xf32>
+      %a = loop.load %x[%k] : tensor<16777216xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -35,13 +35,13 @@ func.func @main(%x: tensor<16777216xf32>) -> (tensor<8388608xf32>, tensor<f32>) 
 // FREE:       split_k = 256
 func.func @main(%x: tensor<16777216xf32>) -> (tensor<8388608xf32>, tensor<f32>) attributes {memory_limit = 1027 : i64} {
   %e = loop.nest (%i) in [8388608] -> tensor<8388608xf32> {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<16777216xf32>
+    %a = loop.load %x[%i] : tensor<16777216xf32>
     %n = arith.negf %a : f32
     loop.yield %n : f32
   }
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [16777216] -> f32 {
-      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<16777216xf32>
+      %a = loop.load %x[%k] : tensor<16777216xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -58,7 +58,7 @@ func.func @main(%x: tensor<16777216xf32>) -> (tensor<8388608xf32>, tensor<f32>) 
 func.func private @total(%x: tensor<16777216xf32>) -> tensor<f32> {
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [16777216] -> f32 {
-      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<16777216xf32>
+      %a = loop.load %x[%k] : tensor<16777216xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -67,19 +67,19 @@ func.func private @total(%x: tensor<16777216xf32>) -> tensor<f32> {
 }
 func.func @main(%x: tensor<16777216xf32>, %v: tensor<192xf32>) -> (tensor<8388608xf32>, tensor<192xf32>) attributes {memory_limit = 2812 : i64} {
   %e = loop.nest (%i) in [8388608] -> tensor<8388608xf32> {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<16777216xf32>
+    %a = loop.load %x[%i] : tensor<16777216xf32>
     %n = arith.negf %a : f32
     loop.yield %n : f32
   }
   %w = loop.nest (%i) in [192] -> tensor<192xf32> {
-    %a = loop.load %v[affine_map<(d0) -> (d0)>](%i) : tensor<192xf32>
+    %a = loop.load %v[%i] : tensor<192xf32>
     %e1 = math.exp %a : f32
     loop.yield %e1 : f32
   }
   %t = func.call @total(%x) : (tensor<16777216xf32>) -> tensor<f32>
   %y = loop.nest (%i) in [192] -> tensor<192xf32> {
-    %a = loop.load %w[affine_map<(d0) -> (d0)>](%i) : tensor<192xf32>
-    %b = loop.load %t[affine_map<() -> ()>]() : tensor<f32>
+    %a = loop.load %w[%i] : tensor<192xf32>
+    %b = loop.load %t[] : tensor<f32>
     %c = arith.addf %a, %b : f32
     loop.yield %c : f32
   }
@@ -96,7 +96,7 @@ func.func @main(%x: tensor<16777216xf32>, %v: tensor<192xf32>) -> (tensor<838860
 func.func @limited(%x: tensor<16777216xf32>) -> tensor<f32> {
   %y = loop.nest () in [] -> tensor<f32> attributes {scratch_limit = 0 : i64} {
     %s = loop.reduce add (%k) in [16777216] -> f32 {
-      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<16777216xf32>
+      %a = loop.load %x[%k] : tensor<16777216xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32

@@ -31,9 +31,9 @@
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> (tensor<2048x2048xf32>, tensor<2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<2048x1024xbf16>
+      %0 = loop.load %x[%i, %k] : tensor<2048x1024xbf16>
       %1 = payload.cast %0 : bf16 -> f32
-      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x1024xbf16>
+      %2 = loop.load %w[%j, %k] : tensor<2048x1024xbf16>
       %3 = payload.cast %2 : bf16 -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32
@@ -41,7 +41,7 @@ func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> (t
     loop.yield %s : f32
   }
   %z = loop.nest (%i) in [2048] -> tensor<2048xf32> {
-    %0 = loop.load %x[affine_map<(d0) -> (d0, 0)>](%i) : tensor<2048x1024xbf16>
+    %0 = loop.load %x[%i, 0] : tensor<2048x1024xbf16>
     %1 = payload.cast %0 : bf16 -> f32
     loop.yield %1 : f32
   }

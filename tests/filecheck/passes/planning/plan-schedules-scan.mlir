@@ -8,7 +8,7 @@
 // GRID: one block walks along the index of a scan, and along no other one: serial = [1]
 func.func @main(%x: tensor<64x60000xf32>) -> tensor<64x60000xf32> {
   %y = loop.nest (%i, %j) in [64, 60000] -> tensor<64x60000xf32> {
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<64x60000xf32>
+    %a = loop.load %x[%i, %j] : tensor<64x60000xf32>
     %s = loop.scan add %a along %j : f32
     loop.yield %s : f32
   }

@@ -8,8 +8,8 @@ func.func @kinds(%x: tensor<96x2048xf32>, %w: tensor<2048x80xf32>) -> (tensor<96
   // CORE: schedule = #tile.schedule<block = [64, 64], chunk = [16], warps = 1, lanes = 1>
   %p = loop.nest (%i, %j) in [96, 80] -> tensor<96x80xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<96x2048xf32>
-      %b = loop.load %w[affine_map<(d0, d1) -> (d1, d0)>](%j, %k) : tensor<2048x80xf32>
+      %a = loop.load %x[%i, %k] : tensor<96x2048xf32>
+      %b = loop.load %w[%k, %j] : tensor<2048x80xf32>
       %c = arith.mulf %a, %b : f32
       loop.yield %c : f32
     }
@@ -20,17 +20,17 @@ func.func @kinds(%x: tensor<96x2048xf32>, %w: tensor<2048x80xf32>) -> (tensor<96
   // CORE: schedule = #tile.schedule<block = [1, 1024], serial = [1], chunk = [1024], warps = 1, lanes = 1>
   %n = loop.nest (%i, %j) in [96, 2048] -> tensor<96x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<96x2048xf32>
+      %a = loop.load %x[%i, %k] : tensor<96x2048xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<96x2048xf32>
+    %b = loop.load %x[%i, %j] : tensor<96x2048xf32>
     %c = arith.subf %b, %s : f32
     loop.yield %c : f32
   }
   // Neighbouring elements.
   // CHECK: schedule = #tile.schedule<block = [1, 1024], warps = 4>
   %e = loop.nest (%i, %j) in [96, 2048] -> tensor<96x2048xf32> {
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<96x2048xf32>
+    %b = loop.load %x[%i, %j] : tensor<96x2048xf32>
     %c = arith.addf %b, %b : f32
     loop.yield %c : f32
   }

@@ -8,10 +8,10 @@
 func.func @rows(%x: tensor<32x2048xf32>) -> tensor<32x2048xf32> {
   %y = loop.nest (%i, %j) in [32, 2048] -> tensor<32x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<32x2048xf32>
+      %a = loop.load %x[%i, %k] : tensor<32x2048xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x2048xf32>
+    %b = loop.load %x[%i, %j] : tensor<32x2048xf32>
     %o = arith.divf %b, %s : f32
     loop.yield %o : f32
   }
@@ -27,10 +27,10 @@ func.func @rows(%x: tensor<32x2048xf32>) -> tensor<32x2048xf32> {
 func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
   %y = loop.nest (%i, %j) in [320, 32768] -> tensor<320x32768xf32> {
     %s = loop.reduce add (%k) in [32768] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<320x32768xf32>
+      %a = loop.load %x[%i, %k] : tensor<320x32768xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<320x32768xf32>
+    %b = loop.load %x[%i, %j] : tensor<320x32768xf32>
     %o = arith.divf %b, %s : f32
     loop.yield %o : f32
   }
@@ -49,10 +49,10 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<32x100000xf32>
+      %a = loop.load %x[%i, %k] : tensor<32x100000xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x100000xf32>
+    %b = loop.load %x[%i, %j] : tensor<32x100000xf32>
     %o = arith.divf %b, %s : f32
     loop.yield %o : f32
   }
@@ -66,10 +66,10 @@ func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
 func.func @kept_rows(%x: tensor<32x40000xf32>) -> tensor<32x40000xf32> {
   %y = loop.nest (%i, %j) in [32, 40000] -> tensor<32x40000xf32> {
     %s = loop.reduce add (%k) in [40000] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<32x40000xf32>
+      %a = loop.load %x[%i, %k] : tensor<32x40000xf32>
       loop.yield %a : f32
     }
-    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x40000xf32>
+    %b = loop.load %x[%i, %j] : tensor<32x40000xf32>
     %o = arith.divf %b, %s : f32
     loop.yield %o : f32
   }
@@ -86,14 +86,14 @@ func.func @kept_rows(%x: tensor<32x40000xf32>) -> tensor<32x40000xf32> {
 func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4096xf32>, tensor<2048xf32>) {
   %r = loop.nest (%i) in [4096] -> tensor<4096xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x64xf32>
+      %a = loop.load %x[%i, %k] : tensor<4096x64xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
   }
   %c = loop.nest (%j) in [2048] -> tensor<2048xf32> {
     %s = loop.reduce add (%k) in [4096] -> f32 {
-      %a = loop.load %w[affine_map<(d0, d1) -> (d1, d0)>](%j, %k) : tensor<4096x2048xf32>
+      %a = loop.load %w[%k, %j] : tensor<4096x2048xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -113,8 +113,8 @@ func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
-      %p = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<2048x2048xf32>
-      %q = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<2048x2048xf32>
+      %p = loop.load %x[%i, %k] : tensor<2048x2048xf32>
+      %q = loop.load %w[%k, %j] : tensor<2048x2048xf32>
       %m = arith.mulf %p, %q : f32
       loop.yield %m : f32
     }
@@ -122,8 +122,8 @@ func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: te
   }
   %b = loop.nest (%i, %j) in [64, 64] -> tensor<64x64xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
-      %p = loop.load %a[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x64xf32>
-      %q = loop.load %a[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<64x64xf32>
+      %p = loop.load %a[%i, %k] : tensor<64x64xf32>
+      %q = loop.load %a[%k, %j] : tensor<64x64xf32>
       %m = arith.mulf %p, %q : f32
       loop.yield %m : f32
     }
@@ -131,8 +131,8 @@ func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: te
   }
   %c = loop.nest (%i, %j) in [1, 2048] -> tensor<1x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
-      %p = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<1x2048xf32>
-      %q = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x2048xf32>
+      %p = loop.load %v[%i, %k] : tensor<1x2048xf32>
+      %q = loop.load %w[%j, %k] : tensor<2048x2048xf32>
       %m = arith.mulf %p, %q : f32
       loop.yield %m : f32
     }
@@ -150,12 +150,12 @@ func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: te
 // CHECK:         schedule = #tile.schedule<block = [32, 32], warps = 8>
 func.func @elementwise(%x: tensor<4096x4096xf32>) -> (tensor<4096x4096xf32>, tensor<4096x4096xf32>) {
   %y = loop.nest (%i, %j) in [4096, 4096] -> tensor<4096x4096xf32> {
-    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<4096x4096xf32>
+    %a = loop.load %x[%i, %j] : tensor<4096x4096xf32>
     %b = math.exp %a : f32
     loop.yield %b : f32
   }
   %z = loop.nest (%i, %j) in [4096, 4096] -> tensor<4096x4096xf32> {
-    %a = loop.load %x[affine_map<(d0, d1) -> (d1, d0)>](%i, %j) : tensor<4096x4096xf32>
+    %a = loop.load %x[%j, %i] : tensor<4096x4096xf32>
     loop.yield %a : f32
   }
   func.return %y, %z : tensor<4096x4096xf32>, tensor<4096x4096xf32>
@@ -169,7 +169,7 @@ func.func @elementwise(%x: tensor<4096x4096xf32>) -> (tensor<4096x4096xf32>, ten
 // CHECK:         schedule = #tile.schedule<block = [2], warps = 1>
 func.func @given(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [2], warps = 1>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -180,7 +180,7 @@ func.func @given(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK: error: loop.nest: block: 2 extents for 1 free indices
 func.func @wrong_count(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [2, 2]>} {
-    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %a = loop.load %x[%i] : tensor<4xf32>
     loop.yield %a : f32
   }
   func.return %y : tensor<4xf32>
@@ -192,7 +192,7 @@ func.func @wrong_count(%x: tensor<4xf32>) -> tensor<4xf32> {
 func.func @too_large(%x: tensor<4x1048576xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [1], chunk = [1048576]>} {
     %s = loop.reduce add (%k) in [1048576] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x1048576xf32>
+      %a = loop.load %x[%i, %k] : tensor<4x1048576xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -209,7 +209,7 @@ func.func @too_large(%x: tensor<4x1048576xf32>) -> tensor<4xf32> {
 func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [1048576] -> f32 {
-      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<1048576xf32>
+      %a = loop.load %x[%k] : tensor<1048576xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
@@ -226,9 +226,9 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<2048x1024xbf16>
+      %0 = loop.load %x[%i, %k] : tensor<2048x1024xbf16>
       %1 = payload.cast %0 : bf16 -> f32
-      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x1024xbf16>
+      %2 = loop.load %w[%j, %k] : tensor<2048x1024xbf16>
       %3 = payload.cast %2 : bf16 -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32
@@ -249,9 +249,9 @@ func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> te
 func.func @computed(%x: tensor<256x256xf32>, %w: tensor<256x256xbf16>) -> tensor<256x256xf32> {
   %y = loop.nest (%i, %j) in [256, 256] -> tensor<256x256xf32> {
     %s = loop.reduce add (%k) in [256] -> f32 {
-      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<256x256xf32>
+      %0 = loop.load %x[%i, %k] : tensor<256x256xf32>
       %1 = math.exp %0 : f32
-      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<256x256xbf16>
+      %2 = loop.load %w[%j, %k] : tensor<256x256xbf16>
       %3 = payload.cast %2 : bf16 -> f32
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32

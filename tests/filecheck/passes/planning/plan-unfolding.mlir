@@ -10,8 +10,8 @@ func.func @main(%x: tensor<512x7x7xf32>, %w: tensor<512x512x3x3xf32>) -> tensor<
   %y = loop.nest (%o, %i, %j) in [512, 7, 7] -> tensor<512x7x7xf32> {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%k, %r, %s) in [512, 3, 3] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2, d3, d4) -> (d2, d0 + d3 - 1, d1 + d4 - 1)>](%i, %j, %k, %r, %s) where <affine_map<(d0, d1, d2, d3, d4) -> (d0 + d3 - 1, d1 + d4 - 1)> in [0:7, 0:7]> else %zero : tensor<512x7x7xf32>
-      %v = loop.load %w[affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>](%o, %k, %r, %s) : tensor<512x512x3x3xf32>
+      %a = loop.load %x[%k, %i + %r - 1, %j + %s - 1] where 0 <= %i + %r - 1 < 7 and 0 <= %j + %s - 1 < 7 else %zero : tensor<512x7x7xf32>
+      %v = loop.load %w[%o, %k, %r, %s] : tensor<512x512x3x3xf32>
       %p = arith.mulf %a, %v : f32
       loop.yield %p : f32
     }
@@ -29,8 +29,8 @@ func.func @main(%x: tensor<64x56x56xf32>, %w: tensor<64x64x3x3xf32>) -> tensor<6
   %y = loop.nest (%o, %i, %j) in [64, 56, 56] -> tensor<64x56x56xf32> {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%k, %r, %s) in [64, 3, 3] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2, d3, d4) -> (d2, d0 + d3 - 1, d1 + d4 - 1)>](%i, %j, %k, %r, %s) where <affine_map<(d0, d1, d2, d3, d4) -> (d0 + d3 - 1, d1 + d4 - 1)> in [0:56, 0:56]> else %zero : tensor<64x56x56xf32>
-      %v = loop.load %w[affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>](%o, %k, %r, %s) : tensor<64x64x3x3xf32>
+      %a = loop.load %x[%k, %i + %r - 1, %j + %s - 1] where 0 <= %i + %r - 1 < 56 and 0 <= %j + %s - 1 < 56 else %zero : tensor<64x56x56xf32>
+      %v = loop.load %w[%o, %k, %r, %s] : tensor<64x64x3x3xf32>
       %p = arith.mulf %a, %v : f32
       loop.yield %p : f32
     }
@@ -49,8 +49,8 @@ func.func @main(%x: tensor<512x7x7xf32>, %w: tensor<512x512x3x3xf32>) -> tensor<
   %y = loop.nest (%o, %i, %j) in [512, 7, 7] -> tensor<512x7x7xf32> {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%k, %r, %s) in [512, 3, 3] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2, d3, d4) -> (d2, d0 + d3 - 1, d1 + d4 - 1)>](%i, %j, %k, %r, %s) where <affine_map<(d0, d1, d2, d3, d4) -> (d0 + d3 - 1, d1 + d4 - 1)> in [0:7, 0:7]> else %zero : tensor<512x7x7xf32>
-      %v = loop.load %w[affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>](%o, %k, %r, %s) : tensor<512x512x3x3xf32>
+      %a = loop.load %x[%k, %i + %r - 1, %j + %s - 1] where 0 <= %i + %r - 1 < 7 and 0 <= %j + %s - 1 < 7 else %zero : tensor<512x7x7xf32>
+      %v = loop.load %w[%o, %k, %r, %s] : tensor<512x512x3x3xf32>
       %p = arith.mulf %a, %v : f32
       loop.yield %p : f32
     }
@@ -69,8 +69,8 @@ func.func @main(%x: tensor<2048x16x16xf32>, %w: tensor<512x2048x3x3xf32>) -> ten
   %y = loop.nest (%o, %i, %j) in [512, 16, 16] -> tensor<512x16x16xf32> {
     %zero = payload.constant 0.0 : f32
     %s = loop.reduce add (%k, %r, %s) in [2048, 3, 3] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1, d2, d3, d4) -> (d2, d0 + d3 - 1, d1 + d4 - 1)>](%i, %j, %k, %r, %s) where <affine_map<(d0, d1, d2, d3, d4) -> (d0 + d3 - 1, d1 + d4 - 1)> in [0:16, 0:16]> else %zero : tensor<2048x16x16xf32>
-      %v = loop.load %w[affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>](%o, %k, %r, %s) : tensor<512x2048x3x3xf32>
+      %a = loop.load %x[%k, %i + %r - 1, %j + %s - 1] where 0 <= %i + %r - 1 < 16 and 0 <= %j + %s - 1 < 16 else %zero : tensor<2048x16x16xf32>
+      %v = loop.load %w[%o, %k, %r, %s] : tensor<512x2048x3x3xf32>
       %p = arith.mulf %a, %v : f32
       loop.yield %p : f32
     }

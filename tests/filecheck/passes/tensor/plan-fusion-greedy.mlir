@@ -3,11 +3,11 @@
 // A product with an epilogue is one kernel; a bias in front of it is cheap to add again for each column.
 // CHECK-LABEL: @epilogue
 func.func @epilogue(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %w: tensor<64x32xf32>) -> tensor<16x32xf32> {
-  %r = tensor.index_map %b[affine_map<(i, j) -> (j)>] : tensor<64xf32> -> tensor<16x64xf32>
+  %r = tensor.index_map %b[d1] : tensor<64xf32> -> tensor<16x64xf32>
   // CHECK: arith.addf %x, %r : tensor<16x64xf32>
   %a = arith.addf %x, %r : tensor<16x64xf32>
-  %l = tensor.index_map %a[affine_map<(i, j, k) -> (i, k)>] : tensor<16x64xf32> -> tensor<16x32x64xf32>
-  %m = tensor.index_map %w[affine_map<(i, j, k) -> (k, j)>] : tensor<64x32xf32> -> tensor<16x32x64xf32>
+  %l = tensor.index_map %a[d0, d2] : tensor<16x64xf32> -> tensor<16x32x64xf32>
+  %m = tensor.index_map %w[d2, d1] : tensor<64x32xf32> -> tensor<16x32x64xf32>
   %p = arith.mulf %l, %m : tensor<16x32x64xf32>
   // CHECK: tensor.reduce add %p over [2] :
   %s = tensor.reduce add %p over [2] : tensor<16x32x64xf32> -> tensor<16x32xf32>
@@ -24,7 +24,7 @@ func.func @epilogue(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %w: tensor<64x32x
 func.func @sums(%x: tensor<16x64xf32>) -> (tensor<16x64xf32>, tensor<f32>) {
   // CHECK: tensor.reduce add %x over [1] {fuse.root} :
   %s = tensor.reduce add %x over [1] : tensor<16x64xf32> -> tensor<16xf32>
-  %r = tensor.index_map %s[affine_map<(i, j) -> (i)>] : tensor<16xf32> -> tensor<16x64xf32>
+  %r = tensor.index_map %s[d0] : tensor<16xf32> -> tensor<16x64xf32>
   // CHECK: arith.subf %x, %r {fuse.root} :
   %y = arith.subf %x, %r : tensor<16x64xf32>
   // CHECK: tensor.reduce max %x over [1] {fuse.root} :

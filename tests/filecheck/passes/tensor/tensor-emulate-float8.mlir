@@ -21,7 +21,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<6xf8E4M3FN> {
   %y = payload.cast %x : tensor<4xf32> -> tensor<4xf8E4M3FN>
   %one = payload.constant 1.0 : f32
   %fill = payload.cast %one : f32 -> f8E4M3FN
-  %z = tensor.index_map %y[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:4]> else %fill : tensor<4xf8E4M3FN> -> tensor<6xf8E4M3FN>
+  %z = tensor.index_map %y[d0] where 0 <= d0 < 4 else %fill : tensor<4xf8E4M3FN> -> tensor<6xf8E4M3FN>
   func.return %z : tensor<6xf8E4M3FN>
 }
 

@@ -14,15 +14,15 @@ func.func @main(%x: tensor<512x512xf32>, %w: tensor<512x512xf32>, %bias: tensor<
   // KEEP: tensor.reduce add %x over [0, 1] :
   %total = tensor.reduce add %x over [0, 1] : tensor<512x512xf32> -> tensor<f32>
   // NONE: tensor.index_map %total[{{[^{}]*}}] :
-  %b = tensor.index_map %total[affine_map<(i, j) -> ()>] : tensor<f32> -> tensor<512x512xf32>
+  %b = tensor.index_map %total[] : tensor<f32> -> tensor<512x512xf32>
   // CHECK: arith.divf %x, %b :
   // NONE: arith.divf %x, %b {fuse.root} :
   // ALL: arith.divf %x, %b :
   // KEEP: arith.divf %x, %b {fuse.root} :
   // CPU: arith.divf %x, %b {fuse.root} :
   %s = arith.divf %x, %b {fuse.root} : tensor<512x512xf32>
-  %l = tensor.index_map %s[affine_map<(i, j, k) -> (i, k)>] : tensor<512x512xf32> -> tensor<512x512x512xf32>
-  %r = tensor.index_map %w[affine_map<(i, j, k) -> (k, j)>] : tensor<512x512xf32> -> tensor<512x512x512xf32>
+  %l = tensor.index_map %s[d0, d2] : tensor<512x512xf32> -> tensor<512x512x512xf32>
+  %r = tensor.index_map %w[d2, d1] : tensor<512x512xf32> -> tensor<512x512x512xf32>
   // CHECK: arith.mulf %l, %r :
   // NONE: arith.mulf %l, %r {fuse.root} :
   // KEEP: arith.mulf %l, %r :
@@ -31,7 +31,7 @@ func.func @main(%x: tensor<512x512xf32>, %w: tensor<512x512xf32>, %bias: tensor<
   // CHECK: tensor.reduce add %p over [2] :
   // NONE: tensor.reduce add %p over [2] {fuse.root} :
   %m = tensor.reduce add %p over [2] : tensor<512x512x512xf32> -> tensor<512x512xf32>
-  %bb = tensor.index_map %bias[affine_map<(i, j) -> (j)>] : tensor<512xf32> -> tensor<512x512xf32>
+  %bb = tensor.index_map %bias[d1] : tensor<512xf32> -> tensor<512x512xf32>
   // CHECK: arith.addf %m, %bb :
   // NONE: arith.addf %m, %bb {fuse.root} :
   %a = arith.addf %m, %bb : tensor<512x512xf32>
@@ -41,7 +41,7 @@ func.func @main(%x: tensor<512x512xf32>, %w: tensor<512x512xf32>, %bias: tensor<
   // NONE: arith.maximumf %a, %zero {fuse.root} :
   // ALL: arith.maximumf %a, %zero :
   %h = arith.maximumf %a, %zero : tensor<512x512xf32>
-  %l2 = tensor.index_map %h[affine_map<(i, j, k) -> (i, k)>] : tensor<512x512xf32> -> tensor<512x512x512xf32>
+  %l2 = tensor.index_map %h[d0, d2] : tensor<512x512xf32> -> tensor<512x512x512xf32>
   %q = arith.mulf %l2, %r : tensor<512x512x512xf32>
   // CHECK: tensor.reduce add %q over [2] {fuse.root} :
   // NONE: tensor.reduce add %q over [2] {fuse.root} :

@@ -6,9 +6,9 @@
 // CHECK: tile.scan add %{{.*}}, %{{.*}} along 1 : tensor<8x32xf32, #[[TILE]]>, tensor<8xf32, #[[CARRY]]>
 tile.kernel @rows(%x: memref<8x32xf32>, %y: memref<8x32xf32>) blocks () in [] warps 2 {
   %z = payload.constant 0.0 : tensor<8xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<8x32xf32> -> tensor<8x32xf32>
+  %a = tile.load %x[d0, d1] : memref<8x32xf32> -> tensor<8x32xf32>
   %s, %c = tile.scan add %a, %z along 1 : tensor<8x32xf32>, tensor<8xf32>
-  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<8x32xf32>, memref<8x32xf32>
+  tile.store %s, %y[d0, d1] : tensor<8x32xf32>, memref<8x32xf32>
 }
 
 // -----
@@ -18,7 +18,7 @@ tile.kernel @rows(%x: memref<8x32xf32>, %y: memref<8x32xf32>) blocks () in [] wa
 // CHECK: tile.scan add %{{.*}}, %{{.*}} along 0 : tensor<8x32xf32, #[[TILE]]>
 tile.kernel @columns(%x: memref<8x32xf32>, %y: memref<8x32xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<32xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<8x32xf32> -> tensor<8x32xf32>
+  %a = tile.load %x[d0, d1] : memref<8x32xf32> -> tensor<8x32xf32>
   %s, %c = tile.scan add %a, %z along 0 : tensor<8x32xf32>, tensor<32xf32>
-  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<8x32xf32>, memref<8x32xf32>
+  tile.store %s, %y[d0, d1] : tensor<8x32xf32>, memref<8x32xf32>
 }

@@ -11,11 +11,11 @@
 // CHECK-NEXT:    %r = arith.divf %v, %b : tensor<4x128xf32, #layout>
 // CHECK-NEXT:    tile.store %r
 tile.kernel @rows(%x: memref<8x128xf32>, %y: memref<8x128xf32>) blocks (%i) in [2] warps 2 {
-  %v = tile.load %x[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%i) : memref<8x128xf32>, index -> tensor<4x128xf32>
+  %v = tile.load %x[d0 + %i * 4, d1] : memref<8x128xf32> -> tensor<4x128xf32>
   %s = tile.reduce add %v over [1] : tensor<4x128xf32> -> tensor<4xf32>
   %b = tile.broadcast %s along [1] : tensor<4xf32> -> tensor<4x128xf32>
   %r = arith.divf %v, %b : tensor<4x128xf32>
-  tile.store %r, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%i) : tensor<4x128xf32>, memref<8x128xf32>, index
+  tile.store %r, %y[d0 + %i * 4, d1] : tensor<4x128xf32>, memref<8x128xf32>
 }
 
 // -----
@@ -31,11 +31,11 @@ tile.kernel @rows(%x: memref<8x128xf32>, %y: memref<8x128xf32>) blocks (%i) in [
 tile.kernel @dot(%x: memref<16x8xf32>, %w: memref<8x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [8], thread = [4, 2], warps = 1>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x8xf32> -> tensor<16x8xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<8x16xf32> -> tensor<8x16xf32>
+  %a = tile.load %x[d0, d1] : memref<16x8xf32> -> tensor<16x8xf32>
+  %b = tile.load %w[d0, d1] : memref<8x16xf32> -> tensor<8x16xf32>
   %c = tile.dot %a, %b, %zero : tensor<16x8xf32>, tensor<8x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
   %r = arith.maximumf %c, %zero : tensor<16x16xf32>
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -49,13 +49,13 @@ tile.kernel @dot(%x: memref<16x8xf32>, %w: memref<8x16xf32>, %y: memref<16x16xf3
 // CHECK-NEXT:    %c_1 = tile.convert_layout %c via "shared" : tensor<64xf32, #layout> -> tensor<64xf32, #layout2>
 // CHECK-NEXT:    %q = tile.broadcast %c_1 along [0] : tensor<64xf32, #layout2> -> tensor<64x64xf32, #layout1>
 tile.kernel @convert(%x: memref<64xf32>, %t: memref<64x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 1 {
-  %c = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
+  %c = tile.load %x[d0] : memref<64xf32> -> tensor<64xf32>
   %r = tile.broadcast %c along [1] : tensor<64xf32> -> tensor<64x64xf32>
   %q = tile.broadcast %c along [0] : tensor<64xf32> -> tensor<64x64xf32>
-  %v = tile.load %t[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xf32> -> tensor<64x64xf32>
+  %v = tile.load %t[d0, d1] : memref<64x64xf32> -> tensor<64x64xf32>
   %s = arith.addf %r, %v : tensor<64x64xf32>
   %u = arith.mulf %s, %q : tensor<64x64xf32>
-  tile.store %u, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+  tile.store %u, %y[d0, d1] : tensor<64x64xf32>, memref<64x64xf32>
 }
 
 // -----
@@ -66,9 +66,9 @@ tile.kernel @convert(%x: memref<64xf32>, %t: memref<64x64xf32>, %y: memref<64x64
 // CHECK-NEXT:  builtin.module
 // CHECK:         %n = arith.negf %c : tensor<64xf32, #layout>
 tile.kernel @given(%x: memref<64xf32>, %y: memref<64xf32>) blocks () in [] warps 1 {
-  %c = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>
+  %c = tile.load %x[d0] : memref<64xf32> -> tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>
   %n = arith.negf %c : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>
-  tile.store %n, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>, memref<64xf32>
+  tile.store %n, %y[d0] : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>, memref<64xf32>
 }
 
 // -----
@@ -84,10 +84,10 @@ tile.kernel @given(%x: memref<64xf32>, %y: memref<64xf32>) blocks () in [] warps
 // CHECK-NEXT:    %s = arith.addf %v_1, %w : tensor<32x32xf32, #layout1>
 // CHECK-NEXT:    tile.store %s, {{.*}} : tensor<32x32xf32, #layout1>
 tile.kernel @transpose(%x: memref<32x32xf32>, %t: memref<32x32xf32>, %y: memref<32x32xf32>) blocks () in [] warps 8 {
-  %v = tile.load %x[affine_map<(d0, d1) -> (d1, d0)>]() : memref<32x32xf32> -> tensor<32x32xf32>
-  %w = tile.load %t[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xf32> -> tensor<32x32xf32>
+  %v = tile.load %x[d1, d0] : memref<32x32xf32> -> tensor<32x32xf32>
+  %w = tile.load %t[d0, d1] : memref<32x32xf32> -> tensor<32x32xf32>
   %s = arith.addf %v, %w : tensor<32x32xf32>
-  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xf32>, memref<32x32xf32>
+  tile.store %s, %y[d0, d1] : tensor<32x32xf32>, memref<32x32xf32>
 }
 
 // -----
@@ -101,11 +101,11 @@ tile.kernel @transpose(%x: memref<32x32xf32>, %t: memref<32x32xf32>, %y: memref<
 // CHECK-NEXT:    tile.store %d
 tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d1, d0)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %a = tile.load %x[d0, d1] : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %b = tile.load %w[d1, d0] : memref<32x32xbf16> -> tensor<32x32xbf16>
   %c = tile.dot %a, %b, %zero atom "mma" : tensor<32x32xbf16>, tensor<32x32xbf16>, tensor<32x32xf32> -> tensor<32x32xf32>
   %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
+  tile.store %d, %y[d0, d1] : tensor<32x32xbf16>, memref<32x32xbf16>
 }
 
 // -----
@@ -120,11 +120,11 @@ tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: me
 // CHECK-NEXT:    tile.store %[[W]]
 tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %a = tile.load %x[d0, d1] : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %b = tile.load %w[d0, d1] : memref<32x32xbf16> -> tensor<32x32xbf16>
   %c = tile.dot %a, %b, %zero atom "mma" : tensor<32x32xbf16>, tensor<32x32xbf16>, tensor<32x32xf32> -> tensor<32x32xf32>
   %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
+  tile.store %d, %y[d0, d1] : tensor<32x32xbf16>, memref<32x32xbf16>
 }
 
 // -----
@@ -135,9 +135,9 @@ tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, 
 // CHECK:       tile.kernel @alone
 // CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<4x2x8xf32, #layout>
 tile.kernel @alone(%x: memref<4x2x8xf32>, %y: memref<2xf32>) blocks () in [] warps 1 lanes 1 {
-  %v = tile.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>]() : memref<4x2x8xf32> -> tensor<4x2x8xf32>
+  %v = tile.load %x[d0, d1, d2] : memref<4x2x8xf32> -> tensor<4x2x8xf32>
   %s = tile.reduce add %v over [0, 2] : tensor<4x2x8xf32> -> tensor<2xf32>
-  tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<2xf32>, memref<2xf32>
+  tile.store %s, %y[d0] : tensor<2xf32>, memref<2xf32>
 }
 
 // -----
@@ -148,7 +148,7 @@ tile.kernel @alone(%x: memref<4x2x8xf32>, %y: memref<2xf32>) blocks () in [] war
 // CHECK:       tile.kernel @window
 // CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<16x4xf32, #layout>
 tile.kernel @window(%x: memref<19xf32>, %y: memref<16xf32>) blocks () in [] warps 1 lanes 1 {
-  %v = tile.load %x[affine_map<(d0, d1) -> (d0 + d1)>]() : memref<19xf32> -> tensor<16x4xf32>
+  %v = tile.load %x[d0 + d1] : memref<19xf32> -> tensor<16x4xf32>
   %s = tile.reduce add %v over [1] : tensor<16x4xf32> -> tensor<16xf32>
-  tile.store %s, %y[affine_map<(d0) -> (d0)>]() : tensor<16xf32>, memref<16xf32>
+  tile.store %s, %y[d0] : tensor<16xf32>, memref<16xf32>
 }

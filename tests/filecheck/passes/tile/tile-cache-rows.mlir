@@ -17,18 +17,18 @@ tile.kernel @rows(%x: memref<8x250xf32>, %y: memref<8x250xf32>) blocks (%i) in [
   %c1 = arith.constant 1 : index
   %c4 = arith.constant 4 : index
   %m = scf.for %k = %c0 to %c4 step %c1 iter_args(%old = %low) -> (f32) {
-    %a = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 64)>](%i, %k)
-         where <affine_map<(d0)[s0, s1] -> (d0 + s1 * 64)> in [0:250]> else %low : memref<8x250xf32>, index, index -> tensor<64xf32>
+    %a = tile.load %x[%i, d0 + %k * 64]
+         where 0 <= d0 + %k * 64 < 250 else %low : memref<8x250xf32> -> tensor<64xf32>
     %n = tile.reduce max %a over [0] : tensor<64xf32> -> f32
     %o = arith.maximumf %old, %n : f32
     scf.yield %o : f32
   }
   scf.for %j = %c0 to %c4 step %c1 {
     %other = payload.constant 0xff800000 : f32
-    %b = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 64)>](%i, %j)
-         where <affine_map<(d0)[s0, s1] -> (d0 + s1 * 64)> in [0:250]> else %other : memref<8x250xf32>, index, index -> tensor<64xf32>
-    tile.store %b, %y[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 64)>](%i, %j)
-         where <affine_map<(d0)[s0, s1] -> (d0 + s1 * 64)> in [0:250]> : tensor<64xf32>, memref<8x250xf32>, index, index
+    %b = tile.load %x[%i, d0 + %j * 64]
+         where 0 <= d0 + %j * 64 < 250 else %other : memref<8x250xf32> -> tensor<64xf32>
+    tile.store %b, %y[%i, d0 + %j * 64]
+         where 0 <= d0 + %j * 64 < 250 : tensor<64xf32>, memref<8x250xf32>
   }
 }
 
@@ -39,9 +39,9 @@ tile.kernel @rows(%x: memref<8x250xf32>, %y: memref<8x250xf32>) blocks (%i) in [
 // CHECK-LABEL: tile.kernel @nested
 // CHECK:         %x_row = tile.row_buffer : !tile.row_buffer<6 of tensor<32xbf16>>
 // CHECK:             %a = tile.load %x
-// CHECK-NEXT:        %0 = tile.affine affine_map<()[s0, s1] -> (((s0 * 3) + s1))>(%k, %l) : index
+// CHECK-NEXT:        %0 = tile.affine %k * 3 + %l : index
 // CHECK-NEXT:        tile.row_buffer_store %a, %x_row[%0]
-// CHECK:             %1 = tile.affine affine_map<()[s0, s1] -> (((s0 * 3) + s1))>(%p, %q) : index
+// CHECK:             %1 = tile.affine %p * 3 + %q : index
 // CHECK-NEXT:        %b = tile.row_buffer_load %x_row[%1]
 tile.kernel @nested(%x: memref<2x96xbf16>, %y: memref<2x96xbf16>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [1, 32], serial = [0, 1], chunk = [1, 32], warps = 1, cache_rows = shared>} {
@@ -51,13 +51,13 @@ tile.kernel @nested(%x: memref<2x96xbf16>, %y: memref<2x96xbf16>) blocks () in [
   %c3 = arith.constant 3 : index
   scf.for %k = %c0 to %c2 step %c1 {
     scf.for %l = %c0 to %c3 step %c1 {
-      %a = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 32)>](%k, %l) : memref<2x96xbf16>, index, index -> tensor<32xbf16>
+      %a = tile.load %x[%k, d0 + %l * 32] : memref<2x96xbf16> -> tensor<32xbf16>
       "test.op"(%a) : (tensor<32xbf16>) -> ()
     }
   }
   scf.for %p = %c0 to %c2 step %c1 {
     scf.for %q = %c0 to %c3 step %c1 {
-      %b = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 32)>](%p, %q) : memref<2x96xbf16>, index, index -> tensor<32xbf16>
+      %b = tile.load %x[%p, d0 + %q * 32] : memref<2x96xbf16> -> tensor<32xbf16>
       "test.op"(%b) : (tensor<32xbf16>) -> ()
     }
   }
@@ -73,12 +73,12 @@ tile.kernel @nested(%x: memref<2x96xbf16>, %y: memref<2x96xbf16>) blocks () in [
 // CHECK-NEXT:    %r = tile.broadcast %s
 // CHECK-NEXT:    %o = arith.divf %a, %r
 tile.kernel @registers(%x: memref<8x64xf32>, %y: memref<8x64xf32>) blocks (%i) in [8] warps 1 {
-  %a = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x64xf32>, index -> tensor<64xf32>
+  %a = tile.load %x[%i, d0] : memref<8x64xf32> -> tensor<64xf32>
   %s = tile.reduce add %a over [0] : tensor<64xf32> -> f32
-  %b = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x64xf32>, index -> tensor<64xf32>
+  %b = tile.load %x[%i, d0] : memref<8x64xf32> -> tensor<64xf32>
   %r = tile.broadcast %s along [0] : f32 -> tensor<64xf32>
   %o = arith.divf %b, %r : tensor<64xf32>
-  tile.store %o, %y[affine_map<(d0)[s0] -> (s0, d0)>](%i) : tensor<64xf32>, memref<8x64xf32>, index
+  tile.store %o, %y[%i, d0] : tensor<64xf32>, memref<8x64xf32>
 }
 
 // -----
@@ -93,19 +93,19 @@ tile.kernel @different(%x: memref<256xf32>) blocks (%i) in [4] warps 1
   %c2 = arith.constant 2 : index
   %c4 = arith.constant 4 : index
   scf.for %k = %c0 to %c4 step %c1 {
-    %a = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%k) : memref<256xf32>, index -> tensor<64xf32>
+    %a = tile.load %x[d0 + %k * 64] : memref<256xf32> -> tensor<64xf32>
     "test.op"(%a) : (tensor<64xf32>) -> ()
   }
   scf.for %k = %c0 to %c2 step %c1 {
-    %a = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%k) : memref<256xf32>, index -> tensor<64xf32>
+    %a = tile.load %x[d0 + %k * 64] : memref<256xf32> -> tensor<64xf32>
     "test.op"(%a) : (tensor<64xf32>) -> ()
   }
   scf.for %k = %c0 to %c4 step %c1 {
-    %a = tile.load %x[affine_map<(d0)[s0] -> (d0 * 4 + s0)>](%k) : memref<256xf32>, index -> tensor<64xf32>
+    %a = tile.load %x[d0 * 4 + %k] : memref<256xf32> -> tensor<64xf32>
     "test.op"(%a) : (tensor<64xf32>) -> ()
   }
   scf.for %k = %c0 to %i step %c1 {
-    %a = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%k) : memref<256xf32>, index -> tensor<64xf32>
+    %a = tile.load %x[d0 + %k * 64] : memref<256xf32> -> tensor<64xf32>
     "test.op"(%a) : (tensor<64xf32>) -> ()
   }
 }
@@ -121,11 +121,11 @@ tile.kernel @memory(%x: memref<256xf32>) blocks () in [] warps 1
   %c1 = arith.constant 1 : index
   %c4 = arith.constant 4 : index
   scf.for %k = %c0 to %c4 step %c1 {
-    %a = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%k) : memref<256xf32>, index -> tensor<64xf32>
+    %a = tile.load %x[d0 + %k * 64] : memref<256xf32> -> tensor<64xf32>
     "test.op"(%a) : (tensor<64xf32>) -> ()
   }
   scf.for %k = %c0 to %c4 step %c1 {
-    %a = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%k) : memref<256xf32>, index -> tensor<64xf32>
+    %a = tile.load %x[d0 + %k * 64] : memref<256xf32> -> tensor<64xf32>
     "test.op"(%a) : (tensor<64xf32>) -> ()
   }
 }

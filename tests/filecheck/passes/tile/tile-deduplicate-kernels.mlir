@@ -44,12 +44,12 @@ func.func @main(%x: memref<64xf32>) {
 // CHECK: tile.kernel @k0
 // CHECK: tile.kernel @k1
 tile.kernel @k0(%a: memref<64xf32>, %b: memref<64xf32>, %c: memref<64xf32>) blocks () in [] warps 1 {
-  %x = tile.load %a[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
-  tile.store %x, %c[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<64xf32>
+  %x = tile.load %a[d0] : memref<64xf32> -> tensor<64xf32>
+  tile.store %x, %c[d0] : tensor<64xf32>, memref<64xf32>
 }
 tile.kernel @k1(%a: memref<64xf32>, %b: memref<64xf32>, %c: memref<64xf32>) blocks () in [] warps 1 {
-  %x = tile.load %b[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
-  tile.store %x, %c[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<64xf32>
+  %x = tile.load %b[d0] : memref<64xf32> -> tensor<64xf32>
+  tile.store %x, %c[d0] : tensor<64xf32>, memref<64xf32>
 }
 func.func @main(%x: tensor<64xf32>, %y: tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>) {
   %0 = tile.launch @k0(%x, %y) : (tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>

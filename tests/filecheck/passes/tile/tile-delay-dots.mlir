@@ -49,7 +49,7 @@ tile.kernel @scores(%z: memref<64x64xf32>) blocks (%n) in [4] warps 4 {
   tile.warp_specialize {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
-    %end = tile.affine affine_map<()[s0] -> (s0 + 1)>(%n) : index
+    %end = tile.affine %n + 1 : index
     %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
     %two = payload.constant 2.0 : tensor<64x64xf32, #acc>
     %q = tile.consumer_wait %queries : !tile.ring<1 of tensor<64x64xbf16, #b>>
@@ -64,7 +64,7 @@ tile.kernel @scores(%z: memref<64x64xf32>) blocks (%n) in [4] warps 4 {
       tile.consumer_release %values : !tile.ring<2 of tensor<64x64xbf16, #b>>
       scf.yield %d : tensor<64x64xf32, #acc>
     }
-    tile.store %o, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+    tile.store %o, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
   } producer warps 4 {
   }
 }
@@ -95,7 +95,7 @@ tile.kernel @may_be_empty(%z: memref<64x64xf32>) blocks (%n) in [4] warps 4 {
       tile.consumer_release %values : !tile.ring<2 of tensor<64x64xbf16, #b>>
       scf.yield %d : tensor<64x64xf32, #acc>
     }
-    tile.store %o, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+    tile.store %o, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
   } producer warps 4 {
   }
 }

@@ -21,8 +21,8 @@
 // CHECK:         %large = arith.mulf %d, %two fastmath<contract> : tensor<64x32xf32>
 // CHECK:         %elements = arith.mulf %e, %c fastmath<contract> : tensor<64x32xf32>
 tile.kernel @rows(%z: memref<64x32xf32>, %r: memref<64xf32>) blocks () in [] warps 4 {
-  %x = tile.load %z[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
-  %m = tile.load %r[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
+  %x = tile.load %z[d0, d1] : memref<64x32xf32> -> tensor<64x32xf32>
+  %m = tile.load %r[d0] : memref<64xf32> -> tensor<64xf32>
   %c = payload.constant 1.44269502 : tensor<64x32xf32>
   %two = payload.constant 2.0 : tensor<64x32xf32>
   %b = tile.broadcast %m along [1] : tensor<64xf32> -> tensor<64x32xf32>
@@ -34,7 +34,7 @@ tile.kernel @rows(%z: memref<64x32xf32>, %r: memref<64xf32>) blocks () in [] war
   %elements = arith.mulf %e, %c fastmath<contract> : tensor<64x32xf32>
   %s = arith.addf %strict, %large : tensor<64x32xf32>
   %t = arith.addf %s, %elements : tensor<64x32xf32>
-  tile.store %t, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x32xf32>, memref<64x32xf32>
+  tile.store %t, %z[d0, d1] : tensor<64x32xf32>, memref<64x32xf32>
 }
 
 // -----
@@ -50,12 +50,12 @@ tile.kernel @rows(%z: memref<64x32xf32>, %r: memref<64xf32>) blocks () in [] war
 // CHECK-NEXT:    [[WHOLE:%.*]] = arith.mulf %d, %c : tensor<64xf32>
 // CHECK-NEXT:    {{%.*}} = payload.select [[BOTH]], [[BY]], [[WHOLE]] : tensor<64xf32>
 tile.kernel @moves(%q: memref<64xf32>, %r: memref<64xf32>) blocks () in [] warps 4 {
-  %a = tile.load %q[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
-  %b = tile.load %r[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
+  %a = tile.load %q[d0] : memref<64xf32> -> tensor<64xf32>
+  %b = tile.load %r[d0] : memref<64xf32> -> tensor<64xf32>
   %c = payload.constant 1.5 : tensor<64xf32>
   %d = arith.subf %a, %b : tensor<64xf32>
   %y = arith.mulf %d, %c fastmath<reassoc> : tensor<64xf32>
-  tile.store %y, %r[affine_map<(d0) -> (d0)>]() : tensor<64xf32>, memref<64xf32>
+  tile.store %y, %r[d0] : tensor<64xf32>, memref<64xf32>
 }
 
 // -----
@@ -64,11 +64,11 @@ tile.kernel @moves(%q: memref<64xf32>, %r: memref<64xf32>) blocks () in [] warps
 // CHECK-LABEL: tile.kernel @core
 // CHECK-NOT:     math.fma
 tile.kernel @core(%z: memref<64x32xf32>, %r: memref<64xf32>) blocks () in [] warps 1 lanes 1 {
-  %x = tile.load %z[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
-  %m = tile.load %r[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
+  %x = tile.load %z[d0, d1] : memref<64x32xf32> -> tensor<64x32xf32>
+  %m = tile.load %r[d0] : memref<64xf32> -> tensor<64xf32>
   %c = payload.constant 1.5 : tensor<64x32xf32>
   %b = tile.broadcast %m along [1] : tensor<64xf32> -> tensor<64x32xf32>
   %d = arith.subf %x, %b : tensor<64x32xf32>
   %y = arith.mulf %d, %c fastmath<contract> : tensor<64x32xf32>
-  tile.store %y, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x32xf32>, memref<64x32xf32>
+  tile.store %y, %z[d0, d1] : tensor<64x32xf32>, memref<64x32xf32>
 }

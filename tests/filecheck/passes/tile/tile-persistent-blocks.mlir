@@ -6,15 +6,15 @@
 // CHECK-NEXT:   %0 = arith.constant 40 : index
 // CHECK-NEXT:   %1 = arith.constant 4 : index
 // CHECK-NEXT:   scf.for %tile = %block to %0 step %1 {
-// CHECK-NEXT:     %i = tile.affine affine_map<()[s0] -> ((s0 floordiv 5))>(%tile) : index
-// CHECK-NEXT:     %j = tile.affine affine_map<()[s0] -> ((s0 mod 5))>(%tile) : index
-// CHECK-NEXT:     %v = tile.load %x[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j)
-// CHECK-NEXT:     tile.store %v, %y[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j)
+// CHECK-NEXT:     %i = tile.affine %tile floordiv 5 : index
+// CHECK-NEXT:     %j = tile.affine %tile mod 5 : index
+// CHECK-NEXT:     %v = tile.load %x[%i, %j]
+// CHECK-NEXT:     tile.store %v, %y[%i, %j]
 // CHECK-NEXT:   }
 tile.kernel @k0(%x: memref<8x5xf32>, %y: memref<8x5xf32>) blocks (%i, %j) in [8, 5] warps 1
     attributes {schedule = #tile.schedule<block = [1, 1], warps = 1, num_ctas = 4>} {
-  %v = tile.load %x[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j) : memref<8x5xf32>, index, index -> f32
-  tile.store %v, %y[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j) : f32, memref<8x5xf32>, index, index
+  %v = tile.load %x[%i, %j] : memref<8x5xf32> -> f32
+  tile.store %v, %y[%i, %j] : f32, memref<8x5xf32>
 }
 
 // -----
@@ -23,7 +23,7 @@ tile.kernel @k0(%x: memref<8x5xf32>, %y: memref<8x5xf32>) blocks (%i, %j) in [8,
 tile.kernel @few(%y: memref<8x5xf32>) blocks (%i, %j) in [8, 5] warps 1
     attributes {schedule = #tile.schedule<block = [1, 1], warps = 1, num_ctas = 40>} {
   %v = payload.constant 1.0 : f32
-  tile.store %v, %y[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j) : f32, memref<8x5xf32>, index, index
+  tile.store %v, %y[%i, %j] : f32, memref<8x5xf32>
 }
 
 // -----
@@ -33,5 +33,5 @@ tile.kernel @few(%y: memref<8x5xf32>) blocks (%i, %j) in [8, 5] warps 1
 tile.kernel @dynamic(%y: memref<?xf32, #payload.extents<#s0>>) blocks (%i) in [#s0 / 1] warps 1
     attributes {schedule = #tile.schedule<block = [1], warps = 1, num_ctas = 4>} {
   %v = payload.constant 1.0 : f32
-  tile.store %v, %y[affine_map<()[s0] -> (s0)>](%i) : f32, memref<?xf32, #payload.extents<#s0>>, index
+  tile.store %v, %y[%i] : f32, memref<?xf32, #payload.extents<#s0>>
 }

@@ -32,7 +32,7 @@ tile.kernel @product(%z: memref<64x64xf32>) blocks () in [] warps 4 {
     tile.consumer_release %r : !tile.ring<2 of tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>>
     scf.yield %n : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %s, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -68,7 +68,7 @@ tile.kernel @perhaps_never(%z: memref<64x64xf32>) blocks (%n) in [8] warps 4 {
     scf.yield %d, %e : tensor<64x64xf32, #acc>, tensor<64x64xf32, #acc>
   }
   %sum = arith.addf %s, %t : tensor<64x64xf32, #acc>
-  tile.store %sum, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %sum, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -105,7 +105,7 @@ tile.kernel @scaled(%z: memref<64x64xf32>) blocks () in [] warps 4 {
     %c = arith.addf %n, %w : tensor<64x64xf32, #acc>
     scf.yield %c : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %s, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -125,12 +125,12 @@ tile.kernel @staged(%x: memref<64x64xbf16>, %z: memref<64x64xf32>) blocks () in 
   %c4 = arith.constant 4 : index
   %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
   %s = scf.for %k = %c0 to %c4 step %c1 iter_args(%a = %zero) -> (tensor<64x64xf32, #acc>) {
-    %l = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xbf16> -> tensor<64x64xbf16, #load>
+    %l = tile.load %x[d0, d1] : memref<64x64xbf16> -> tensor<64x64xbf16, #load>
     %t = tile.stage %l : tensor<64x64xbf16, #load> -> tensor<64x64xbf16, #b>
     %n = tile.dot %t, %t, %a atom "wgmma" : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
     scf.yield %n : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %s, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -152,13 +152,13 @@ tile.kernel @outside(%x: memref<64x64xbf16>, %z: memref<64x64xf32>) blocks () in
   %c1 = arith.constant 1 : index
   %c4 = arith.constant 4 : index
   %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
-  %l = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xbf16> -> tensor<64x64xbf16, #load>
+  %l = tile.load %x[d0, d1] : memref<64x64xbf16> -> tensor<64x64xbf16, #load>
   %t = tile.stage %l : tensor<64x64xbf16, #load> -> tensor<64x64xbf16, #b>
   %s = scf.for %k = %c0 to %c4 step %c1 iter_args(%a = %zero) -> (tensor<64x64xf32, #acc>) {
     %n = tile.dot %t, %t, %a atom "wgmma" : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
     scf.yield %n : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %s, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 tile.kernel @one_slot(%z: memref<64x64xf32>) blocks () in [] warps 4 {
   %c0 = arith.constant 0 : index
@@ -172,7 +172,7 @@ tile.kernel @one_slot(%z: memref<64x64xf32>) blocks () in [] warps 4 {
     tile.consumer_release %r : !tile.ring<1 of tensor<64x64xbf16, #b>>
     scf.yield %n : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %s, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -199,7 +199,7 @@ tile.kernel @chain(%z: memref<64x64xf32>) blocks () in [] warps 4 {
   %y = tile.consumer_wait %q : !tile.ring<2 of tensor<64x64xbf16, #b>>
   %n = tile.dot %y, %y, %m atom "wgmma" : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
   tile.consumer_release %q : !tile.ring<2 of tensor<64x64xbf16, #b>>
-  tile.store %n, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %n, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -217,12 +217,12 @@ tile.kernel @chain(%z: memref<64x64xf32>) blocks () in [] warps 4 {
 // CHECK-NEXT:    tile.dot_async %u, %u into [[P]] :
 tile.kernel @apart(%x: memref<64x64xbf16>, %z: memref<64x64xf32>) blocks () in [] warps 4 {
   %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
-  %l = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xbf16> -> tensor<64x64xbf16, #load>
+  %l = tile.load %x[d0, d1] : memref<64x64xbf16> -> tensor<64x64xbf16, #load>
   %t = tile.stage %l : tensor<64x64xbf16, #load> -> tensor<64x64xbf16, #b>
   %m = tile.dot %t, %t, %zero atom "wgmma" : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
   %u = tile.stage %l : tensor<64x64xbf16, #load> -> tensor<64x64xbf16, #b>
   %n = tile.dot %u, %u, %m atom "wgmma" : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
-  tile.store %n, %z[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %n, %z[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -253,20 +253,20 @@ tile.kernel @apart(%x: memref<64x64xbf16>, %z: memref<64x64xf32>) blocks () in [
 tile.kernel @fill(%z: memref<64x64xf32>, %y: memref<64x64xf32>, %o: memref<64x64xf32>) blocks () in [] warps 4 {
   %r = tile.ring : !tile.ring<2 of tensor<64x64xbf16, #b>>
   %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
-  %e = tile.load %z[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xf32> -> tensor<64x64xf32, #acc>
+  %e = tile.load %z[d0, d1] : memref<64x64xf32> -> tensor<64x64xf32, #acc>
   %x = tile.consumer_wait %r : !tile.ring<2 of tensor<64x64xbf16, #b>>
   %n = tile.dot %x, %x, %zero atom "wgmma" : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
   tile.consumer_release %r : !tile.ring<2 of tensor<64x64xbf16, #b>>
   %t = tile.reduce add %e over [1] : tensor<64x64xf32, #acc> -> tensor<64xf32, #rows>
   %u = tile.broadcast %t along [1] : tensor<64xf32, #rows> -> tensor<64x64xf32, #acc>
-  %g = tile.load %z[affine_map<(d0, d1) -> (d1, d0)>]() : memref<64x64xf32> -> tensor<64x64xf32, #acc>
+  %g = tile.load %z[d1, d0] : memref<64x64xf32> -> tensor<64x64xf32, #acc>
   %v = tile.reduce add %e over [0] : tensor<64x64xf32, #acc> -> tensor<64xf32, #columns>
   %w = tile.broadcast %v along [0] : tensor<64xf32, #columns> -> tensor<64x64xf32, #acc>
   %1 = arith.addf %n, %u : tensor<64x64xf32, #acc>
   %2 = arith.addf %1, %w : tensor<64x64xf32, #acc>
   %3 = arith.addf %2, %g : tensor<64x64xf32, #acc>
   %4 = arith.addf %3, %w : tensor<64x64xf32, #acc>
-  tile.store %4, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
-  %h = tile.load %z[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xf32> -> tensor<64x64xf32, #acc>
-  tile.store %h, %o[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %4, %y[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  %h = tile.load %z[d0, d1] : memref<64x64xf32> -> tensor<64x64xf32, #acc>
+  tile.store %h, %o[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }

@@ -9,8 +9,8 @@
 // other way round in shared memory: it is copied in pieces of 4 bytes, by threads that share sectors.
 // CHECK-DAG:   #layout = #tile.layout<reg = {{.*}}, lane = {{\[\[}}0, 1], [0, 2], [0, 4], [1, 0], [2, 0]], warp = []>
 // CHECK-LABEL: @three
-// CHECK:         %a = tile.stage_async %x[{{.*}}](%0) by #layout
-// CHECK-NEXT:    %b = tile.stage_async %w[{{.*}}](%0) by #layout1
+// CHECK:         %a = tile.stage_async %x[d0, d1 + %0 * 16] by #layout
+// CHECK-NEXT:    %b = tile.stage_async %w[d0 + %0 * 16, d1] by #layout1
 // CHECK-NEXT:    tile.commit
 // CHECK-NEXT:    %1 = arith.constant 1 : index
 // CHECK-NEXT:    %a_1 = tile.stage_async
@@ -21,8 +21,8 @@
 // CHECK-NEXT:      %6 = arith.constant 2 : index
 // CHECK-NEXT:      %next = arith.addi %k, %6 : index
 // CHECK-NEXT:      %more = payload.cmp lt %next, %c6 : index
-// CHECK-NEXT:      %a_4 = tile.stage_async %x[{{.*}}](%next) if %more by #layout
-// CHECK-NEXT:      %b_4 = tile.stage_async %w[{{.*}}](%next) if %more by #layout1
+// CHECK-NEXT:      %a_4 = tile.stage_async %x[d0, d1 + %next * 16] if %more by #layout
+// CHECK-NEXT:      %b_4 = tile.stage_async %w[d0 + %next * 16, d1] if %more by #layout1
 // CHECK-NEXT:      tile.commit
 // CHECK-NEXT:      %n = tile.dot %as, %bs, %c
 // CHECK-NEXT:      scf.yield %n, %a_3, %a_4, %b_3, %b_4
@@ -33,14 +33,14 @@ tile.kernel @three(%x: memref<16x96xf32>, %w: memref<96x16xf32>, %y: memref<16x1
   %c1 = arith.constant 1 : index
   %c6 = arith.constant 6 : index
   %r = scf.for %k = %c0 to %c6 step %c1 iter_args(%c = %zero) -> (tensor<16x16xf32, #acc>) {
-    %a = tile.load %x[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>](%k) : memref<16x96xf32>, index -> tensor<16x16xf32, #row>
+    %a = tile.load %x[d0, d1 + %k * 16] : memref<16x96xf32> -> tensor<16x16xf32, #row>
     %as = tile.stage %a : tensor<16x16xf32, #row> -> tensor<16x16xf32, #up>
-    %b = tile.load %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>](%k) : memref<96x16xf32>, index -> tensor<16x16xf32, #row>
+    %b = tile.load %w[d0 + %k * 16, d1] : memref<96x16xf32> -> tensor<16x16xf32, #row>
     %bs = tile.stage %b : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
     %n = tile.dot %as, %bs, %c : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
     scf.yield %n : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -51,7 +51,7 @@ tile.kernel @three(%x: memref<16x96xf32>, %w: memref<96x16xf32>, %y: memref<16x1
 // One stage: the copy skips registers, but nothing runs ahead. Where it ends is known: what is outside becomes zero.
 // CHECK-LABEL: @one
 // CHECK:         scf.for %k = %c0 to %c3 step %c1 iter_args(%c = %zero)
-// CHECK-NEXT:      %a = tile.stage_async %x[{{.*}}](%k) where <{{.*}} in [0:40]> by #layout
+// CHECK-NEXT:      %a = tile.stage_async %x[{{.*}}] where 0 <= {{.*}} < 40 by #layout
 // CHECK-NEXT:      tile.commit
 // CHECK-NEXT:      %as = tile.await %a pending 0
 // CHECK-NEXT:      %v = tile.convert_layout %as
@@ -63,13 +63,13 @@ tile.kernel @one(%x: memref<16x40xf32>, %y: memref<16x16xf32>) blocks () in [] w
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %r = scf.for %k = %c0 to %c3 step %c1 iter_args(%c = %zero) -> (tensor<16x16xf32, #row>) {
-    %a = tile.load %x[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>](%k) where <affine_map<(d0, d1)[s0] -> (d1 + s0 * 16)> in [0:40]> else %fill : memref<16x40xf32>, index -> tensor<16x16xf32, #row>
+    %a = tile.load %x[d0, d1 + %k * 16] where 0 <= d1 + %k * 16 < 40 else %fill : memref<16x40xf32> -> tensor<16x16xf32, #row>
     %as = tile.stage %a : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
     %v = tile.convert_layout %as : tensor<16x16xf32, #side> -> tensor<16x16xf32, #row>
     %n = arith.addf %v, %c : tensor<16x16xf32, #row>
     scf.yield %n : tensor<16x16xf32, #row>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #row>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #row>, memref<16x16xf32>
 }
 
 // -----
@@ -93,15 +93,15 @@ tile.kernel @kept(%x: memref<16x96xf32>, %y: memref<16x16xf32>) blocks () in [] 
   %c1 = arith.constant 1 : index
   %c6 = arith.constant 6 : index
   %r = scf.for %k = %c0 to %c6 step %c1 iter_args(%t = %zero) -> (tensor<16x16xf32, #row>) {
-    %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x96xf32> -> tensor<16x16xf32, #row>
+    %a = tile.load %x[d0, d1] : memref<16x96xf32> -> tensor<16x16xf32, #row>
     %as = tile.stage %a : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
-    %b = tile.load %x[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>](%k) where <affine_map<(d0, d1)[s0] -> (d1 + s0 * 16)> in [0:90]> else %one : memref<16x96xf32>, index -> tensor<16x16xf32, #row>
+    %b = tile.load %x[d0, d1 + %k * 16] where 0 <= d1 + %k * 16 < 90 else %one : memref<16x96xf32> -> tensor<16x16xf32, #row>
     %bs = tile.stage %b : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
-    %c = tile.load %x[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>](%k) : memref<16x96xf32>, index -> tensor<16x16xf32, #row>
+    %c = tile.load %x[d0, d1 + %k * 16] : memref<16x96xf32> -> tensor<16x16xf32, #row>
     %e = math.exp %c : tensor<16x16xf32, #row>
     %es = tile.stage %e : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
     %j = arith.muli %k, %k : index
-    %d = tile.load %x[affine_map<(d0, d1)[s0, s1] -> (d0, d1 + s0 + s1)>](%k, %j) : memref<16x96xf32>, index, index -> tensor<16x16xf32, #row>
+    %d = tile.load %x[d0, d1 + %k + %j] : memref<16x96xf32> -> tensor<16x16xf32, #row>
     %ds = tile.stage %d : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
     %u0 = tile.convert_layout %as : tensor<16x16xf32, #side> -> tensor<16x16xf32, #row>
     %u1 = tile.convert_layout %bs : tensor<16x16xf32, #side> -> tensor<16x16xf32, #row>
@@ -114,11 +114,11 @@ tile.kernel @kept(%x: memref<16x96xf32>, %y: memref<16x16xf32>) blocks () in [] 
     scf.yield %n : tensor<16x16xf32, #row>
   }
   %q = scf.for %k = %c0 to %c1 step %c1 iter_args(%t = %r) -> (tensor<16x16xf32, #row>) {
-    %c = tile.load %x[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>](%k) : memref<16x96xf32>, index -> tensor<16x16xf32, #row>
+    %c = tile.load %x[d0, d1 + %k * 16] : memref<16x96xf32> -> tensor<16x16xf32, #row>
     %cs = tile.stage %c : tensor<16x16xf32, #row> -> tensor<16x16xf32, #side>
     %v = tile.convert_layout %cs : tensor<16x16xf32, #side> -> tensor<16x16xf32, #row>
     %n = arith.addf %v, %t : tensor<16x16xf32, #row>
     scf.yield %n : tensor<16x16xf32, #row>
   }
-  tile.store %q, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #row>, memref<16x16xf32>
+  tile.store %q, %y[d0, d1] : tensor<16x16xf32, #row>, memref<16x16xf32>
 }

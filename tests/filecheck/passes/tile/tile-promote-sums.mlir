@@ -20,20 +20,20 @@ tile.kernel @six(%x: memref<16x96xf32>, %w: memref<96x16xf32>, %y: memref<16x16x
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
   %c6 = arith.constant 6 : index
-  %b0 = tile.stage_async %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>](%c0) by #acc : memref<96x16xf32>, index -> tensor<16x16xf32, #side>
+  %b0 = tile.stage_async %w[d0 + %c0 * 16, d1] by #acc : memref<96x16xf32> -> tensor<16x16xf32, #side>
   tile.commit
   %r, %last = scf.for %k = %c0 to %c6 step %c1 iter_args(%c = %zero, %b = %b0) -> (tensor<16x16xf32, #acc>, tensor<16x16xf32, #side>) {
     %bs = tile.await %b pending 0 : tensor<16x16xf32, #side>
     %next = arith.addi %k, %c1 : index
     %more = payload.cmp lt %next, %c6 : index
-    %b1 = tile.stage_async %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>](%next) if %more by #acc : memref<96x16xf32>, index -> tensor<16x16xf32, #side>
+    %b1 = tile.stage_async %w[d0 + %next * 16, d1] if %more by #acc : memref<96x16xf32> -> tensor<16x16xf32, #side>
     tile.commit
-    %a = tile.load %x[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 16)>](%k) : memref<16x96xf32>, index -> tensor<16x16xf32, #acc>
+    %a = tile.load %x[d0, d1 + %k * 16] : memref<16x96xf32> -> tensor<16x16xf32, #acc>
     %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
     %n = tile.dot %as, %bs, %c : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
     scf.yield %n, %b1 : tensor<16x16xf32, #acc>, tensor<16x16xf32, #side>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -62,14 +62,14 @@ tile.kernel @shared(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %c7 = arith.constant 7 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32, #acc>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32, #acc>
   %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
   %bs = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #side>
   %r = scf.for %k = %c0 to %c7 step %c1 iter_args(%c = %a) -> (tensor<16x16xf32, #acc>) {
     %n = tile.dot %as, %bs, %c : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
     scf.yield %n : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -93,7 +93,7 @@ tile.kernel @chain(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in []
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %c7 = arith.constant 7 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32, #acc>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32, #acc>
   %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
   %bs = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #side>
   %first = tile.dot %as, %bs, %zero : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
@@ -103,7 +103,7 @@ tile.kernel @chain(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in []
     %m = tile.dot %as, %bs, %n : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
     scf.yield %m : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -125,7 +125,7 @@ tile.kernel @window(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %c7 = arith.constant 7 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32, #acc>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32, #acc>
   %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
   %bs = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #side>
   %r = scf.for %i = %c0 to %c7 step %c1 iter_args(%c = %zero) -> (tensor<16x16xf32, #acc>) {
@@ -135,7 +135,7 @@ tile.kernel @window(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [
     }
     scf.yield %s : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -157,7 +157,7 @@ tile.kernel @rows(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [] 
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %c7 = arith.constant 7 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32, #acc>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32, #acc>
   %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
   %bs = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #side>
   %r = scf.for %i = %c0 to %c3 step %c1 iter_args(%c = %zero) -> (tensor<16x16xf32, #acc>) {
@@ -167,7 +167,7 @@ tile.kernel @rows(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [] 
     }
     scf.yield %s : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -187,14 +187,14 @@ tile.kernel @short(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in []
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %c7 = arith.constant 7 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32, #acc>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32, #acc>
   %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
   %bs = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #side>
   %r = scf.for %k = %c0 to %c7 step %c1 iter_args(%c = %zero) -> (tensor<16x16xf32, #acc>) {
     %n = tile.dot %as, %bs, %c : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
     scf.yield %n : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }
 
 // -----
@@ -213,7 +213,7 @@ tile.kernel @computed(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in
   %c1 = arith.constant 1 : index
   %c3 = arith.constant 3 : index
   %c7 = arith.constant 7 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32, #acc>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32, #acc>
   %as = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #up>
   %bs = tile.stage %a : tensor<16x16xf32, #acc> -> tensor<16x16xf32, #side>
   %step = arith.muli %c1, %c1 : index
@@ -221,5 +221,5 @@ tile.kernel @computed(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in
     %n = tile.dot %as, %bs, %c : tensor<16x16xf32, #up>, tensor<16x16xf32, #side>, tensor<16x16xf32, #acc> -> tensor<16x16xf32, #acc>
     scf.yield %n : tensor<16x16xf32, #acc>
   }
-  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #acc>, memref<16x16xf32>
+  tile.store %r, %y[d0, d1] : tensor<16x16xf32, #acc>, memref<16x16xf32>
 }

@@ -10,12 +10,12 @@
 tile.kernel @both(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xbf16> -> tensor<16x32xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xbf16> -> tensor<32x16xbf16>
+  %a = tile.load %x[d0, d1] : memref<16x32xbf16> -> tensor<16x32xbf16>
+  %b = tile.load %w[d0, d1] : memref<32x16xbf16> -> tensor<32x16xbf16>
   %af = payload.cast %a : tensor<16x32xbf16> -> tensor<16x32xf32>
   %bf = payload.cast %b : tensor<32x16xbf16> -> tensor<32x16xf32>
   %d = tile.dot %af, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -27,12 +27,12 @@ tile.kernel @both(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<16x
 tile.kernel @computed(%x: memref<16x32xf32>, %w: memref<32x16xf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf16> -> tensor<32x16xf16>
+  %a = tile.load %x[d0, d1] : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x16xf16> -> tensor<32x16xf16>
   %e = math.exp %a : tensor<16x32xf32>
   %bf = payload.cast %b : tensor<32x16xf16> -> tensor<32x16xf32>
   %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -46,12 +46,12 @@ tile.kernel @computed(%x: memref<16x32xf32>, %w: memref<32x16xf16>, %y: memref<1
 tile.kernel @permitted(%x: memref<16x32xf32>, %w: memref<32x16xf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma, f32_matmul_precision = input_dtype>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf16> -> tensor<32x16xf16>
+  %a = tile.load %x[d0, d1] : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x16xf16> -> tensor<32x16xf16>
   %e = math.exp %a : tensor<16x32xf32>
   %bf = payload.cast %b : tensor<32x16xf16> -> tensor<32x16xf32>
   %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -64,14 +64,14 @@ tile.kernel @permitted(%x: memref<16x32xf32>, %w: memref<32x16xf16>, %y: memref<
 tile.kernel @shared(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xbf16> -> tensor<16x32xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xbf16> -> tensor<32x16xbf16>
+  %a = tile.load %x[d0, d1] : memref<16x32xbf16> -> tensor<16x32xbf16>
+  %b = tile.load %w[d0, d1] : memref<32x16xbf16> -> tensor<32x16xbf16>
   %af = payload.cast %a : tensor<16x32xbf16> -> tensor<16x32xf32>
   %bf = payload.cast %b : tensor<32x16xbf16> -> tensor<32x16xf32>
   %e = math.exp %af : tensor<16x32xf32>
   %d = tile.dot %af, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
   %f = tile.dot %e, %bf, %d : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %f, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %f, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -92,12 +92,12 @@ tile.kernel @shared(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<1
 tile.kernel @parts(%x: memref<16x32xf32>, %w: memref<32x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma, f32_matmul_precision = bf16x3>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xbf16> -> tensor<32x16xbf16>
+  %a = tile.load %x[d0, d1] : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x16xbf16> -> tensor<32x16xbf16>
   %e = math.exp %a : tensor<16x32xf32>
   %bf = payload.cast %b : tensor<32x16xbf16> -> tensor<32x16xf32>
   %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -122,10 +122,10 @@ tile.kernel @parts(%x: memref<16x32xf32>, %w: memref<32x16xbf16>, %y: memref<16x
 tile.kernel @both_in_parts(%x: memref<16x32xf32>, %w: memref<32x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma, f32_matmul_precision = bf16x3>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf32> -> tensor<32x16xf32>
+  %a = tile.load %x[d0, d1] : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x16xf32> -> tensor<32x16xf32>
   %d = tile.dot %a, %b, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -137,10 +137,10 @@ tile.kernel @both_in_parts(%x: memref<16x32xf32>, %w: memref<32x16xf32>, %y: mem
 tile.kernel @tf32(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 4
     attributes {schedule = #tile.schedule<block = [64, 64], chunk = [32], warps = 4, atom = mma, f32_matmul_precision = tf32>} {
   %zero = payload.constant 0.0 : tensor<64x64xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xf32> -> tensor<32x64xf32>
+  %a = tile.load %x[d0, d1] : memref<64x32xf32> -> tensor<64x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x64xf32> -> tensor<32x64xf32>
   %d = tile.dot %a, %b, %zero : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+  tile.store %d, %y[d0, d1] : tensor<64x64xf32>, memref<64x64xf32>
 }
 
 // -----
@@ -154,10 +154,10 @@ tile.kernel @tf32(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64
 tile.kernel @rounded(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 4
     attributes {schedule = #tile.schedule<block = [64, 64], chunk = [32], warps = 4, atom = wgmma, f32_matmul_precision = tf32>} {
   %zero = payload.constant 0.0 : tensor<64x64xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xf32> -> tensor<32x64xf32>
+  %a = tile.load %x[d0, d1] : memref<64x32xf32> -> tensor<64x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x64xf32> -> tensor<32x64xf32>
   %d = tile.dot %a, %b, %zero : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+  tile.store %d, %y[d0, d1] : tensor<64x64xf32>, memref<64x64xf32>
 }
 
 // -----
@@ -170,8 +170,8 @@ tile.kernel @rounded(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64
 tile.kernel @cut(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 4
     attributes {schedule = #tile.schedule<block = [64, 64], chunk = [32], warps = 4, atom = wgmma, copy = tma, stages = 2, f32_matmul_precision = tf32>} {
   %zero = payload.constant 0.0 : tensor<64x64xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xf32> -> tensor<32x64xf32>
+  %a = tile.load %x[d0, d1] : memref<64x32xf32> -> tensor<64x32xf32>
+  %b = tile.load %w[d0, d1] : memref<32x64xf32> -> tensor<32x64xf32>
   %d = tile.dot %a, %b, %zero : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+  tile.store %d, %y[d0, d1] : tensor<64x64xf32>, memref<64x64xf32>
 }

@@ -4,7 +4,7 @@
 // A ragged row: fifteen chunks lie inside of it, and their loads have no bounds either.
 // CHECK:      %[[PART:[a-z0-9_]+]] = arith.constant 15 : index
 // CHECK-NEXT: %[[HEAD:[a-z0-9_]+]] = scf.for %k = %c0 to %[[PART]] step %c1 iter_args(%a = %zero)
-// CHECK-NEXT:   %v = tile.load %x[affine_map<(d0)[s0] -> ((d0 + (s0 * 64)))>](%k) : memref<1000xf32>, index -> tensor<64xf32>
+// CHECK-NEXT:   %v = tile.load %x[d0 + %k * 64] : memref<1000xf32> -> tensor<64xf32>
 // CHECK-NEXT:   %n = arith.addf %a, %v
 // CHECK:      %[[ALL:[a-z0-9_]+]] = scf.for %k_1 = %[[PART]] to %c16 step %c1 iter_args(%a_1 = %[[HEAD]])
 // CHECK:        payload.cmp lt
@@ -19,16 +19,16 @@ tile.kernel @ragged(%x: memref<1000xf32>, %y: memref<1xf32>) blocks (%b) in [1] 
   %c1 = arith.constant 1 : index
   %c16 = arith.constant 16 : index
   %s = scf.for %k = %c0 to %c16 step %c1 iter_args(%a = %zero) -> (tensor<64xf32>) {
-    %i = tile.affine affine_map<(d0)[s0] -> (d0 + s0 * 64)>(%k) : tensor<64xindex>
+    %i = tile.affine d0 + %k * 64 : tensor<64xindex>
     %c = payload.cmp lt %i, %end : tensor<64xindex>
-    %v = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%k)
-        where <affine_map<(d0)[s0] -> (d0 + s0 * 64)> in [0:1000]> else %pad : memref<1000xf32>, index -> tensor<64xf32>
+    %v = tile.load %x[d0 + %k * 64]
+        where 0 <= d0 + %k * 64 < 1000 else %pad : memref<1000xf32> -> tensor<64xf32>
     %t = payload.select %c, %v, %zero : tensor<64xf32>
     %n = arith.addf %a, %t : tensor<64xf32>
     scf.yield %n : tensor<64xf32>
   }
   %r = tile.reduce add %s over [0] : tensor<64xf32> -> f32
-  tile.store %r, %y[affine_map<()[s0] -> (s0)>](%b) : f32, memref<1xf32>, index
+  tile.store %r, %y[%b] : f32, memref<1xf32>
 }
 func.func @main(%x: tensor<1000xf32>) -> tensor<1xf32> {
   %y = tile.launch @ragged(%x) : (tensor<1000xf32>) -> tensor<1xf32>
@@ -42,7 +42,7 @@ func.func @main(%x: tensor<1000xf32>) -> tensor<1xf32> {
 // CHECK:       %first = arith.maxsi
 // CHECK-NEXT:  %last
 // CHECK:       %[[STOP:[a-z0-9_]+]] = arith.maxsi %b, %first : index
-// CHECK-NEXT:  %[[NEAR:[a-z0-9_]+]] = tile.affine affine_map<()[s0] -> ((s0 + -5))>(%b) : index
+// CHECK-NEXT:  %[[NEAR:[a-z0-9_]+]] = tile.affine %b - 5 : index
 // CHECK-NEXT:  %[[AFTER:[a-z0-9_]+]] = arith.maxsi %[[NEAR]], %first : index
 // CHECK-NEXT:  %[[START:[a-z0-9_]+]] = arith.minsi %[[AFTER]], %[[STOP]] : index
 // CHECK:       scf.for %k = %first to %[[START]]
@@ -62,13 +62,13 @@ tile.kernel @window(%y: memref<512xf32>) blocks (%b) in [32] warps 1 {
   %ones = payload.constant 1.0 : tensor<16x16xf32>
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
-  %before = tile.affine affine_map<()[s0] -> (s0 - 7)>(%b) : index
+  %before = tile.affine %b - 7 : index
   %first = arith.maxsi %before, %c0 : index
-  %last = tile.affine affine_map<()[s0] -> (s0 + 1)>(%b) : index
-  %row = tile.affine affine_map<(d0)[s0] -> (d0 + s0 * 16)>(%b) : tensor<16xindex>
+  %last = tile.affine %b + 1 : index
+  %row = tile.affine d0 + %b * 16 : tensor<16xindex>
   %i = tile.broadcast %row along [1] : tensor<16xindex> -> tensor<16x16xindex>
   %s = scf.for %k = %first to %last step %c1 iter_args(%a = %zeros) -> (tensor<16x16xf32>) {
-    %j = tile.affine affine_map<(d0, d1)[s0] -> (d1 + s0 * 16)>(%k) : tensor<16x16xindex>
+    %j = tile.affine d1 + %k * 16 : tensor<16x16xindex>
     %below = payload.cmp le %j, %i : tensor<16x16xindex>
     %d = arith.subi %i, %j : tensor<16x16xindex>
     %near = payload.cmp lt %d, %far : tensor<16x16xindex>
@@ -80,7 +80,7 @@ tile.kernel @window(%y: memref<512xf32>) blocks (%b) in [32] warps 1 {
     scf.yield %n : tensor<16x16xf32>
   }
   %r = tile.reduce add %s over [1] : tensor<16x16xf32> -> tensor<16xf32>
-  tile.store %r, %y[affine_map<(d0)[s0] -> (d0 + s0 * 16)>](%b) : tensor<16xf32>, memref<512xf32>, index
+  tile.store %r, %y[d0 + %b * 16] : tensor<16xf32>, memref<512xf32>
 }
 func.func @main() -> tensor<512xf32> {
   %y = tile.launch @window() : () -> tensor<512xf32>
@@ -100,11 +100,11 @@ tile.kernel @few(%x: memref<4x4xindex>, %y: memref<8x4xf32>) blocks (%b) in [2] 
   %one = payload.constant 1.0 : tensor<4x4xf32>
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
-  %last = tile.affine affine_map<()[s0] -> (s0 + 1)>(%b) : index
-  %row = tile.affine affine_map<(d0, d1)[s0] -> (d0 + s0 * 4)>(%b) : tensor<4x4xindex>
-  %v = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<4x4xindex> -> tensor<4x4xindex>
+  %last = tile.affine %b + 1 : index
+  %row = tile.affine d0 + %b * 4 : tensor<4x4xindex>
+  %v = tile.load %x[d0, d1] : memref<4x4xindex> -> tensor<4x4xindex>
   %s = scf.for %k = %c0 to %last step %c1 iter_args(%a = %zero) -> (tensor<4x4xf32>) {
-    %j = tile.affine affine_map<(d0, d1)[s0] -> (s0 * 4 + d1)>(%k) : tensor<4x4xindex>
+    %j = tile.affine %k * 4 + d1 : tensor<4x4xindex>
     %below = payload.cmp le %j, %row : tensor<4x4xindex>
     %t = payload.select %below, %one, %zero : tensor<4x4xf32>
     %data = payload.cmp le %j, %v : tensor<4x4xindex>
@@ -112,7 +112,7 @@ tile.kernel @few(%x: memref<4x4xindex>, %y: memref<8x4xf32>) blocks (%b) in [2] 
     %n = arith.addf %a, %u : tensor<4x4xf32>
     scf.yield %n : tensor<4x4xf32>
   }
-  tile.store %s, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%b) : tensor<4x4xf32>, memref<8x4xf32>, index
+  tile.store %s, %y[d0 + %b * 4, d1] : tensor<4x4xf32>, memref<8x4xf32>
 }
 func.func @main(%x: tensor<4x4xindex>) -> tensor<8x4xf32> {
   %y = tile.launch @few(%x) : (tensor<4x4xindex>) -> tensor<8x4xf32>
@@ -137,20 +137,20 @@ tile.kernel @persistent(%y: memref<64x512xf32>) blocks (%block) in [132] warps 1
   %c132 = arith.constant 132 : index
   %c2048 = arith.constant 2048 : index
   scf.for %tile = %block to %c2048 step %c132 {
-    %batch = tile.affine affine_map<()[s0] -> (s0 floordiv 32)>(%tile) : index
-    %b = tile.affine affine_map<()[s0] -> (s0 mod 32)>(%tile) : index
-    %last = tile.affine affine_map<()[s0] -> (s0 + 1)>(%b) : index
-    %row = tile.affine affine_map<(d0)[s0] -> (d0 + s0 * 16)>(%b) : tensor<16xindex>
+    %batch = tile.affine %tile floordiv 32 : index
+    %b = tile.affine %tile mod 32 : index
+    %last = tile.affine %b + 1 : index
+    %row = tile.affine d0 + %b * 16 : tensor<16xindex>
     %i = tile.broadcast %row along [1] : tensor<16xindex> -> tensor<16x16xindex>
     %s = scf.for %k = %c0 to %last step %c1 iter_args(%a = %zeros) -> (tensor<16x16xf32>) {
-      %j = tile.affine affine_map<(d0, d1)[s0] -> (d1 + s0 * 16)>(%k) : tensor<16x16xindex>
+      %j = tile.affine d1 + %k * 16 : tensor<16x16xindex>
       %below = payload.cmp le %j, %i : tensor<16x16xindex>
       %t = payload.select %below, %ones, %zeros : tensor<16x16xf32>
       %n = arith.addf %a, %t : tensor<16x16xf32>
       scf.yield %n : tensor<16x16xf32>
     }
     %r = tile.reduce add %s over [1] : tensor<16x16xf32> -> tensor<16xf32>
-    tile.store %r, %y[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 16)>](%batch, %b) : tensor<16xf32>, memref<64x512xf32>, index, index
+    tile.store %r, %y[%batch, d0 + %b * 16] : tensor<16xf32>, memref<64x512xf32>
   }
 }
 func.func @main() -> tensor<64x512xf32> {

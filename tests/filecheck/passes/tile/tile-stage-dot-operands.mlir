@@ -18,13 +18,13 @@ tile.kernel @dot(%x: memref<32x16xf32>, %w: memref<64x32xf32>, %y: memref<32x32x
   %c0 = payload.constant 0 : index
   %c1 = payload.constant 1 : index
   %c4 = payload.constant 4 : index
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf32> -> tensor<32x16xf32>
+  %a = tile.load %x[d0, d1] : memref<32x16xf32> -> tensor<32x16xf32>
   %s = scf.for %k = %c0 to %c4 step %c1 iter_args(%acc = %zero) -> (tensor<32x32xf32>) {
-    %b = tile.load %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>](%k) : memref<64x32xf32>, index -> tensor<16x32xf32>
+    %b = tile.load %w[d0 + %k * 16, d1] : memref<64x32xf32> -> tensor<16x32xf32>
     %c = tile.dot %a, %b, %acc : tensor<32x16xf32>, tensor<16x32xf32>, tensor<32x32xf32> -> tensor<32x32xf32>
     scf.yield %c : tensor<32x32xf32>
   }
-  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xf32>, memref<32x32xf32>
+  tile.store %s, %y[d0, d1] : tensor<32x32xf32>, memref<32x32xf32>
 }
 
 // -----
@@ -37,11 +37,11 @@ tile.kernel @dot(%x: memref<32x16xf32>, %w: memref<64x32xf32>, %y: memref<32x32x
 // CHECK:         tile.dot %a_shared, %b_shared, %zero atom "mma" : tensor<32x32xbf16, #swz>, tensor<32x32xbf16, #swz1>
 tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
-  %b = tile.load %w[affine_map<(d0, d1) -> (d1, d0)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %a = tile.load %x[d0, d1] : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %b = tile.load %w[d1, d0] : memref<32x32xbf16> -> tensor<32x32xbf16>
   %c = tile.dot %a, %b, %zero atom "mma" : tensor<32x32xbf16>, tensor<32x32xbf16>, tensor<32x32xf32> -> tensor<32x32xf32>
   %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
+  tile.store %d, %y[d0, d1] : tensor<32x32xbf16>, memref<32x32xbf16>
 }
 
 // -----
@@ -53,12 +53,12 @@ tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: me
 // CHECK-NEXT:    %d = tile.dot %p, %b_shared, %zero atom "mma" : tensor<16x16xbf16, #{{.*}}>, tensor<16x16xbf16, #{{s.*}}{{.*}}>
 tile.kernel @chained(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xbf16> -> tensor<16x16xbf16>
-  %b = tile.load %x[affine_map<(d0, d1) -> (d1, d0)>]() : memref<16x16xbf16> -> tensor<16x16xbf16>
+  %a = tile.load %x[d0, d1] : memref<16x16xbf16> -> tensor<16x16xbf16>
+  %b = tile.load %x[d1, d0] : memref<16x16xbf16> -> tensor<16x16xbf16>
   %c = tile.dot %a, %b, %zero atom "mma" : tensor<16x16xbf16>, tensor<16x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
   %p = payload.cast %c : tensor<16x16xf32> -> tensor<16x16xbf16>
   %d = tile.dot %p, %b, %zero atom "mma" : tensor<16x16xbf16>, tensor<16x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }
 
 // -----
@@ -70,9 +70,9 @@ tile.kernel @chained(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in
 // CHECK-NEXT:    %d = tile.dot %[[P]], %b_shared, %zero atom "mma" : tensor<16x16xf32, #[[PART]]>, tensor<16x16xf32, #{{s.*}}{{.*}}>
 tile.kernel @chained_tf32(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32>
-  %b = tile.load %x[affine_map<(d0, d1) -> (d1, d0)>]() : memref<16x16xf32> -> tensor<16x16xf32>
+  %a = tile.load %x[d0, d1] : memref<16x16xf32> -> tensor<16x16xf32>
+  %b = tile.load %x[d1, d0] : memref<16x16xf32> -> tensor<16x16xf32>
   %c = tile.dot %a, %b, %zero atom "mma" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
   %d = tile.dot %c, %b, %zero atom "mma" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
-  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+  tile.store %d, %y[d0, d1] : tensor<16x16xf32>, memref<16x16xf32>
 }

@@ -3,13 +3,13 @@
 // Four tiles down come first, then the next column of tiles.
 
 // CHECK:      tile.kernel @k0({{.*}}) blocks (%b, %i, %j, %group) in [3, 2, 5, 4]
-// CHECK-NEXT:   %i_1 = tile.affine affine_map<()[s0, s1] -> (((s0 * 4) + s1))>(%i, %group) : index
-// CHECK-NEXT:   %v = tile.load %x[affine_map<()[s0, s1, s2] -> (s0, s1, s2)>](%b, %i_1, %j)
-// CHECK-NEXT:   tile.store %v, %y[affine_map<()[s0, s1, s2] -> (s0, s1, s2)>](%b, %i_1, %j)
+// CHECK-NEXT:   %i_1 = tile.affine %i * 4 + %group : index
+// CHECK-NEXT:   %v = tile.load %x[%b, %i_1, %j]
+// CHECK-NEXT:   tile.store %v, %y[%b, %i_1, %j]
 tile.kernel @k0(%x: memref<3x8x5xf32>, %y: memref<3x8x5xf32>) blocks (%b, %i, %j) in [3, 8, 5] warps 1
     attributes {schedule = #tile.schedule<block = [1, 1, 1], warps = 1, group_m = 4>} {
-  %v = tile.load %x[affine_map<()[s0, s1, s2] -> (s0, s1, s2)>](%b, %i, %j) : memref<3x8x5xf32>, index, index, index -> f32
-  tile.store %v, %y[affine_map<()[s0, s1, s2] -> (s0, s1, s2)>](%b, %i, %j) : f32, memref<3x8x5xf32>, index, index, index
+  %v = tile.load %x[%b, %i, %j] : memref<3x8x5xf32> -> f32
+  tile.store %v, %y[%b, %i, %j] : f32, memref<3x8x5xf32>
 }
 
 // -----
@@ -19,7 +19,7 @@ tile.kernel @k0(%x: memref<3x8x5xf32>, %y: memref<3x8x5xf32>) blocks (%b, %i, %j
 tile.kernel @odd(%y: memref<6x5xf32>) blocks (%i, %j) in [6, 5] warps 1
     attributes {schedule = #tile.schedule<block = [1, 1], warps = 1, group_m = 4>} {
   %v = payload.constant 1.0 : f32
-  tile.store %v, %y[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j) : f32, memref<6x5xf32>, index, index
+  tile.store %v, %y[%i, %j] : f32, memref<6x5xf32>
 }
 
 // -----
@@ -28,7 +28,7 @@ tile.kernel @odd(%y: memref<6x5xf32>) blocks (%i, %j) in [6, 5] warps 1
 tile.kernel @line(%y: memref<8xf32>) blocks (%i) in [8] warps 1
     attributes {schedule = #tile.schedule<block = [1], warps = 1, group_m = 4>} {
   %v = payload.constant 1.0 : f32
-  tile.store %v, %y[affine_map<()[s0] -> (s0)>](%i) : f32, memref<8xf32>, index
+  tile.store %v, %y[%i] : f32, memref<8xf32>
 }
 
 // -----
@@ -38,5 +38,5 @@ tile.kernel @line(%y: memref<8xf32>) blocks (%i) in [8] warps 1
 tile.kernel @dynamic(%y: memref<?x8xf32, #payload.extents<#s0, 8>>) blocks (%i, %j) in [#s0 / 1, 8] warps 1
     attributes {schedule = #tile.schedule<block = [1, 1], warps = 1, group_m = 4>} {
   %v = payload.constant 1.0 : f32
-  tile.store %v, %y[affine_map<()[s0, s1] -> (s0, s1)>](%i, %j) : f32, memref<?x8xf32, #payload.extents<#s0, 8>>, index, index
+  tile.store %v, %y[%i, %j] : f32, memref<?x8xf32, #payload.extents<#s0, 8>>
 }

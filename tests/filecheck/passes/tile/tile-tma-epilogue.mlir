@@ -10,16 +10,16 @@
 // CHECK:       #swz = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0], [64, 0]]>
 // CHECK-LABEL: tile.kernel @box
 // CHECK:         %o_1 = tile.stage %o : tensor<128x64xbf16, #layout> -> tensor<128x64xbf16, #swz>
-// CHECK-NEXT:    tile.tma_store %o_1, %y[affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 128)), d1)>](%i) : tensor<128x64xbf16, #swz>, memref<200x64xbf16>, index
+// CHECK-NEXT:    tile.tma_store %o_1, %y[d0 + %i * 128, d1] : tensor<128x64xbf16, #swz>, memref<200x64xbf16>
 // CHECK-NOT:     tile.store
 tile.kernel @box(%a: memref<200x64xbf16>, %y: memref<200x64xbf16>) blocks (%i) in [2] warps 8
     attributes {schedule = #tile.schedule<block = [128, 64], warps = 8, copy = tma>} {
   %zero = payload.constant 0.0 : bf16
-  %o = tile.load %a[affine_map<(d0, d1)[s0] -> (d0 + s0 * 128, d1)>](%i)
-    where <affine_map<(d0, d1)[s0] -> (d0 + s0 * 128)> in [0:200]> else %zero : memref<200x64xbf16>, index -> tensor<128x64xbf16, #acc>
+  %o = tile.load %a[d0 + %i * 128, d1]
+    where 0 <= d0 + %i * 128 < 200 else %zero : memref<200x64xbf16> -> tensor<128x64xbf16, #acc>
   %w = tile.convert_layout %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #wide>
-  tile.store %w, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 128, d1)>](%i)
-    where <affine_map<(d0, d1)[s0] -> (d0 + s0 * 128)> in [0:200]> : tensor<128x64xbf16, #wide>, memref<200x64xbf16>, index
+  tile.store %w, %y[d0 + %i * 128, d1]
+    where 0 <= d0 + %i * 128 < 200 : tensor<128x64xbf16, #wide>, memref<200x64xbf16>
 }
 
 // CHECK-LABEL: tile.kernel @masked
@@ -28,14 +28,14 @@ tile.kernel @box(%a: memref<200x64xbf16>, %y: memref<200x64xbf16>) blocks (%i) i
 // CHECK:         tile.store %w, %y
 tile.kernel @masked(%a: memref<128x64xbf16>, %y: memref<128x64xbf16>) blocks () in [] warps 8
     attributes {schedule = #tile.schedule<block = [128, 64], warps = 8, copy = tma>} {
-  %o = tile.load %a[affine_map<(d0, d1) -> (d0, d1)>]() : memref<128x64xbf16> -> tensor<128x64xbf16, #acc>
+  %o = tile.load %a[d0, d1] : memref<128x64xbf16> -> tensor<128x64xbf16, #acc>
   %w = tile.convert_layout %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #wide>
-  tile.store %w, %y[affine_map<(d0, d1) -> (d0, d1)>]() where <affine_map<(d0, d1) -> (d0 - d1)> in [0:128]>
+  tile.store %w, %y[d0, d1] where 0 <= d0 - d1 < 128
     : tensor<128x64xbf16, #wide>, memref<128x64xbf16>
 }
 tile.kernel @pitch(%a: memref<128x64xbf16>, %y: memref<128x68xbf16>) blocks () in [] warps 8
     attributes {schedule = #tile.schedule<block = [128, 64], warps = 8, copy = tma>} {
-  %o = tile.load %a[affine_map<(d0, d1) -> (d0, d1)>]() : memref<128x64xbf16> -> tensor<128x64xbf16, #acc>
+  %o = tile.load %a[d0, d1] : memref<128x64xbf16> -> tensor<128x64xbf16, #acc>
   %w = tile.convert_layout %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #wide>
-  tile.store %w, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<128x64xbf16, #wide>, memref<128x68xbf16>
+  tile.store %w, %y[d0, d1] : tensor<128x64xbf16, #wide>, memref<128x68xbf16>
 }

@@ -10,8 +10,8 @@
 // CHECK-LABEL: tile.kernel @product
 // CHECK-SAME:    in [4, 8] warps 4 cluster 2
 // CHECK:       } producer
-// CHECK:         %a = tile.tma_load %x[affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 64)))>](%i, %k_1) multicast
-// CHECK-NEXT:    %c = tile.tma_load %w[affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 64)))>](%j, %k_1) :
+// CHECK:         %a = tile.tma_load %x[d0 + %i * 64, d1 + %k_1 * 64] multicast
+// CHECK-NEXT:    %c = tile.tma_load %w[d0 + %j * 64, d1 + %k_1 * 64] :
 // CHECK-NEXT:    tile.producer_load %ring, %a, %c
 tile.kernel @product(%x: memref<256x512xbf16>, %w: memref<512x512xbf16>, %y: memref<256x512xf32>) blocks (%i, %j) in [4, 8] warps 4
     attributes {schedule = #tile.schedule<block = [64, 64], chunk = [64], warps = 4, atom = wgmma, copy = tma, stages = 3, cluster = 2>} {
@@ -20,15 +20,15 @@ tile.kernel @product(%x: memref<256x512xbf16>, %w: memref<512x512xbf16>, %y: mem
   %c1 = payload.constant 1 : index
   %c8 = payload.constant 8 : index
   %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%acc = %zero) -> (tensor<64x64xf32, #acc>) {
-    %a = tile.load %x[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%i, %k) : memref<256x512xbf16>, index, index -> tensor<64x64xbf16, #m>
+    %a = tile.load %x[d0 + %i * 64, d1 + %k * 64] : memref<256x512xbf16> -> tensor<64x64xbf16, #m>
     %a_shared = tile.stage %a : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
-    %c = tile.load %w[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%j, %k) : memref<512x512xbf16>, index, index -> tensor<64x64xbf16, #m>
+    %c = tile.load %w[d0 + %j * 64, d1 + %k * 64] : memref<512x512xbf16> -> tensor<64x64xbf16, #m>
     %c_shared = tile.stage %c : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
     %n = tile.dot %a_shared, %c_shared, %acc atom "wgmma"
       : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
     scf.yield %n : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %y[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%i, %j) : tensor<64x64xf32, #acc>, memref<256x512xf32>, index, index
+  tile.store %s, %y[d0 + %i * 64, d1 + %j * 64] : tensor<64x64xf32, #acc>, memref<256x512xf32>
 }
 
 // -----
@@ -49,17 +49,17 @@ tile.kernel @persistent(%x: memref<256x64xbf16>, %w: memref<512x64xbf16>, %y: me
   %c8 = payload.constant 8 : index
   %c32 = payload.constant 32 : index
   scf.for %t = %block to %c32 step %c8 {
-    %g = tile.affine affine_map<()[s0] -> (s0 floordiv 32)>(%t) : index
-    %j = tile.affine affine_map<()[s0] -> ((s0 floordiv 4) mod 8)>(%t) : index
-    %p = tile.affine affine_map<()[s0] -> (s0 mod 4)>(%t) : index
-    %i = tile.affine affine_map<()[s0, s1] -> (s0 * 4 + s1)>(%g, %p) : index
-    %a = tile.load %x[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%i) : memref<256x64xbf16>, index -> tensor<64x64xbf16, #m>
+    %g = tile.affine %t floordiv 32 : index
+    %j = tile.affine (%t floordiv 4) mod 8 : index
+    %p = tile.affine %t mod 4 : index
+    %i = tile.affine %g * 4 + %p : index
+    %a = tile.load %x[d0 + %i * 64, d1] : memref<256x64xbf16> -> tensor<64x64xbf16, #m>
     %a_shared = tile.stage %a : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
-    %c = tile.load %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%j) : memref<512x64xbf16>, index -> tensor<64x64xbf16, #m>
+    %c = tile.load %w[d0 + %j * 64, d1] : memref<512x64xbf16> -> tensor<64x64xbf16, #m>
     %c_shared = tile.stage %c : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
     %n = tile.dot %a_shared, %c_shared, %zero atom "wgmma"
       : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
-    tile.store %n, %y[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%i, %j) : tensor<64x64xf32, #acc>, memref<256x512xf32>, index, index
+    tile.store %n, %y[d0 + %i * 64, d1 + %j * 64] : tensor<64x64xf32, #acc>, memref<256x512xf32>
   }
 }
 
@@ -82,15 +82,15 @@ tile.kernel @triangle(%x: memref<512x512xbf16>, %w: memref<64x512xbf16>, %y: mem
   %c0 = payload.constant 0 : index
   %c1 = payload.constant 1 : index
   %s = scf.for %k = %c0 to %i step %c1 iter_args(%acc = %zero) -> (tensor<64x64xf32, #acc>) {
-    %a = tile.load %x[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 64, d1 + s1 * 64)>](%i, %k) : memref<512x512xbf16>, index, index -> tensor<64x64xbf16, #m>
+    %a = tile.load %x[d0 + %i * 64, d1 + %k * 64] : memref<512x512xbf16> -> tensor<64x64xbf16, #m>
     %a_shared = tile.stage %a : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
-    %c = tile.load %w[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%k) : memref<64x512xbf16>, index -> tensor<64x64xbf16, #m>
+    %c = tile.load %w[d0, d1 + %k * 64] : memref<64x512xbf16> -> tensor<64x64xbf16, #m>
     %c_shared = tile.stage %c : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
     %n = tile.dot %a_shared, %c_shared, %acc atom "wgmma"
       : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
     scf.yield %n : tensor<64x64xf32, #acc>
   }
-  tile.store %s, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%i) : tensor<64x64xf32, #acc>, memref<512x64xf32>, index
+  tile.store %s, %y[d0 + %i * 64, d1] : tensor<64x64xf32, #acc>, memref<512x64xf32>
 }
 
 // -----
@@ -107,9 +107,9 @@ tile.kernel @triangle(%x: memref<512x512xbf16>, %w: memref<64x512xbf16>, %y: mem
 tile.kernel @odd(%x: memref<192x64xbf16>, %y: memref<192x64xf32>) blocks (%i) in [3] warps 4
     attributes {schedule = #tile.schedule<block = [64, 64], chunk = [64], warps = 4, atom = wgmma, copy = tma, cluster = 2>} {
   %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<192x64xbf16> -> tensor<64x64xbf16, #m>
+  %a = tile.load %x[d0, d1] : memref<192x64xbf16> -> tensor<64x64xbf16, #m>
   %a_shared = tile.stage %a : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
   %n = tile.dot %a_shared, %a_shared, %zero atom "wgmma"
     : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
-  tile.store %n, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%i) : tensor<64x64xf32, #acc>, memref<192x64xf32>, index
+  tile.store %n, %y[d0 + %i * 64, d1] : tensor<64x64xf32, #acc>, memref<192x64xf32>
 }

@@ -20,8 +20,8 @@
 // CHECK-NEXT:    } producer warps 4 registers [240, 24] {
 // CHECK-NOT:       tile.dot
 // CHECK:           scf.for %k_1
-// CHECK-NEXT:        %xt = tile.tma_load %x[affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 128)), (d1 + (s1 * 64)))>](%i, %k_1)
-// CHECK-NEXT:        %wt = tile.tma_load %w[affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 64)), d1)>](%k_1)
+// CHECK-NEXT:        %xt = tile.tma_load %x[d0 + %i * 128, d1 + %k_1 * 64]
+// CHECK-NEXT:        %wt = tile.tma_load %w[d0 + %k_1 * 64, d1]
 // CHECK-NEXT:        tile.producer_load %ring, %xt, %wt
 // CHECK-NEXT:      }
 // CHECK-NEXT:    }
@@ -33,17 +33,17 @@ tile.kernel @product(%x: memref<512x512xbf16>, %w: memref<512x64xbf16>, %y: memr
   %c1 = payload.constant 1 : index
   %c8 = payload.constant 8 : index
   %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%acc = %zero) -> (tensor<128x64xf32, #acc>) {
-    %xt = tile.load %x[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 128, d1 + s1 * 64)>](%i, %k)
-      where <affine_map<(d0, d1)[s0, s1] -> (d1 + s1 * 64)> in [0:512]> else %z
-      : memref<512x512xbf16>, index, index -> tensor<128x64xbf16, #l>
+    %xt = tile.load %x[d0 + %i * 128, d1 + %k * 64]
+      where 0 <= d1 + %k * 64 < 512 else %z
+      : memref<512x512xbf16> -> tensor<128x64xbf16, #l>
     %x_shared = tile.stage %xt : tensor<128x64xbf16, #l> -> tensor<128x64xbf16, #a>
-    %wt = tile.load %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%k) : memref<512x64xbf16>, index -> tensor<64x64xbf16, #m>
+    %wt = tile.load %w[d0 + %k * 64, d1] : memref<512x64xbf16> -> tensor<64x64xbf16, #m>
     %w_shared = tile.stage %wt : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
     %n = tile.dot %x_shared, %w_shared, %acc atom "wgmma"
       : tensor<128x64xbf16, #a>, tensor<64x64xbf16, #b>, tensor<128x64xf32, #acc> -> tensor<128x64xf32, #acc>
     scf.yield %n : tensor<128x64xf32, #acc>
   }
-  tile.store %s, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 128, d1)>](%i) : tensor<128x64xf32, #acc>, memref<512x64xf32>, index
+  tile.store %s, %y[d0 + %i * 128, d1] : tensor<128x64xf32, #acc>, memref<512x64xf32>
 }
 
 // -----
@@ -64,24 +64,24 @@ tile.kernel @declined(%x: memref<64x64xbf16>, %u: memref<64x63xbf16>, %y: memref
     attributes {schedule = #tile.schedule<block = [64, 64], chunk = [64], warps = 4, atom = wgmma, copy = tma>} {
   %zero = payload.constant 0.0 : tensor<64x64xf32, #acc>
   %z = payload.constant 0.0 : bf16
-  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xbf16> -> tensor<64x64xbf16, #m>
+  %a = tile.load %x[d0, d1] : memref<64x64xbf16> -> tensor<64x64xbf16, #m>
   %f = payload.cast %a : tensor<64x64xbf16, #m> -> tensor<64x64xf32, #m>
   %e = math.exp %f : tensor<64x64xf32, #m>
   %t = payload.cast %e : tensor<64x64xf32, #m> -> tensor<64x64xbf16, #m>
   %t_shared = tile.stage %t : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
-  %b = tile.load %u[affine_map<(d0, d1) -> (d0, d1)>]() where <affine_map<(d0, d1) -> (d1)> in [0:63]> else %z
+  %b = tile.load %u[d0, d1] where 0 <= d1 < 63 else %z
     : memref<64x63xbf16> -> tensor<64x64xbf16, #m>
   %b_shared = tile.stage %b : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
-  %c = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() where <affine_map<(d0, d1) -> (d1)> in [0:60]> else %z
+  %c = tile.load %x[d0, d1] where 0 <= d1 < 60 else %z
     : memref<64x64xbf16> -> tensor<64x64xbf16, #m>
   %c_shared = tile.stage %c : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
-  %d = tile.load %x[affine_map<(d0, d1) -> (d0 floordiv 2, d1)>]() : memref<64x64xbf16> -> tensor<64x64xbf16, #m>
+  %d = tile.load %x[d0 floordiv 2, d1] : memref<64x64xbf16> -> tensor<64x64xbf16, #m>
   %d_shared = tile.stage %d : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
   %n = tile.dot %t_shared, %b_shared, %zero atom "wgmma"
     : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
   %o = tile.dot %c_shared, %d_shared, %n atom "wgmma"
     : tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>, tensor<64x64xf32, #acc> -> tensor<64x64xf32, #acc>
-  tile.store %o, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32, #acc>, memref<64x64xf32>
+  tile.store %o, %y[d0, d1] : tensor<64x64xf32, #acc>, memref<64x64xf32>
 }
 
 // -----
@@ -104,15 +104,15 @@ tile.kernel @crowded(%x: memref<512x512xbf16>, %w: memref<512x64xbf16>, %y: memr
   %c1 = payload.constant 1 : index
   %c8 = payload.constant 8 : index
   %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%acc = %zero) -> (tensor<128x64xf32, #acc>) {
-    %xt = tile.load %x[affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 128, d1 + s1 * 64)>](%i, %k)
-      where <affine_map<(d0, d1)[s0, s1] -> (d1 + s1 * 64)> in [0:512]> else %z
-      : memref<512x512xbf16>, index, index -> tensor<128x64xbf16, #l>
+    %xt = tile.load %x[d0 + %i * 128, d1 + %k * 64]
+      where 0 <= d1 + %k * 64 < 512 else %z
+      : memref<512x512xbf16> -> tensor<128x64xbf16, #l>
     %x_shared = tile.stage %xt : tensor<128x64xbf16, #l> -> tensor<128x64xbf16, #a>
-    %wt = tile.load %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%k) : memref<512x64xbf16>, index -> tensor<64x64xbf16, #m>
+    %wt = tile.load %w[d0 + %k * 64, d1] : memref<512x64xbf16> -> tensor<64x64xbf16, #m>
     %w_shared = tile.stage %wt : tensor<64x64xbf16, #m> -> tensor<64x64xbf16, #b>
     %n = tile.dot %x_shared, %w_shared, %acc atom "wgmma"
       : tensor<128x64xbf16, #a>, tensor<64x64xbf16, #b>, tensor<128x64xf32, #acc> -> tensor<128x64xf32, #acc>
     scf.yield %n : tensor<128x64xf32, #acc>
   }
-  tile.store %s, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 128, d1)>](%i) : tensor<128x64xf32, #acc>, memref<512x64xf32>, index
+  tile.store %s, %y[d0 + %i * 128, d1] : tensor<128x64xf32, #acc>, memref<512x64xf32>
 }

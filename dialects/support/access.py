@@ -1,0 +1,500 @@
+"""Text of accesses: coordinates, domains and index expressions with their operands inline.
+
+An op keeps an affine map and its operands. Its text has the operands in the place of the map's dimensions and symbols:
+
+| level | a dimension | a symbol |
+|---|---|---|
+| tensor | `d0`, a dimension of the result | `%i`, a tensor of indices |
+| loop | `%i`, an index of a nest or reduction | `symbol(%n)`, computed from data |
+| tile | `d0`, a dimension of the tile | `%i`, an index, or a tile of them |
+
+```
+tile.load %x[%i * 128 + d0, %k * 64 + d1] where 0 <= %k * 64 + d1 < 250 else %zero
+```
+
+The operands of an op that was read are in the order of their definitions. Reading drops an operand without a use and
+merges repeated ones. So text that was read is printed unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import AffineMapAttr, AnyFloat, IndexType, IntAttr, IntegerType, ShapedType
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind as Kind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+    AffineSymExpr,
+)
+from xdsl.irdl import IRDLOperation, VerificationContext
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    OperandVariable,
+    ParsingState,
+    PrintingState,
+    RegionVariable,
+    TypeDirective,
+    VariadicOperandVariable,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.parser.affine_parser import AffineParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.lexer import Span
+
+from ..shapes.domain import DomainAttr
+from ..shapes.extents import EXTENT, Extent, parse_extent
+
+Variable = VariadicOperandVariable | OperandVariable
+
+
+class Writer:
+    """Prints affine expressions with as few parentheses as read clearly.
+
+    Args:
+        printer: where to.
+        dims: the values in the place of dimensions, or None to print `d0`.
+        symbols: the values in the place of symbols.
+    """
+
+    def __init__(self, printer: Printer, dims: Sequence[SSAValue] | None, symbols: Sequence[SSAValue] = ()) -> None:
+        self.printer, self.dims, self.symbols = printer, dims, symbols
+
+    def list(self, exprs: Sequence[AffineExpr]) -> None:
+        """Prints `[expr, expr]`."""
+        with self.printer.in_square_brackets():
+            self.printer.print_list(exprs, self.expr)
+
+    def expr(self, e: AffineExpr) -> None:
+        """Prints one expression."""
+        if not isinstance(e, AffineBinaryOpExpr):
+            self._leaf(e)
+        elif e.kind != Kind.Add:
+            self._product(e)
+        elif (negated := _negated(e.lhs)) is not None and isinstance(e.rhs, AffineConstantExpr) and e.rhs.value > 0:
+            self._operation(e.rhs, "-", negated)
+        elif (negated := _negated(e.rhs)) is not None:
+            self._operation(e.lhs, "-", negated)
+        else:
+            self._operation(e.lhs, "+", e.rhs)
+
+    def _operation(self, lhs: AffineExpr, sign: str, rhs: AffineExpr) -> None:
+        self.expr(lhs)
+        self.printer.print_string(f" {sign} ")
+        if isinstance(rhs, AffineBinaryOpExpr) and rhs.kind == Kind.Add:
+            self._factor(rhs)
+        else:
+            self.expr(rhs)
+
+    def _product(self, e: AffineBinaryOpExpr) -> None:
+        if e.kind == Kind.Mul and e.rhs == AffineConstantExpr(-1):
+            self.printer.print_string("-")
+            return self._factor(e.lhs)
+        self._factor(e.lhs)
+        self.printer.print_string(f" {e.kind.get_token()} ")
+        self._factor(e.rhs)
+
+    def _factor(self, e: AffineExpr) -> None:
+        if isinstance(e, AffineBinaryOpExpr):
+            with self.printer.in_parens():
+                self.expr(e)
+        else:
+            self._leaf(e)
+
+    def _leaf(self, e: AffineExpr) -> None:
+        if isinstance(e, AffineDimExpr) and self.dims is not None and e.position < len(self.dims):
+            self.printer.print_ssa_value(self.dims[e.position])
+        elif isinstance(e, AffineSymExpr) and e.position < len(self.symbols):
+            if self.dims is not None:
+                self.printer.print_string("symbol(")
+            self.printer.print_ssa_value(self.symbols[e.position])
+            if self.dims is not None:
+                self.printer.print_string(")")
+        else:
+            self.printer.print_string(str(e))
+
+
+def _negated(e: AffineExpr) -> AffineExpr | None:
+    """Returns `-e` where `e` is a negative number or a multiple by one, or None."""
+    if isinstance(e, AffineConstantExpr):
+        return AffineConstantExpr(-e.value) if e.value < 0 else None
+    if isinstance(e, AffineBinaryOpExpr) and e.kind == Kind.Mul and isinstance(e.rhs, AffineConstantExpr):
+        factor = -e.rhs.value
+        if factor > 0:
+            return e.lhs if factor == 1 else AffineBinaryOpExpr(Kind.Mul, e.lhs, AffineConstantExpr(factor))
+    return None
+
+
+@contextmanager
+def _affine(parser: Parser, start: int) -> Generator[None]:
+    """Reports what `AffineParser` cannot build with its position."""
+    try:
+        yield
+    except (NotImplementedError, ZeroDivisionError):
+        parser.raise_error("not affine: indices are multiplied and divided by numbers only", start, parser.pos)
+
+
+class _Reader(ABC):
+    """Reads affine expressions."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
+
+    @abstractmethod
+    def leaf(self) -> AffineExpr | None:
+        """Reads a dimension or a symbol; None at a number, a sign or a parenthesis."""
+
+    def expr(self) -> AffineExpr:
+        """Reads one expression."""
+        with _affine(self.parser, self.parser.pos):
+            affine = AffineParser(self.parser._parser_state)  # pyright: ignore[reportPrivateUsage]
+            return affine._parse_affine_expr(self.leaf)  # pyright: ignore[reportPrivateUsage]
+
+    def list(self) -> list[AffineExpr]:
+        """Reads `[expr, expr]`."""
+        return self.parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, self.expr)
+
+
+@dataclass
+class _Operands:
+    """The values in the place of dimensions or of symbols, by name and number of the result, in the order of use."""
+
+    variable: Variable | None
+    values: dict[tuple[str, int], UnresolvedOperand] = field(default_factory=dict[tuple[str, int], UnresolvedOperand])
+
+    def number(self, operand: UnresolvedOperand) -> int:
+        """Returns the number of a value by its first use."""
+        key = (operand.operand_name, operand.index)
+        self.values.setdefault(key, operand)
+        return list(self.values).index(key)
+
+    def sorted(self, parser: Parser) -> list[tuple[str, int]]:
+        """Returns the values in the order in which they are defined."""
+        if len(self.values) < 2:
+            return list(self.values)
+        names, places = {name for name, _ in self.values}, dict[str, int]()
+        for place, name in enumerate(reversed(parser.ssa_values)):
+            if name in names:
+                places[name] = -place
+                if len(places) == len(names):
+                    break
+        return sorted(self.values, key=lambda key: (places.get(key[0], 0), key[1]))
+
+    def store(self, parser: Parser, state: ParsingState, order: Sequence[tuple[str, int]]) -> None:
+        """Makes the values the operands of the op."""
+        if self.variable is None:
+            return
+        constraint = state.op_type.get_irdl_definition().operands[self.variable.index][1].constr
+        for operand in self.values.values():
+            name, values = operand.operand_name, parser.ssa_values.get(operand.operand_name, ())
+            if operand.index >= len(values):
+                parser.raise_error(f"unknown value %{name}", operand.span)
+            try:
+                constraint.verify([values[operand.index].type], VerificationContext())
+            except VerifyException:
+                parser.raise_error(f"%{name} of type {values[operand.index].type} is no index here", operand.span)
+        operands = [self.values[key] for key in order]
+        if isinstance(self.variable, OperandVariable):
+            if len(operands) != 1:
+                parser.raise_error(f"expected an expression of one value, but got {len(operands)}")
+            self.variable.set(state, operands[0])
+        else:
+            self.variable.set(state, operands)
+        self.variable.set_types(state, [parser.ssa_values[o.operand_name][o.index].type for o in operands])
+
+
+class _Access(_Reader):
+    """The access that is being read for an op: its coordinates, its domain and their operands."""
+
+    def __init__(
+        self,
+        parser: Parser,
+        state: ParsingState,
+        map: AttributeVariable,
+        dims: Variable | None = None,
+        symbols: Variable | None = None,
+    ) -> None:
+        super().__init__(parser)
+        self.state, self.map = state, map
+        self.dims, self.symbols = _Operands(dims), _Operands(symbols)
+        self.results: Sequence[AffineExpr] = ()
+        self.domain: AttributeVariable | None = None
+        self.constraints: list[tuple[int, AffineExpr, Extent]] = []
+        self.rank = 0
+        self.numbers: dict[int, Span] = {}
+        """The dimensions that are written as `d0`, with their first use."""
+        vars(state)["access"] = self
+
+    @staticmethod
+    def of(state: ParsingState) -> _Access:
+        """Returns the access that `state` holds."""
+        return vars(state)["access"]
+
+    def leaf(self) -> AffineExpr | None:
+        parser = self.parser
+        if (operand := parser.parse_optional_unresolved_operand()) is not None:
+            if self.dims.variable is not None:
+                return AffineDimExpr(self.dims.number(operand))
+            if self.symbols.variable is None:
+                parser.raise_error(f"expected a dimension such as d0, but got {operand.span.text}", operand.span)
+            return AffineSymExpr(self.symbols.number(operand))
+        start = parser.pos
+        word = parser.parse_optional_identifier()
+        if word is None:
+            return None
+        span = Span(start, start + len(word), parser.lexer.input)
+        if word == "symbol" and self.symbols.variable is not None:
+            with parser.in_parens():
+                return AffineSymExpr(self.symbols.number(parser.parse_unresolved_operand()))
+        if self.dims.variable is not None:
+            parser.raise_error(f"expected an index such as %i, but got {word}", span)
+        if not re.fullmatch(r"d\d+", word):
+            parser.raise_error(f"expected a dimension such as d0, or a value such as %i, but got {word}", span)
+        self.numbers.setdefault(int(word[1:]), span)
+        return AffineDimExpr(int(word[1:]))
+
+    def constraint(self) -> tuple[int, AffineExpr, Extent]:
+        """Reads `0 <= expr < 100`."""
+        lower = self.parser.parse_integer()
+        self.parser.parse_punctuation("<")
+        self.parser.parse_punctuation("=")
+        expr = self.expr()
+        self.parser.parse_punctuation("<")
+        upper = parse_extent(self.parser)
+        return lower, expr, upper.data if isinstance(upper, IntAttr) else upper
+
+    def read_domain(self, domain: AttributeVariable) -> None:
+        """Reads `0 <= expr < 100 and 0 <= expr < #s0`."""
+        self.domain = domain
+        if self.parser.parse_optional_keyword("true") is None:
+            self.constraints.append(self.constraint())
+            while self.parser.parse_optional_keyword("and") is not None:
+                self.constraints.append(self.constraint())
+
+    def store(self) -> None:
+        """Gives the op what was read so far."""
+        dims, symbols = self.dims.sorted(self.parser), self.symbols.sorted(self.parser)
+        new_dims = [AffineExpr.dimension(dims.index(key)) for key in self.dims.values]
+        new_symbols = [AffineExpr.symbol(symbols.index(key)) for key in self.symbols.values]
+        rank = self.rank if self.dims.variable is None else len(dims)
+
+        def map_of(exprs: Iterable[AffineExpr]) -> AffineMap:
+            renumbered = (e.replace_dims_and_symbols(new_dims, new_symbols) for e in exprs)
+            return AffineMap(rank, len(symbols), tuple(renumbered))
+
+        self.map.set(self.state, AffineMapAttr(map_of(self.results)))
+        if self.domain is not None:
+            bounds = [(lo, hi) for lo, _, hi in self.constraints]
+            self.domain.set(self.state, DomainAttr.get(map_of(e for _, e, _ in self.constraints), bounds))
+        self.dims.store(self.parser, self.state, dims)
+        self.symbols.store(self.parser, self.state, symbols)
+
+    def ranked(self, t: Attribute) -> None:
+        """Takes the dimensions from the type of the tile, or of the tensor."""
+        scalar = isinstance(t, AnyFloat | IntegerType | IndexType)
+        self.rank = (
+            len(t.get_shape()) if isinstance(t, ShapedType) else 0 if scalar else max(self.numbers, default=-1) + 1
+        )
+        for number, span in self.numbers.items():
+            if number >= self.rank:
+                self.parser.raise_error(f"d{number} is no dimension of {t}", span)
+        self.store()
+
+
+class _NestIndices(_Reader):
+    """Reads expressions of the block arguments that were read before a region."""
+
+    def __init__(self, parser: Parser, arguments: Sequence[Parser.Argument]) -> None:
+        super().__init__(parser)
+        self.names = [a.name.text for a in arguments]
+
+    def leaf(self) -> AffineExpr | None:
+        operand = self.parser.parse_optional_unresolved_operand()
+        if operand is None:
+            return None
+        if operand.span.text not in self.names:
+            self.parser.raise_error(f"{operand.span.text} is none of {', '.join(self.names)}", operand.span)
+        return AffineDimExpr(self.names.index(operand.span.text))
+
+
+def _values(variable: Variable, op: IRDLOperation) -> Sequence[SSAValue]:
+    values = variable.get(op)
+    return [values] if isinstance(values, SSAValue) else list(values)
+
+
+def _map_of(variable: AttributeVariable, op: IRDLOperation) -> AffineMap:
+    attribute = variable.get(op)
+    assert isinstance(attribute, AffineMapAttr)
+    return attribute.data
+
+
+class _Coordinates(CustomDirective, ABC):
+    """The coordinates of an access, `[expr, expr]`."""
+
+    map: AttributeVariable
+
+    @abstractmethod
+    def variables(self) -> tuple[Variable | None, Variable | None]:
+        """Returns the operands in the place of dimensions and of symbols."""
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        access = _Access(parser, state, self.map, *self.variables())
+        access.results = self.read(access)
+        access.store()
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        dims, symbols = (None if v is None else _values(v, op) for v in self.variables())
+        self.write(Writer(printer, dims, symbols or ()), _map_of(self.map, op).results)
+
+    def read(self, access: _Access) -> Sequence[AffineExpr]:
+        """Reads the results of the map."""
+        return access.list()
+
+    def write(self, writer: Writer, results: Sequence[AffineExpr]) -> None:
+        """Prints the results of the map."""
+        writer.list(results)
+
+
+@irdl_custom_directive
+class View(_Coordinates):
+    """`[d1, d0 - 1]`: coordinates of dimensions alone."""
+
+    map: AttributeVariable
+
+    def variables(self) -> tuple[None, None]:
+        return None, None
+
+
+@irdl_custom_directive
+class Access(_Coordinates):
+    """`[%i * 128 + d0, %k]`: coordinates of dimensions and values."""
+
+    map: AttributeVariable
+    symbols: VariadicOperandVariable
+    types: TypeDirective
+
+    def variables(self) -> tuple[None, Variable]:
+        return None, self.symbols
+
+
+class Expression(Access):
+    """`%i * 128 + d0`: one expression of dimensions and values."""
+
+    def read(self, access: _Access) -> Sequence[AffineExpr]:
+        return (access.expr(),)
+
+    def write(self, writer: Writer, results: Sequence[AffineExpr]) -> None:
+        writer.printer.print_list(results, writer.expr)
+
+
+@irdl_custom_directive
+class LoopAccess(_Coordinates):
+    """`[%i, %k + symbol(%n)]`: coordinates of indices and values computed from data."""
+
+    map: AttributeVariable
+    indices: VariadicOperandVariable
+    symbols: VariadicOperandVariable
+
+    def variables(self) -> tuple[Variable, Variable]:
+        return self.indices, self.symbols
+
+
+@irdl_custom_directive
+class Row(_Coordinates):
+    """`[%t mod 2]`: a coordinate that one value determines."""
+
+    map: AttributeVariable
+    index: OperandVariable
+
+    def variables(self) -> tuple[Variable, None]:
+        return self.index, None
+
+
+@irdl_custom_directive
+class Domain(CustomDirective):
+    """`0 <= %i * 128 + d0 < 250`: the constraints of an access that was read before, joined by `and`."""
+
+    domain: AttributeVariable
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.domain.is_present(op)
+
+    def is_anchorable(self) -> bool:
+        return True
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        access = _Access.of(state)
+        access.read_domain(self.domain)
+        access.store()
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        domain = self.domain.get(op)
+        assert isinstance(domain, DomainAttr)
+        writer = Writer(printer, getattr(op, "indices", None), getattr(op, "symbols", ()))
+
+        def constraint(bound: tuple[int, AffineExpr, Attribute]) -> None:
+            printer.print_string(f"{bound[0]} <= ")
+            writer.expr(bound[1])
+            printer.print_string(" < ")
+            EXTENT.write(printer, bound[2])
+
+        lower = [lo.data for lo in domain.lower]
+        printer.print_list(list(zip(lower, domain.affine.results, domain.upper, strict=True)), constraint, " and ")
+        if not lower:
+            printer.print_string("true")
+
+
+@irdl_custom_directive
+class Ranked(CustomDirective):
+    """The type of the tile, or of the tensor, whose dimensions are those of the access that was read before."""
+
+    element: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        t = parser.parse_type()
+        self.element.set(state, (t,))
+        _Access.of(state).ranked(t)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_list(self.element.get(op), printer.print_attribute)
+
+
+@irdl_custom_directive
+class ResultMap(CustomDirective):
+    """`[%i * 64 + %j, %k]`: coordinates of the indices that are the arguments of a region."""
+
+    map: AttributeVariable
+    body: RegionVariable
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.map.is_present(op)
+
+    def is_anchorable(self) -> bool:
+        return True
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        reader = _NestIndices(parser, vars(state).get("arguments", ()))
+        results = reader.list()
+        self.map.set(state, AffineMapAttr(AffineMap(len(reader.names), 0, tuple(results))))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        Writer(printer, self.body.get(op).block.args).list(_map_of(self.map, op).results)
+
+
+ACCESS_DIRECTIVES = (View, Access, LoopAccess, Row, Expression, Domain, Ranked, ResultMap)
+"""All directives of this file."""
