@@ -72,7 +72,8 @@ class Writer:
 
     UNIFORM_WARP = "__shfl_sync(0xffffffffu, threadIdx.x / 32, 0)"
     """The number of the warp, which the compiler keeps in a uniform register in this form. Descriptors of `wgmma` that
-    depend on it need no moves into uniform registers then."""
+    depend on it need no moves into uniform registers then. It takes a register where it is not recomputed, so it is for
+    kernels whose threads compute operands of products, and issue more instructions than tensor cores wait for."""
 
     def __init__(self, func: FuncOp) -> None:
         self.func = func
@@ -90,7 +91,7 @@ class Writer:
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
         self._place_shown: str | None = None
-        if any(isinstance(op, WgmmaOp) for op in func.walk()):
+        if any(isinstance(op, WgmmaOp) and op.lhs_offset is None for op in func.walk()):
             self.ids = {**self.ids, "warp": self.UNIFORM_WARP}
 
     def line(self, text: str) -> None:
