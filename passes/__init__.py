@@ -47,6 +47,7 @@ OWN_PASSES = {
     "tile-assign-layouts": ".tile.assign_layouts:AssignLayoutsPass",
     "tile-cache-rows": ".tile.cache_rows:CacheRowsPass",
     "tile-deduplicate-kernels": ".tile.deduplicate_kernels:DeduplicateKernelsPass",
+    "tile-defer-lane-sums": ".tile.defer_lane_sums:DeferLaneSumsPass",
     "tile-delay-dots": ".tile.delay_dots:DelayDotsPass",
     "tile-fuse-fma": ".tile.fuse_fma:FuseFmaPass",
     "tile-persistent-blocks": ".tile.persistent_blocks:PersistentBlocksPass",

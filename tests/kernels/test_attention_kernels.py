@@ -148,7 +148,7 @@ def test_hopper_gates(groups: int, depth: int, mask: str) -> None:
     assert masked == {"none": [False], "causal": [False, True], "window": [True, False, True]}[mask]
 
 
-INSTRUCTIONS = {(128, "causal"): 500, (128, "none"): 500}
+INSTRUCTIONS = {(128, "causal"): 490, (128, "none"): 490}
 """Most instructions of a warp for 128 keys without masks, by length of a head and mask. FlashAttention-3 has 469."""
 
 
@@ -162,6 +162,7 @@ def test_instructions_of_the_hot_loop(depth: int, mask: str) -> None:
     assert (loop.count("HGMMA"), loop.count("R2UR"), loop.count("F2F")) == (products, 0, 0)
     assert loop.count("F2FP") == scores // 2
     assert loop.count("FFMA") >= scores
+    assert loop.count("SHFL") == 4, "maxima of two rows, in two rounds"
     assert loop.count("MUFU") <= scores + 2
     assert loop.instructions <= INSTRUCTIONS[depth, mask]
 

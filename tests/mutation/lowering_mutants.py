@@ -20,7 +20,9 @@ dots, emitter, shared, global_access, lower_tile_to_kernel = (
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
 collapsing = Code("passes.loop.collapsing")
-delay, pipeline, fma = (Code(f"passes.tile.{name}") for name in ("delay_dots", "pipeline_dots", "fuse_fma"))
+delay, pipeline, fma, lane_sums = (
+    Code(f"passes.tile.{name}") for name in ("delay_dots", "pipeline_dots", "fuse_fma", "defer_lane_sums")
+)
 Emitter = emitter.Emitter
 Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
 kernels = Code("passes.convert.loop_to_tile.conversion")
@@ -481,6 +483,8 @@ WARPGROUPS = [
     ),
     in_pass("frames of the other sign", "attention of warpgroups", fma._fuse, "negated.result", "shift.result", "loop"),
     in_pass("moved the wrong way", "attention of warpgroups", fma._distribute, "_(a, b)", "arith.SubfOp(b, a)", "loop"),
+    in_pass("columns left out", "attention of warpgroups", lane_sums._sum_columns, "parts[1:]", "parts[2:]", "loop"),
+    in_pass("columns not moved", "attention of warpgroups", lane_sums._sum_columns, "old[1:]", "[]", "loop"),
     in_pass("powers of two for all rows", "attention of warpgroups", fma._rounded, "'lt'", "'gt'", "loop"),
 ]
 

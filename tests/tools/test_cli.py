@@ -99,6 +99,7 @@ SCHEDULED = {
         "tile-fuse-fma",
         *PRODUCT,
         "tile-warp-specialize",
+        "tile-defer-lane-sums",
         "tile-delay-dots",
         "tile-split-masked-loops",
         "tile-pipeline-dots",

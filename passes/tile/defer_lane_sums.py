@@ -1,0 +1,157 @@
+"""Sums of rows that loops carry, reduced across lanes after the loop: `tile-defer-lane-sums`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+
+from ...dialects import payload, tile
+from ...dialects.layouts.linear import Linear
+from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.payload.folding import constant_of
+from ...dialects.tensor import ReductionKind
+from ...dialects.tile import encoding_of
+from ..analysis.tile_layouts import attr_of, linear_of
+from ..anchored import TilePass
+from ..dce import erase_unneeded
+from ..rewriting import insert_before, replace, retype
+
+
+class DeferLaneSumsPass(TilePass):
+    """Let each lane sum its columns of a row in a loop, and add the lanes once after it.
+
+    What: a loop carries a sum of rows `%l`, which starts at zero. An iteration multiplies it with a row value, or not,
+    and adds a `tile.reduce add` of a tile whose columns are divided among lanes. Then the loop carries one column for
+    each lane in place of the row, adds slices of the tile to it, and the reduction follows the loop.
+    Why: an iteration exchanges nothing between lanes for the sum. Online softmax rescales the sum of its exponentials
+    in every chunk, but multiplication and sums of columns commute.
+    Why here: layouts tell which columns a lane has; before loops are divided, so that there is one reduction after
+    them.
+
+    ```mlir
+    %s = scf.for %k = %c0 to %n step %c1 iter_args(%l = %zero) -> (tensor<64xf32, #row>) {
+      %old = arith.mulf %l, %f : tensor<64xf32, #row>
+      %sum = tile.reduce add %e over [1] : tensor<64x16xf32, #acc> -> tensor<64xf32, #row>
+      %new = arith.addf %old, %sum : tensor<64xf32, #row>
+      scf.yield %new : tensor<64xf32, #row>
+    }
+    ```
+    becomes
+    ```mlir
+    %t = scf.for %k = %c0 to %n step %c1 iter_args(%l = %zeros) -> (tensor<64x8xf32, #columns>) {
+      %g = tile.broadcast %f along [1] : tensor<64xf32, #row> -> tensor<64x8xf32, #columns>
+      %old = arith.mulf %l, %g : tensor<64x8xf32, #columns>
+      %a = tile.slice %e at [0, 0] : tensor<64x16xf32, #acc> -> tensor<64x8xf32, #columns>
+      %b = tile.slice %e at [0, 8] : tensor<64x16xf32, #acc> -> tensor<64x8xf32, #columns>
+      %sum = arith.addf %a, %b : tensor<64x8xf32, #columns>
+      %new = arith.addf %old, %sum : tensor<64x8xf32, #columns>
+      scf.yield %new : tensor<64x8xf32, #columns>
+    }
+    %s = tile.reduce add %t over [1] : tensor<64x8xf32, #columns> -> tensor<64xf32, #row>
+    ```
+    """
+
+    name = "tile-defer-lane-sums"
+    inside = scf.ForOp
+
+    def on(self, op: tile.KernelOp) -> None:
+        for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp)]:
+            sums = [s for i in range(len(loop.iter_args)) if (s := _row_sum(loop, i)) is not None]
+            if sums:
+                _defer(loop, sums)
+
+
+@dataclass(frozen=True)
+class _RowSum:
+    """A carried sum of rows.
+
+    Attributes:
+        position: Number of the carried value.
+        factor: Row value that the old sum is multiplied with, or None.
+        terms: The reduction that is added.
+        total: The addition, whose result is carried.
+        columns: Layout of the columns that lanes sum by themselves.
+    """
+
+    position: int
+    factor: SSAValue | None
+    terms: tile.ReduceOp
+    total: arith.AddfOp
+    columns: Linear
+
+
+def _row_sum(loop: scf.ForOp, position: int) -> _RowSum | None:
+    """Returns the sum of rows that `loop` carries at `position`, or None."""
+    block, carried = loop.body.block, loop.body.block.args[1 + position]
+    total = carried.get_user_of_unique_use()
+    factor: SSAValue | None = None
+    if isinstance(total, arith.MulfOp) and total.parent is block:
+        factor = total.rhs if total.lhs is carried else total.lhs
+        total = total.result.get_user_of_unique_use()
+    if not isinstance(total, arith.AddfOp) or total.parent is not block or constant_of(loop.iter_args[position]) != 0:
+        return None
+    terms = next((v.owner for v in total.operands if isinstance(v.owner, tile.ReduceOp)), None)
+    assert block.last_op is not None
+    if terms is None or terms.kind.data != ReductionKind.ADD or not terms.result.has_one_use():
+        return None
+    if block.last_op.operands[position] is not total.result or not total.result.has_one_use():
+        return None
+    columns = _columns(terms) if is_float(element_type(carried.type)) else None
+    return None if columns is None else _RowSum(position, factor, terms, total, columns)
+
+
+def _columns(terms: tile.ReduceOp) -> Linear | None:
+    """Returns the layout of the first columns of the source of `terms` that no lane holds twice, or None if lanes
+    exchange nothing for the reduction, or warps do."""
+    layout, dims = linear_of(terms.source.type), terms.dims.get_values()
+    plan = None if layout is None or len(dims) != 1 else layout.reduction(dims)
+    if layout is None or plan is None or not plan.shuffles or plan.warps:
+        return None
+    (dim,) = dims
+    width = 2 * max(basis[dim] for basis in layout.lane)
+    shape = tuple(width if d == dim else n for d, n in enumerate(layout.shape))
+    return Linear(shape, tuple(b for b in layout.reg if b[dim] < width), layout.lane, layout.warp)
+
+
+def _defer(loop: scf.ForOp, sums: list[_RowSum]) -> None:
+    """Let `loop` carry columns in place of the rows `sums`."""
+    inits, rows = list(loop.iter_args), {s.position: s.total.result.type for s in sums}
+    for s in sums:
+        columns = TensorType(element_type(s.total.result.type), s.columns.shape, attr_of(s.columns))
+        zero = payload.ConstantOp(0.0, columns)
+        insert_before(loop, zero)
+        inits[s.position] = zero.result
+        _sum_columns(loop.body.block.args[1 + s.position], s, columns)
+    new = scf.ForOp(loop.lb, loop.ub, loop.step, inits, loop.detach_region(loop.body))
+    new.attributes.update(loop.attributes)
+    results, reductions = list[SSAValue](new.results), list[Operation]()
+    for s in sums:
+        results[s.position].name_hint = loop.results[s.position].name_hint
+        dims, encoding = s.terms.dims.get_values(), encoding_of(rows[s.position])
+        reductions.append(tile.ReduceOp(ReductionKind.ADD, results[s.position], dims, encoding))
+        results[s.position] = reductions[-1].results[0]
+    replace(loop, new, *reductions, results=results)
+    erase_unneeded(new.body)
+
+
+def _sum_columns(carried: BlockArgument, s: _RowSum, columns: TensorType[Attribute]) -> None:
+    """Add the terms of `s` to columns in place of rows."""
+    retype(carried, columns)
+    (dim,), old = s.terms.dims.get_values(), list[Operation]()
+    if s.factor is not None:
+        repeated = tile.BroadcastOp(s.factor, s.terms.dims, columns)
+        old = [repeated, arith.MulfOp(carried, repeated.result)]
+    width, rank = s.columns.shape[dim], len(s.columns.shape)
+    starts = range(0, shape_of(s.terms.source.type)[dim], width)
+    parts = [tile.SliceOp(s.terms.source, [at if d == dim else 0 for d in range(rank)], columns) for at in starts]
+    sums: list[SSAValue] = [parts[0].result]
+    adds = list[Operation]()
+    for part in [*parts[1:], *old[1:]]:
+        adds.append(arith.AddfOp(sums[-1], part.results[0]))
+        sums.append(adds[-1].results[0])
+    if not old:
+        adds.append(arith.AddfOp(sums[-1], carried))
+    replace(s.total, *parts, *old, *adds)
