@@ -19,7 +19,8 @@ from ...errors import CompileError
 from ...passes.pass_manager import run_passes
 from ...passes.records import plan_key, roots_of
 from ...passes.searched import with_options
-from ...passes.tensor.plan_fusion import PlanFusionPass, candidates
+from ...passes.tensor.fusion.candidates import candidates
+from ...passes.tensor.plan_fusion import PlanFusionPass
 from ..compilation import Compilation
 from .task import Task, tasks_of
 

@@ -3,24 +3,21 @@ program, and the search for a good one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, prod
+from math import inf
 from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
-from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from ...dialects import payload, tensor
 from ...dialects.kernel.host import aligned
-from ...dialects.payload import is_payload, is_tensor, tensor_bytes
+from ...dialects.payload import tensor_bytes
 from ...dialects.shapes.affine import DIM, Form
-from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
 from ...dialects.support.printing import value_names
 from ...dialects.target import Target
@@ -28,13 +25,15 @@ from ...dialects.tensor import ROOT
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
 from ..records import Record, RecordError, operations_at
 from ..remarks import emit_remark
+from .fusion.candidates import candidates
 from .fusion.contractions import contracts_once
 from .fusion.cost import Kernel, fused_for
 from .fusion.elementwise import ElementwiseCosts
 from .fusion.graph import Graph, Index, Load, TooLarge, VariableKey, either
 from .fusion.greedy import greedy
-from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
+from .fusion.inline import Memo, Pull, deep_recursion, kept_values, materialized
 from .fusion.kernel_keys import KernelKeys
+from .fusion.operands import computed_operands, contracts_flat, planned_seconds, read_bytes
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,10 @@ class PlanFusionPass(ModulePass):
 
     What: the plan is the set of kept values, written as an attribute, so it can be read, edited and taken back. The
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
-    (bytes moved, operations including repeated ones, launches), among the legal ones; `greedy` decides in one walk, by
-    rules without a model (`fusion/greedy.py`); `none` keeps every value but
-    views and constants; `all` keeps only what has to be (results, what the host works on, sums that are compared with
+    (bytes moved, operations including repeated ones, launches), among the legal ones; then it keeps operands that
+    contractions compute, where the planning model predicts less time for that; `greedy` decides in one walk, by rules
+    without a model (`fusion/greedy.py`); `none` keeps every value but views and constants; `all` keeps only what has to
+    be (results, what the host works on, sums that are compared with
     themselves); `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in
     place of a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more
     than the `memory_limit`. All cards get the plan that is best on one, the cores of a
@@ -122,35 +122,6 @@ def _read(path: str) -> Record:
     return read_record(path)
 
 
-FEW = 16
-"""Elements that are as good as none: the state of a generator, a position."""
-
-
-def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
-    """The values in the middle of elementwise computations that read next to nothing, and the ends of cheap ones.
-
-    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory:
-    everything before it costs as much to write and to read. A mask by the indices is a few: it is never worth it, and
-    by one in memory no loop is split and no block skipped.
-    """
-    made: dict[SSAValue, int] = {a: 0 for a in function.body.block.args if _few(a)}
-    inner = set[SSAValue]()
-    for op in function.body.block.ops:
-        if not is_elementwise(op) or not all(v in made for v in op.operands):
-            continue
-        operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
-        for result in op.results:
-            made[result] = operations
-            if operations <= CHEAP or all(is_payload(use.operation) for use in result.uses):
-                inner.add(result)
-    return inner
-
-
-def _few(value: SSAValue) -> bool:
-    t: Attribute = value.type
-    return is_tensor(t) and prod(most(e) for e in extents_of(t)) <= FEW
-
-
 LARGEST = 256
 """A kernel computes that many values at most. A launch is cheap beside them, while the time to plan kernels and to
 compile them grows with their size: steps of a recurrence that run one after another would all become one kernel."""
@@ -163,9 +134,6 @@ MAX_COPIED = 200
 """What is computed in several kernels consists of that many values at most: otherwise what a recurrence hands on, which
 is cheap to compute again, would make each of its steps as long as all steps before."""
 
-MAX_DIVISIONS = 12
-"""Divisions in the maps of views that are read through one another; each may make the index several times as long."""
-
 
 def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
     """Write the plan: mark the ops that define `roots`, and no others."""
@@ -174,33 +142,6 @@ def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
             op.attributes[ROOT] = UnitAttr()
         else:
             op.attributes.pop(ROOT, None)
-
-
-def candidates(function: func.FuncOp) -> list[SSAValue]:
-    """The tensors worth a thought: everything but views, constants and the inside of what is made from them, which are
-    never kept unless returned. Of views one on top of the other, every so many are worth one."""
-    returned, inner = kept_values(function), inner_of_made(function)
-    divisions: dict[SSAValue, int] = {}
-    found = list[SSAValue]()
-    for op in function.body.block.ops:
-        if isinstance(op, tensor.IndexMapOp):
-            divisions[op.result] = divisions.get(op.source, 0) + _divisions(op)
-            worth = divisions[op.result] > MAX_DIVISIONS
-        else:
-            worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
-        for result in op.results:
-            kept = result in returned and not isinstance(op, Call)
-            if isinstance(result.type, TensorType) and (kept or (worth and result not in inner)):
-                divisions.pop(result, None)
-                found.append(result)
-    return found
-
-
-def _divisions(view: tensor.IndexMapOp) -> int:
-    """How many divisions there are in the map of a view."""
-    kinds = (AffineBinaryOpKind.FloorDiv, AffineBinaryOpKind.Mod)
-    parts = (part for result in view.map.data.results for part in result.dfs())
-    return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)
 
 
 class Search:
@@ -223,6 +164,8 @@ class Search:
         self.costs: dict[bytes, tuple[float, int]] = {}
         self.legal: dict[bytes, bool] = {}
         """Key of a kernel -> its cost, and whether it may be one kernel."""
+        self.planned: dict[bytes, float] = {}
+        """Key of a kernel -> its seconds by the planning model."""
         self.computed_from: dict[SSAValue, int] = {}
         """Value -> the candidates that it is computed from, itself included."""
         self.inputs: dict[int, set[int]] = {}
@@ -264,7 +207,7 @@ class Search:
 
     def run(self, without: Iterable[int] = ()) -> set[SSAValue]:
         """Returns the values to keep, of a search that begins with `without` computed where they are read, except for
-        those that no kernel can compute."""
+        those that no kernel can compute. Operands of contractions that are kept in the end are not in `without`."""
         self.inlined = dict.fromkeys(range(len(self.values)), 0)
         self.sources = {v: set(read) for v, read in self.inputs.items()}
         self.readers = {v: set(users) for v, users in self.users.items()}
@@ -272,7 +215,16 @@ class Search:
         for value in without:
             if self._gain(value) < inf and self._legal(value):
                 self._stop_keeping(value)
-        steps = {v: self._step(v) for v in self.inlined if v not in self.fixed}
+        fixed = set(self.fixed)
+        self._fuse(fixed)
+        while operands := self._keep_operands({*without}):
+            fixed |= operands
+            self._fuse(fixed)
+        return {self.values[v] for v in self.inlined}
+
+    def _fuse(self, fixed: set[int]) -> None:
+        """Takes steps as long as one saves time. The values in `fixed` are kept."""
+        steps = {v: self._step(v) for v in self.inlined if v not in fixed}
         while steps and (best := min(steps.values()))[0] < 0:
             value = best[-1]
             if not self._legal(value):
@@ -282,7 +234,52 @@ class Search:
             readers = self._stop_keeping(value)
             for v in set(readers).union(*(self.sources[r] for r in readers)) & steps.keys():
                 steps[v] = self._step(v)
-        return {self.values[v] for v in self.inlined}
+
+    def _keep_operands(self, without: set[int]) -> set[int]:
+        """Keeps operands of contractions, except for values in `without`, where the planning model predicts less time
+        for the kernels that compute them. Returns their numbers.
+
+        An operand that takes more memory than what it is computed from is not kept: fusion is to save this memory."""
+        operands = set[int]()
+        for value in computed_operands(self.function, self.number, self.inlined):
+            readers = [r for r, inlined in self.inlined.items() if inlined >> value & 1]
+            kept = {*self.inlined, value}
+            own, _ = self._computed(value, kept)
+            if value in without or not any(contracts_flat(self.kernel(r, self.inlined[r])) for r in readers):
+                continue
+            if tensor_bytes(self.values[value].type) > read_bytes(self.kernel(value, own)):
+                continue
+            kernels = {value: own, **{r: self._computed(r, kept)[0] for r in readers}}
+            fused = sum(self._planned(r, self.inlined[r]) for r in readers)
+            if sum(self._planned(*kernel) for kernel in kernels.items()) < fused:
+                self.inlined |= kernels
+                operands.add(value)
+        self.sources = {r: self._computed(r, self.inlined)[1] for r in self.inlined}
+        self.readers = {v: set() for v in self.inlined}
+        for reader, read in self.sources.items():
+            for v in read:
+                self.readers[v].add(reader)
+        return operands
+
+    def _computed(self, root: int, kept: Container[int]) -> tuple[int, set[int]]:
+        """Returns what the kernel of `root` computes in addition to it, and what it reads, where the values in `kept`
+        are in memory."""
+        inlined, read, todo = 0, set[int](), [*self.inputs[root]]
+        while todo:
+            v = todo.pop()
+            if v in kept:
+                read.add(v)
+            elif not inlined >> v & 1:
+                inlined |= 1 << v
+                todo += self.inputs[v]
+        return inlined, read
+
+    def _planned(self, root: int, inlined: int) -> float:
+        """Returns the seconds of the kernel that keeps `root` and computes `inlined` itself, by the planning model."""
+        key = self.keys.of(root, inlined)
+        if key not in self.planned:
+            self.planned[key] = planned_seconds(self.ctx, self.kernel(root, inlined))
+        return self.planned[key]
 
     def within(self, limit: int) -> set[SSAValue]:
         """Returns the values to keep if a call may take `limit` bytes in addition to its arguments, and what PyTorch

@@ -1,0 +1,71 @@
+"""Planted bugs in how fusion prices operands of contractions: a test of its plans has to fail for every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from test_computed_operands import (
+    test_an_operand_beyond_the_memory_limit_is_computed as within_the_limit,
+    test_operands_are_computed as computed,
+    test_operands_are_loaded as loaded,
+    test_other_programs_do_not_ask_the_planning_model as asks_nothing,
+)
+
+from mutation.editing import Code, edited
+
+Search = Code("passes.tensor.plan_fusion").Search
+operands = Code("passes.tensor.fusion.operands")
+
+
+@dataclass(frozen=True)
+class PlanMutant:
+    """A planted bug in a function: `old` becomes `new`, and `check` has to fail."""
+
+    name: str
+    function: Code
+    old: str
+    new: str
+    check: Callable[[], None]
+
+
+def _asks_nothing(name: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        asks_nothing(name, patch)
+
+
+MUTANTS = [
+    PlanMutant("the slower plan", Search._keep_operands, "sum(A) < fused", "sum(A) > fused", lambda: loaded("norm")),
+    PlanMutant(
+        "no price of the operand",
+        Search._keep_operands,
+        "kernels.items()",
+        "[*kernels.items()][1:]",
+        lambda: computed("norm of one row"),
+    ),
+    PlanMutant(
+        "readers that still compute it",
+        Search._keep_operands,
+        "{*self.inlined, value}",
+        "{*self.inlined}",
+        lambda: loaded("norm"),
+    ),
+    PlanMutant("more memory", Search._keep_operands, "A > read_bytes(B)", "False", lambda: computed("dequantized")),
+    PlanMutant("a limit that is not kept", Search._keep_operands, "value in without", "False", within_the_limit),
+    PlanMutant(
+        "operands of attention",
+        operands.contracts_flat,
+        "contractions.isdisjoint(A)",
+        "True",
+        lambda: _asks_nothing("decoding"),
+    ),
+    PlanMutant("the largest form", operands._smallest_form, "min(A, key=B)", "max(A, key=B)", lambda: loaded("gated")),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_planted_bugs_in_plans_are_caught(mutant: PlanMutant) -> None:
+    mutant.check()
+    with edited(mutant.function.find(), mutant.old, mutant.new), pytest.raises(AssertionError):
+        mutant.check()
