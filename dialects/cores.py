@@ -19,6 +19,9 @@ LINE = 64
 MAX_LANES = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
 
+NEAR = 2
+"""Largest stride, in elements, of the rows of a left operand that a product reads by columns where they are stored."""
+
 TLB = 2048 * PAGE
 """Bytes of the pages whose addresses a core keeps, of which it waits for none: so many have processors of Intel since
 Ice Lake, and of AMD since Zen 2."""

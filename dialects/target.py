@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import TargetError
 from .cores import (
     ISAS,
+    MAX_LANES,
     CoreCosts,
     bf16_rate,
     caches,
@@ -132,6 +133,11 @@ class Core:
     streams: int = 1
     isa: str = "native"
     costs: CoreCosts = CoreCosts()
+
+    @property
+    def column_rows(self) -> int:
+        """Rows that stay in registers where columns of the left operand are contiguous: they need no pointers."""
+        return (self.registers - 4) // 2 if self.lanes >= MAX_LANES else self.tile_rows
 
     def march(self) -> str:
         """What compilers call the processors that programs are for."""

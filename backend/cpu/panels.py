@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import bf16, f32, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue, Use
 
+from ...dialects.cores import NEAR
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, element_type
@@ -26,9 +27,6 @@ PACKED: dict[Attribute, Attribute] = {bf16: f32, i8: i32}
 
 SIDE_BY_SIDE = [1, 2, 4, 8]
 """What the bits of the number of a lane count, where vectors are widest."""
-
-NEAR = 2
-"""Elements apart at most that neighbours in a column are read where they lie."""
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,11 @@ class Contraction:
     shared: Indices
 
     @property
+    def sides(self) -> tuple[Indices, Indices]:
+        """The indices of the left and of the right factor alone."""
+        return self.only_lhs, self.only_rhs
+
+    @property
     def turned(self) -> Contraction:
         """The same with its factors the other way round."""
         return Contraction(self.product, self.rhs, self.lhs, self.only_rhs, self.only_lhs, self.shared)

@@ -13,7 +13,7 @@ from ...dialects.cores import MAX_LANES
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import Schedule
 from ..analysis.packed_operands import packable_loads
-from .matmul import Matmul, is_nested, may_be_rows
+from .matmul import Matmul, contiguous_alternatives, is_nested, may_be_rows
 from .matmul_space import matmul_tiles
 from .nest_info import NestInfo, TileExtents, pow2_at_least
 from .row_space import in_order, row_tiles
@@ -40,8 +40,12 @@ DEPTHS, KEYS = (256, 512, 128, 1024, 64), (256, 128, 64, 32)
 
 def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
     """Every point of the space."""
-    able = _packable(info, products)
-    for sizes in matmul_tiles(info, products, SHAPES, DEPTHS, KEYS) if products else ():
+    others = dict[tuple[SSAValue, SSAValue], list[Matmul]]()
+    for p in contiguous_alternatives(info, products):
+        others.setdefault((p.row, p.column), []).append(p)
+    alternatives = [products, *others.values()] if products else []
+    able = _packable(info, [p for found in alternatives for p in found])
+    for sizes in (s for found in alternatives for s in matmul_tiles(info, found, SHAPES, DEPTHS, KEYS)):
         plan = sizes.plan(1, lanes=1)
         yield plan
         for n, extent in able.items():

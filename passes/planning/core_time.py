@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 
-from ...dialects.cores import LINE, PAGE, TLB
+from ...dialects.cores import LINE, NEAR, PAGE, TLB
 from ...dialects.layouts.linear import log2
 from ...dialects.loop import ReduceOp, ScanOp, StagedReduceOp
 from ...dialects.loop.dependence import contiguous_index
@@ -77,24 +78,48 @@ class CoreTime:
         """Seconds to load what blocks need into the caches of their cores: what the next block needs too is still
         there, if it is little."""
         found, (neighbours, count) = np.zeros(tiles.rows), tiles.neighbours()
-        for n, site in enumerate(self.info.sites):
-            size = element_bytes(site.op.source.type)
-            stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
-            if n == min(site.alike):
-                each = self.near / np.where(stays, count, 1) + self._seek(site, tiles) / self._again(site, tiles)
-                found = found + tiles.visits(site.indices) * size * each
+        sites = [site for n, site in enumerate(self.info.sites) if n == min(site.alike)]
+        once = [self._distinct(site, tiles) for site in sites]
+        sizes = [element_bytes(site.op.source.type) for site in sites]
+        block = [tiles.within(s.indices) * share * size for s, share, size in zip(sites, once, sizes, strict=True)]
+        whole = total(block, tiles.rows)
+        for site, share, size, own in zip(sites, once, sizes, block, strict=True):
+            fits = self._stays(own, whole - own)
+            stays = ~tiles.any_of(neighbours, site.indices) & fits
+            again = self._again(site, whole - own, tiles)
+            each = self.near / np.where(stays, count, 1) + self._seek(site, tiles) / again
+            found = found + tiles.visits(site.indices) * np.where(fits, share, 1.0) * size * each
         return found
 
-    def _again(self, site: LoadSite, tiles: Tiles) -> Floats:
+    def _stays(self, own: Floats, others: Floats) -> Bools:
+        """Returns true where bytes stay in the second cache while a block reads the bytes of `others`."""
+        return (own <= self.core.l2 // 2) | (own + others <= self.core.l2 * 3 // 4)
+
+    def _distinct(self, site: LoadSite, tiles: Tiles) -> Floats:
+        """Returns the share of different elements among those that a load reads in a block: windows overlap."""
+        share, op = np.ones(tiles.rows), site.op
+        for result in op.map.data.results:
+            own, rank = sorted(result.used_dims()), len(op.indices)
+            kinds = {e.kind for e in result.dfs() if isinstance(e, AffineBinaryOpExpr)}
+            if len(own) < 2 or op.symbols or not kinds <= {AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul}:
+                continue
+            counts, first = [tiles.within([op.indices[n]]) for n in own], result.eval([0] * rank, [])
+            gaps = [abs(result.eval([int(n == k) for k in range(rank)], []) - first) for n in own]
+            span = 1 + total((gap * (count - 1) for gap, count in zip(gaps, counts, strict=True)), tiles.rows)
+            share = share * np.minimum(1.0, span / np.maximum(1, product(counts, tiles.rows)))
+        return share
+
+    def _again(self, site: LoadSite, others: Floats, tiles: Tiles) -> Floats:
         """How often what a load reads is read while it is in the second cache of a core: by blocks along an index on
-        which it does not depend, if there is room for all that is read between two of them."""
+        which it does not depend, if there is room for all that is read between two of them, beside the bytes of
+        `others` that one block reads."""
         found, size, own = np.ones(tiles.rows), element_bytes(site.op.source.type), [*site.indices]
         for n, index in enumerate(self.info.free):
             if index not in own:
                 later = [i for i in self.info.free[n + 1 :] if i in own]
                 whole = product((self.info.extents[i] for i in later), tiles.rows)
                 between = whole * tiles.within([i for i in own if i not in later])
-                found = found * np.where(between * size <= self.core.l2 // 2, tiles.counts[index], 1)
+                found = found * np.where(self._stays(between * size, others), tiles.counts[index], 1)
         return found
 
     def _seek(self, site: LoadSite, tiles: Tiles) -> Floats:
@@ -340,6 +365,7 @@ class CoreTime:
         """Seconds of a product: panels of its right operand are packed, and rows of the left one walk over each."""
         core, lanes, packed = self.core, self.core.lanes, {self.info.free[i] for i in tiles.points.pack}
         lhs, rhs, factors = self._sides(p, tiles)
+        by_columns = self._by_columns(factors[0], lhs, tiles)
         indices = {*p.reduction.around, *p.reduction.indices}
         high, wide, deep = (self._extent(i, tiles) for i in (lhs, rhs, p.reduction.indices))
         count = tiles.visits(indices) / np.maximum(1, high * wide * deep)
@@ -348,15 +374,18 @@ class CoreTime:
         rate = core.bf16_rate if p.of_bf16 else 1.0
         size, by_tiles = 2 if rate > 1 else 4, rate > 2
         tall, most = tiles.elements(lhs), TILE_ROWS if by_tiles else core.tile_rows
-        rows = ceil_div(tall, ceil_div(tall, most))
-        panels, blocks = ceil_div(wide, vectors * lanes) * self._ends(rhs, vectors * lanes, tiles), ceil_div(high, rows)
+        padded: Floats = ceil_div(tall, ceil_div(tall, most))
+        even: Floats = ceil_div(high, core.column_rows)  # blocks of rows, with as many in each
+        uneven: Floats = ceil_div(high, padded)
+        rows, blocks = np.where(by_columns, high / even, padded), np.where(by_columns, even, uneven)
+        panels = ceil_div(wide, vectors * lanes) * self._ends(rhs, vectors * lanes, tiles)
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma / rate
         fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
         order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed) * size / 4
         in_place = (right in rhs) & (tall <= most) | bool(packed & rhs) & (wide == vectors * lanes)
         order = np.where(in_place & (not p.of_bf16), 0.0, order)  # in bf16 it is packed in any case
-        if left is not None and left is not along and left not in lhs:  # by columns it is read where it lies
-            order = order + high * deep * self.costs.gathered
+        if left is not None and left is not along:
+            order = order + np.where(by_columns, 0.0, high * deep * self.costs.gathered)
         # Bytes from the next cache: what is left is read once more, and waited for where whole registers of it are.
         again = np.where(by_tiles | (4 * high * deep > core.l2 / 2), size * panels * high * deep, 0.0)
         again = again + np.where(4 * tall * wide > core.l1, 4 * high * wide, 0.0)
@@ -371,6 +400,15 @@ class CoreTime:
             steps = tiles.trip_count(p.reduction.indices)
             whole = whole + np.where(steps > 1, 2 * self.costs.access * tall * wide / lanes * self.vector, 0.0)
         return count * (self.costs.product + np.where(narrow, by_element, whole))
+
+    def _by_columns(self, factor: SSAValue, lhs: Collection[SSAValue], tiles: Tiles) -> Bools:
+        """Returns true where the rows of a left operand are so near in memory that columns are read there."""
+        load, found = loaded_factor(factor), np.zeros(tiles.rows, dtype=np.bool_)
+        outer, gaps = np.ones(tiles.rows, dtype=np.bool_), strides(load) if load is not None else dict[SSAValue, int]()
+        for index in reversed([i for i in self.info.extents if i in lhs and i in gaps]):
+            found = found | outer & (tiles.tile[index] > 1) & (0 < gaps[index] <= NEAR)
+            outer = outer & (tiles.tile[index] == 1)
+        return found
 
     def _ends(self, columns: Collection[SSAValue], width: Floats, tiles: Tiles) -> Floats:
         """How many panels of so many columns all tiles have, over how many they would have if the last tile along a

@@ -18,7 +18,7 @@ from .candidates import candidates
 from .compute import Arithmetic
 from .core_time import CoreTime
 from .legality import Violation, check, check_on_core, raise_first, violated
-from .matmul import Matmul, by_products, distinct, find_matmuls, is_nested
+from .matmul import Matmul, by_products, contiguous_alternatives, distinct, find_matmuls, is_nested
 from .nest_info import NestInfo
 from .points import Bools, Floats, Points, largest, plan_of, points_of, total
 from .roofline import Times, another_kernel
@@ -104,6 +104,8 @@ class Model:
         self.found = find_matmuls(info)
         """All products, as a schedule has extents for them."""
         self.products = distinct(info, self.found)
+        if target.core is not None:
+            self.products += contiguous_alternatives(info, self.products)
         self.operands = operand_loads(self.found)
         self._arithmetic = cache(lambda *products: Arithmetic(info, [*products]))
         self._copies = cache(self._models_of_copies)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from xdsl.dialects.builtin import bf16
@@ -13,12 +14,13 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 
 from ...dialects import loop
+from ...dialects.cores import NEAR
 from ...dialects.loop.dependence import yielded
 from ...dialects.payload import is_float
 from ...dialects.target import Target
 from ..analysis.operand_types import widened_from
 from ..analysis.packed_operands import loaded_factor
-from .nest_info import NestInfo, Reduction
+from .nest_info import NestInfo, Reduction, strides
 from .points import Bools
 from .tiles import Tiles
 
@@ -60,22 +62,56 @@ class Matmul:
 def find_matmuls(info: NestInfo) -> list[Matmul]:
     """The contractions of a nest that may be matrix products, outermost first; of the rows of each, and of its left
     factor, is the index that comes first in the nest, as it is where the result is stored."""
-    found, order = list[Matmul](), {index: i for i, index in enumerate(info.extents)}
+    found = list[Matmul]()
     for r in sorted(info.reductions, key=lambda r: not r.outermost):
-        if r.contraction is None:
+        if r.contraction is not None:
+            found += _matmuls(info, r, *([longest_index(info, side)] for side in r.contraction.sides))
+    return found
+
+
+def contiguous_alternatives(info: NestInfo, products: list[Matmul]) -> list[Matmul]:
+    """Returns matmuls of the same contractions whose rows or columns are contiguous in an operand.
+
+    The longest index may be another one, as the batch of small images is. On a CPU one thread reads the rows of a tile
+    in memory. Nested products have no alternatives.
+    """
+    found = list[Matmul]()
+    for p in () if is_nested(products) else products:
+        contraction = p.reduction.contraction
+        assert contraction is not None
+        choices = list[list[SSAValue]]()
+        for side, operand in zip(contraction.sides, p.factors, strict=True):
+            load, longest = loaded_factor(operand), longest_index(info, side)
+            gaps = {} if load is None else strides(load)
+            near = [i for i in side if 0 < gaps.get(i, 0) <= NEAR and i is not longest]
+            choices.append([longest, *near[:1]])
+        found += _matmuls(info, p.reduction, *choices)[1:]
+    return found
+
+
+def _matmuls(info: NestInfo, r: Reduction, lhs: Iterable[SSAValue], rhs: Iterable[SSAValue]) -> list[Matmul]:
+    """Returns the matmuls of a contraction for all pairs of indices of its operands that are long enough."""
+    found, order = list[Matmul](), {index: i for i, index in enumerate(info.extents)}
+    for row, column in product(lhs, rhs):
+        if min(info.extents[row], info.extents[column]) < SMALLEST:
             continue
-        row, column = longest_index(info, r.contraction.only_lhs), longest_index(info, r.contraction.only_rhs)
-        if order[row] > order[column]:
-            r, row, column = dataclasses.replace(r, contraction=r.contraction.turned), column, row
-        if min(info.extents[row], info.extents[column]) >= SMALLEST:
+        if order[row] <= order[column]:
             found.append(Matmul(r, row, column))
+        else:
+            assert r.contraction is not None
+            found.append(Matmul(dataclasses.replace(r, contraction=r.contraction.turned), column, row))
     return found
 
 
 def by_products(products: list[Matmul], tiles: Tiles) -> Iterator[tuple[list[Matmul], Bools]]:
     """Those of `products` that are matrix products to a block, with the schedules of which they are: those that have
-    several rows and columns in its tiles. The others are sums of rows."""
-    several = [(tiles.tile[p.row] > 1) & (tiles.tile[p.column] > 1) for p in products]
+    several rows and columns in its tiles, of several of one reduction the first. The others are sums of rows."""
+    several, taken = list[Bools](), dict[Operation, Bools]()
+    for p in products:
+        here = (tiles.tile[p.row] > 1) & (tiles.tile[p.column] > 1)
+        before = taken.get(p.reduction.op, np.zeros(tiles.rows, dtype=np.bool_))
+        several.append(here & ~before)
+        taken[p.reduction.op] = before | here
     columns = np.stack([*several, np.ones(tiles.rows, dtype=np.bool_)], axis=1)
     for kind in np.unique(columns, axis=0):
         yield [p for p, here in zip(products, kind[:-1], strict=True) if here], (columns == kind).all(axis=1)

@@ -118,6 +118,29 @@ def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int, monke
     assert best.block[2:] == (1, 8), "for pixels of one row"
 
 
+def test_tiles_of_small_images_have_rows_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is longer than a row of pixels, but its images are far apart: their columns would be packed."""
+    monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
+    info = nest_of(lambda x, w: F.conv2d(x, w, padding=1), (16, 256, 7, 7), (256, 256, 3, 3))
+    assert planned(info).schedule.data.block == (1, 32, 1, 8)
+    near, far = (predicted(info, block=b, chunk=(256, 1, 1), pack=(1,)) for b in ((1, 32, 1, 8), (8, 32, 1, 1)))
+    assert far.times.compute > 1.5 * near.times.compute
+
+
+def test_what_windows_share_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
+    close, apart = (
+        predicted(
+            nest_of(lambda x, w, d=d: F.conv2d(x, w, dilation=d), (1, 128, 64 + 2 * d, 64 + 2 * d), (128, 128, 3, 3)),
+            block=(1, 32, 1, 32),
+            chunk=(128, 1, 1),
+            pack=(1,),
+        ).seconds
+        for d in (1, 16)
+    )
+    assert apart > 1.1 * close
+
+
 def test_what_a_loop_around_it_computes_again_counts() -> None:
     """The statistics of a pixel depend on the place in the window, not on the channel, over which the loop around that
     place runs."""
