@@ -103,6 +103,7 @@ def _scalars() -> list[HelperUnit]:
         _each("to_bf16", "bf16", "to_bf16(a[i])", "f32"),
         _each("to_f16", "f16", "to_f16(a[i])", "f32"),
         _each("round_tf32", "f32", "round_tf32(a[i])", "f32"),
+        _each("round_bf16", "f32", "round_bf16(a[i])", "f32"),
         _each("exp2_approx", "f32", "exp2_approx(a[i])", "f32", exact=False),
         _each("floor_div", "i64", "floor_div(a[i], b[i])", "i64", "i64"),
         _each("ceil_div", "i64", "ceil_div(a[i], b[i])", "i64", "i64"),

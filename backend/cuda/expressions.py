@@ -350,6 +350,8 @@ class Scalars:
         if c_source == c_target:
             return a if source == target else self._as_index(a, source)
         if c_source in STRUCTS:
+            if a.level == ATOM and c_target == "float" and (rounded := a.text.removeprefix("to_bf16(")) != a.text:
+                return self._helper("round_bf16", [Expr(rounded.removesuffix(")"))])
             self.use(f"to_f32.{c_source}")
             a, c_source = call("to_f32", [a]), "float"
             if c_target == "float":

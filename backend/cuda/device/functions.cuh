@@ -15,6 +15,19 @@ static __device__ bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" 
   return bf16{(unsigned short)((u + 0x7fffu + ((u >> 16) & 1)) >> 16)};
 }
 
+//// round_bf16
+// The upper half of a conversion of two numbers is the rounded one as f32. That of one number is slow, and a reason for
+// ptxas to make products of warpgroups wait for each other (C7514), unless it finds a second one to convert.
+static __device__ float round_bf16(float x) {
+  unsigned r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(0.0f)); return __uint_as_float(r);
+}
+//// host
+{
+  unsigned u; __builtin_memcpy(&u, &x, 4);
+  u = (u & 0x7fffffffu) > 0x7f800000u ? 0x7fff0000u : (u + 0x7fffu + ((u >> 16) & 1)) & 0xffff0000u;
+  __builtin_memcpy(&x, &u, 4); return x;
+}
+
 //// to_f32.f16 needs f16
 static __device__ float to_f32(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits)); return r; }
 //// host
