@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from xdsl.ir import Operation
 
 from ...dialects.kernel.host import aligned
 from ...dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
@@ -29,7 +30,7 @@ from .matmul import Matmul
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, plan_of, points_of, total
 from .promotion import is_promoted
-from .staging import reused_bytes, staged
+from .staging import is_wide, loads_of, reused_bytes, staged
 from .tiles import Tiles
 
 LARGEST_TILE = 1 << 18
@@ -129,9 +130,11 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     else:
         estimate, needed = _row_registers(info, tiles, threads)
     registers = np.minimum(REGISTERS, estimate)
-    spills = needed > np.minimum(REGISTERS, REGISTERS_PER_SM // threads)
+    most = np.minimum(REGISTERS, REGISTERS_PER_SM // threads)
     if points.atom == "wgmma":
-        spills = _held(tiles, products) + COMPUTING > _consumer_registers(points.warps)
+        needed = _held(tiles, products) + _split_registers(tiles, products) + COMPUTING
+        most = _consumer_registers(points.warps)
+    spills = np.maximum(needed, _reduced_registers(info, tiles, products, threads)) > most
     resident = occupancy(target, threads, registers, shared)
     if points.atom == "wgmma":
         sums = largest((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
@@ -173,11 +176,28 @@ def _row_registers(info: NestInfo, tiles: Tiles, threads: Ints) -> tuple[Ints, F
     return least, np.maximum(least, free)
 
 
+def _reduced_registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: Ints) -> Floats:
+    """Registers of a thread for the largest tile that a reduction sums without a matmul, beside matmuls."""
+    matmuls = {p.reduction.op for p in products}
+    computed = {counted.op for counted in info.operations} - matmuls if products else set[Operation]()
+    sets = [r.around | set(r.indices) for r in info.reductions if r.op in computed]
+    return largest((ROWS + tiles.elements(indices) / threads for indices in sets), tiles.rows)
+
+
 def _held(tiles: Tiles, products: list[Matmul]) -> Floats:
     """Registers of a thread of a warpgroup for the accumulators of all matmuls, and for those that are an operand of
     the next one, rounded to half of their size."""
     sums = (_sums(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
     return total(sums, tiles.rows) / (32 * tiles.points.warps)
+
+
+def _split_registers(tiles: Tiles, products: list[Matmul]) -> Floats:
+    """Registers of a thread for the f32 operand that is split on its way to shared memory, and one of its parts."""
+    if tiles.points.f32_matmul_precision != "bf16x3":
+        return np.zeros(tiles.rows)
+    factors = [f for p in products for f in p.factors if any(map(is_wide, loads_of(f, narrow=True)))]
+    elements = largest((tiles.elements(tiles.info.dependence.of(f)) for f in factors), tiles.rows)
+    return 1.5 * elements / (32 * tiles.points.warps)
 
 
 def _consumer_registers(warps: Ints) -> Ints:

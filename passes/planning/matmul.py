@@ -21,7 +21,7 @@ from ...dialects.target import Target
 from ..analysis.operand_types import widened_from
 from ..analysis.packed_operands import loaded_factor
 from .nest_info import NestInfo, Reduction, strides
-from .points import Bools
+from .points import Bools, Ints
 from .tiles import Tiles
 
 SMALLEST = 2
@@ -105,16 +105,22 @@ def _matmuls(info: NestInfo, r: Reduction, lhs: Iterable[SSAValue], rhs: Iterabl
 
 def by_products(products: list[Matmul], tiles: Tiles) -> Iterator[tuple[list[Matmul], Bools]]:
     """Those of `products` that are matrix products to a block, with the schedules of which they are: those that have
-    several rows and columns in its tiles, of several of one reduction the first. The others are sums of rows."""
+    several rows and columns in its tiles and one of each other index but those that are summed, of several of one
+    reduction the first. The others are sums of rows: a `tile.dot` has no batch."""
     several, taken = list[Bools](), dict[Operation, Bools]()
     for p in products:
-        here = (tiles.tile[p.row] > 1) & (tiles.tile[p.column] > 1)
+        here = (tiles.tile[p.row] > 1) & (tiles.tile[p.column] > 1) & (_batch(p, tiles) == 1)
         before = taken.get(p.reduction.op, np.zeros(tiles.rows, dtype=np.bool_))
         several.append(here & ~before)
         taken[p.reduction.op] = before | here
     columns = np.stack([*several, np.ones(tiles.rows, dtype=np.bool_)], axis=1)
     for kind in np.unique(columns, axis=0):
         yield [p for p, here in zip(products, kind[:-1], strict=True) if here], (columns == kind).all(axis=1)
+
+
+def _batch(p: Matmul, tiles: Tiles) -> Ints:
+    """Matrices of a product in a tile."""
+    return tiles.elements(p.reduction.around - {p.row, p.column}).astype(np.int64)
 
 
 def may_be_rows(info: NestInfo, products: list[Matmul]) -> bool:
