@@ -5,7 +5,7 @@ A gate that does not hold is a line of text, unless there is a reason for it in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -172,9 +172,7 @@ def failures(name: str, dtype: str, target: str) -> list[str]:
 
 def check(k: Kernel) -> Iterator[str]:
     """What is not as it should be."""
-    if k.use.spills or k.use.stack or k.code.local_accesses:
-        yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
-    yield from k.warnings
+    yield from machine_code(k.use, k.warnings, k.code, k.schedule.data.f32_matmul_precision.startswith("bf16x3"))
     if missing := missing_registers(k.function, k.use):
         yield f"the partitions want {missing} registers more than the block has at its launch, and wait for ever"
     yield from unaligned_arrays(k.cuda)
@@ -182,6 +180,18 @@ def check(k: Kernel) -> Iterator[str]:
     yield from _widths(k)
     yield from _occupancy(k)
     yield from _traffic(k)
+
+
+def machine_code(use: KernelUse, warnings: Sequence[str], code: KernelCode, splits: bool) -> Iterator[str]:
+    """Yields what the compiler made badly of a kernel, whatever its plan, but that one which `splits` numbers of f32
+    converts each part by itself."""
+    if use.spills or use.stack or code.local_accesses:
+        yield f"{use.spills} bytes spilled, {use.stack} on the stack, {code.local_accesses} local accesses"
+    yield from warnings
+    # A sixteenth of the rate of arithmetic; F2FP converts two numbers at a quarter.
+    single = sum(code.opcodes[name] for name in ("F2F.BF16.F32", "F2F.F16.F32"))
+    if single and not splits:
+        yield f"{single} conversions from f32 to 16 bits of one number (F2F)"
 
 
 def missing_registers(function: kernel.FuncOp, use: KernelUse) -> int:

@@ -80,6 +80,7 @@ FAULTS: dict[str, tuple[tuple[str, str, str], Callable[[Kernel], Kernel], str]] 
     "no tensor cores": (PRODUCT, lambda k: without(k, "HGMMA"), "0 HGMMA of"),
     "half of the products": (PRODUCT, lambda k: code(without(k, "HGMMA"), HGMMA=1), "1 HGMMA of"),
     "other tensor cores": (PRODUCT, lambda k: code(k, HMMA__16816__F32=4), "4 HMMA of 0"),
+    "a conversion of one number": (PRODUCT, lambda k: code(k, F2F__BF16__F32=2), "2 conversions from f32"),
     "no boxes": (PRODUCT, lambda k: without(k, "UTMALDG"), "0 UTMALDG of"),
     "narrow loads": (ROWS, lambda k: code(without(k, "LDG"), LDG__E__64=4), "LDG of 64 bits at most"),
     "narrow stores": (ROWS, lambda k: code(without(k, "STG"), STG__E=4), "STG of 32 bits at most"),
