@@ -92,7 +92,7 @@ def lines_of(codes: list[CodeType]) -> dict[str, set[int]]:
 def measure(name: str) -> tuple[dict[str, int], list[str]]:
     """Compiles a program. Returns the number of lines by file, and the functions as `file:line name` in order."""
     for module in walk_packages(deplodock.__path__, "deplodock."):
-        if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes"):
+        if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes", "target"):
             import_module(module.name)
     function, args = PROGRAMS[name]()
     codes = entered(lambda: deplodock.compile(function, args, target="sm_90a", record="none").ir("cuda"))

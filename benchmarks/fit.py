@@ -18,9 +18,10 @@ import click
 import numpy as np
 from measured import Measured, read_measured
 
-from deplodock.dialects.target import FITTED, TARGETS, UNFITTED, Target
 from deplodock.frontend.tuning.calibration import robust_fit
 from deplodock.passes.planning.cost_model import Prediction
+from deplodock.target.architectures import FITTED, TARGETS, UNFITTED
+from deplodock.target.model import Target
 
 NAME, DEVICE = "sm_90a", "NVIDIA H200"
 

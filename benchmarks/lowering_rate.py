@@ -16,13 +16,13 @@ from collections import Counter
 import click
 import torch
 
-from deplodock.dialects.cores import NONE, cores
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
 from deplodock.frontend.tuning.building import Built
 from deplodock.frontend.tuning.evaluation import Workers
 from deplodock.frontend.tuning.task import tasks_of
 from deplodock.frontend.tuning.tuned import space_of
+from deplodock.target.host import NONE, cores
 
 
 @click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})

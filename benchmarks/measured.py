@@ -22,10 +22,11 @@ import click
 
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import Target, get_target
 from deplodock.frontend.tuning.building import parse_schedule
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
+from deplodock.target.architectures import get_target
+from deplodock.target.model import Target
 
 FILE = Path(__file__).resolve().parent / "results" / "h200-measured.json"
 

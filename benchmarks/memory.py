@@ -20,10 +20,10 @@ from cases import DTYPES, SUITES, cases
 import deplodock
 from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.launch_plan import make_plan
-from deplodock.dialects.cores import NONE
 from deplodock.errors import CompileError
 from deplodock.frontend.memory import beyond
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
+from deplodock.target.host import NONE
 
 
 @click.command(help=__doc__)

@@ -10,8 +10,8 @@ from cases import Case
 from prepared import program
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
-from deplodock.dialects.target import get_target
 from deplodock.frontend.profile import predicted
+from deplodock.target.architectures import get_target
 
 COPY = 4.3e12
 """Bytes a second of a copy on an H200, read and written."""

@@ -19,10 +19,10 @@ import torch
 from cases import DTYPES, SUITES, Case, cases
 from sources import library
 
-from deplodock.dialects.cores import NONE
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.loading import load
+from deplodock.target.host import NONE
 
 
 def program(case: Case, target: str, folder: Path | None, executor: str = "cuda") -> CompiledFunction:

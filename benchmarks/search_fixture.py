@@ -27,7 +27,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.target import CPU, Target, get_target
 from deplodock.errors import ScheduleError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
@@ -36,6 +35,8 @@ from deplodock.frontend.tuning.space import NestSpace, Values
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.cost_model import Model
 from deplodock.passes.planning.points import points_of
+from deplodock.target.architectures import CPU, get_target
+from deplodock.target.model import Target
 
 RATE, WORD, SLOPE, TWIST, CENTER, OWN = 0.3, 0.08, 0.03, 0.015, 0.7, 0.005
 """Standard deviations of the logarithms of rates and factors of words, of `SLOPE` itself half of it, of the term of two

@@ -24,15 +24,15 @@ from journal import Journal
 from prepared import library, program
 from results import FOLDER, UNTUNED, Row, commit_here, file_name, geomean, merge, ratio
 
-from deplodock.dialects.target import get_target
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.bench import OURS, Subject, environment, measure
 from deplodock.frontend.tuning import tuned
-from deplodock.frontend.tuning.calibration import fit, plain_target, regret, samples_of
+from deplodock.frontend.tuning.calibration import fit, regret, samples_of
 from deplodock.frontend.tuning.evaluation import Workers
 from deplodock.frontend.tuning.search import device_name
 from deplodock.frontend.tuning.task import tasks_of
 from deplodock.passes.record_file import RecordFile
+from deplodock.target.host import resolve_target
 
 SUITES = ("seed84", "classes")
 
@@ -64,9 +64,9 @@ def line(row: Row) -> str:
 def constants(records: Path) -> str:
     """What the trials say of the model: how far its picks are from the best of the candidates that were measured, with
     the constants as they are written and with those that a fit to the other half of the kernels gives."""
-    target = plain_target(get_target("cpu"))
+    target = resolve_target("cpu")
     with RecordFile(records) as file:
-        samples = [s for s in samples_of(file, target.label, device_name("cpu")) if len(s.seconds) > 2]
+        samples = [s for s in samples_of(file, target.name, device_name("cpu")) if len(s.seconds) > 2]
     halves = samples[::2], samples[1::2]
     lines = [f"{len(samples)} kernels, {sum(len(s.seconds) for s in samples)} trials"]
     for own, other in (halves, halves[::-1]):

@@ -24,8 +24,10 @@ OWN_DIALECTS = {
     "tile": ".tile:Tile",
     "kernel": ".kernel:Kernel",
     "payload": ".payload:Payload",
+    "deplodock": "..target.attribute:Deplodock",
 }
-"""Our dialects by name, from the top level down, and the scalar operations that all but the first share."""
+"""Our dialects by name, from the top level down, the scalar operations that all but the first share, and the attributes
+of programs."""
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """The levels from top to bottom; all but the last, which is text, are dialects."""
@@ -35,7 +37,7 @@ UPSTREAM_DIALECTS = ("affine", "arith", "builtin", "func", "math", "memref", "pd
 
 
 def _load_dialect(reference: str) -> Dialect:
-    """Import `.module:attribute` of this package, a dialect."""
+    """Import a dialect by `.module:attribute`, relative to this package."""
     module, _, attribute = reference.partition(":")
     dialect = getattr(import_module(module, __name__), attribute)
     assert isinstance(dialect, Dialect), reference

@@ -20,8 +20,8 @@ from ..backend.calls import building
 from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
-from ..dialects.target import on_cores
 from ..errors import CaptureError, DeplodockError, ExecutionError, TargetError, presented
+from ..target.architectures import on_cores
 from .capture.arrays import dtype_of
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
@@ -243,13 +243,13 @@ def compile(
     An `ExportedProgram` of `torch.export` is taken too: example arguments and sizes that vary, if they are left out,
     are those with which it was exported. `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one
     program then serves every size in the range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
-    `target` is a GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`) or `cpu`; `auto` is the GPU that is here, else `cpu` where
-    there is a C++ compiler, else `sm_90a`, which an interpreter runs. `executor` is who runs it (`auto`, `cuda`, `cpu`;
-    to check it `emulator`, `simulator`, `reference`, for which the target `auto` is `sm_90a`). With `fallback="eager"`
-    operators that are not supported are left to PyTorch, between the kernels and on the same tensors, and a
-    FallbackWarning lists them. `record` is a file of plans, as
-    `deplodock compile --write-record` or `deplodock tune` writes it: what it has an entry for is fused and scheduled
-    so. Left out, it is the user's own, which `tune` writes to, if there is one; `"none"` is none.
+    `target` is a GPU of `deplodock.target.architectures.TARGETS` (`sm_90a`) or `cpu`; `auto` is the GPU that is here,
+    else `cpu` where there is a C++ compiler, else `sm_90a`, which an interpreter runs. `executor` is who runs it
+    (`auto`, `cuda`, `cpu`; to check it `emulator`, `simulator`, `reference`, for which the target `auto` is `sm_90a`).
+    With `fallback="eager"` operators that are not supported are left to PyTorch, between the kernels and on the same
+    tensors, and a FallbackWarning lists them. `record` is a file of plans, as `deplodock compile --write-record` or
+    `deplodock tune` writes it: what it has an entry for is fused and scheduled so. Left out, it is the user's own,
+    which `tune` writes to, if there is one; `"none"` is none.
     `f32_matmul_precision` permits matmuls of f32 on tensor cores: `bf16x3` as sums of bf16 numbers, with errors as of
     f32, `tf32` with 10 bits of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted
     (`ieee`, unless `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for

@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 from ..backend.cuda.runtime.timing import on_device, whole_calls
 from ..backend.timing import Timing, by_clock
-from ..dialects.cores import cores, processor, read_measured
 from ..errors import ExecutionError
 from ..progress import steps
+from ..target.host import cores, processor, read_measured
 from .api import CompiledFunction
 
 OURS = "deplodock"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from os import PathLike
@@ -23,19 +23,21 @@ from xdsl.utils.arg_spec import ParameterListType
 
 from ..backend.launch_plan import make_plan
 from ..dialects import LEVELS
-from ..dialects.cores import NONE
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module, stamp_comment
-from ..dialects.target import get_target, on_cores
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import parse_passes, pipeline_text
-from ..passes.record_file import consulted, read_record
+from ..passes.record_file import read_record
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.searched import Options, with_options
 from ..passes.verify_level import VerifyLevelPass
+from ..target.architectures import DEFAULT, TARGETS, arch_of, on_cores
+from ..target.attribute import set_target
+from ..target.host import NONE, consulted_record, resolve_target
+from ..target.model import Target
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
 from .capture.refusals import UserCalls
@@ -83,15 +85,15 @@ class Compilation:
     on at every pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of
     the module that are left to PyTorch. `record` is a file of plans, by default that of the user, if there is one, and
     `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`; `schedule`, `pipeline_given` and
-    `insert` as for `make_steps`, `strategy` a key of `STRATEGIES`. `multiprocessors` is their number where it is not
-    that of the card which the target stands for; left out, it is that of the device, if there is one and the target is
-    what runs on it. A `checked`
+    `insert` as for `make_steps`, `strategy` a key of `STRATEGIES`. `target` is a name; `machine` are its numbers, which
+    passes read in the module. Left out, they are those of the local CPU, or of the record of a GPU with as many
+    multiprocessors as the local device of its kind has, corrected by the constants in the record of plans. A `checked`
     program stops at an index that PyTorch would not take. `calls` knows the calls of the user that operators come from,
     for errors. `seconds` has the time every pass took, in the order they ran; `skipped` has the others with the reason.
     """
 
     module: ModuleOp
-    target: str = "sm_90a"
+    target: str = DEFAULT
     observers: Sequence[Observer] = ()
     verify: bool = False
     cubin: bytes | None = None
@@ -102,7 +104,7 @@ class Compilation:
     pipeline_given: str | None = None
     insert: Sequence[str] = ()
     strategy: str = "model"
-    multiprocessors: int | None = None
+    machine: Target | None = None
     checked: bool = False
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
     level: str = "torch"
@@ -113,11 +115,11 @@ class Compilation:
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        get_target(self.target)  # refuse an unknown one before any work
-        self.record = consulted(self.record)
-        if self.multiprocessors is None:
-            self.multiprocessors = device_multiprocessors(self.target)
-        names = ("target", "multiprocessors", "record", "f32_matmul_precision")
+        self.record = consulted_record(self.record)
+        if self.machine is None:
+            self.machine = resolve_target(device_target(self.target), self.record)
+        self.target = self.machine.arch
+        names = ("record", "f32_matmul_precision")
         options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
         steps = make_steps(options, self.schedule, self.pipeline_given, self.insert, self.level)
         self._steps = with_strategy(steps, self.strategy)
@@ -139,6 +141,12 @@ class Compilation:
         fresh: dict[str, Any] = {"_remarks": [], "seconds": [], "skipped": [], "_levels": {}, "_texts": {}}
         return replace(self, module=module, record=record, cubin=None, **fresh)
 
+    @property
+    def resolved(self) -> Target:
+        """The target with its numbers."""
+        assert self.machine is not None
+        return self.machine
+
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         if level not in self._steps:
             raise CompileError(f"ends in front of the {level} level", argument="pipeline")
@@ -158,6 +166,8 @@ class Compilation:
                 self._take_options(module, self.record)
             self._run(module, self._step(level))
             self._levels[level] = module
+        if level == self.level:
+            set_target(self.module, self.resolved)  # compilations for several targets may share it
         return self._levels[level]
 
     @property
@@ -165,7 +175,7 @@ class Compilation:
         """How many bytes a call may take beside its arguments; None if nothing says so, as below the loop level."""
         if _position(self.level) > _position("loop"):
             return None
-        return HostMemory(self.at("loop"), get_target(self.target, self.multiprocessors)).limit
+        return HostMemory(self.at("loop"), self.resolved).limit
 
     @property
     def remarks(self) -> list[Remark]:
@@ -177,7 +187,7 @@ class Compilation:
     def _take_options(self, module: ModuleOp, record: str) -> None:
         """Give the passes the options that the record has for the nests of `module`, if it has the same for all: a pass
         has one value of an option."""
-        known, target = read_record(record), get_target(self.target, self.multiprocessors)
+        known, target = read_record(record, self.resolved.card), self.resolved
         if not known.options:
             return
         nests = [op for op in module.walk() if isinstance(op, NestOp)]
@@ -335,26 +345,21 @@ def _divided(passes: Sequence[ModulePass], levels: Sequence[str]) -> Steps:
     return {level: tuple(passes[start:end]) for (level, end), start in zip(ends.items(), starts, strict=False)}
 
 
-def device_multiprocessors(target: str) -> int | None:
-    """How many multiprocessors the current CUDA device has, if it runs programs for `target` and if they are not as
-    many as the card has that the target stands for."""
-    from ..backend.cuda.runtime import arch_of
-    from ..dialects.target import TARGETS
-
-    if not torch.cuda.is_available():
-        return None
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    try:
-        if arch_of((found.major, found.minor)) != target:
-            return None
-    except TargetError:
-        return None
-    return None if found.multi_processor_count == TARGETS[target].sms else found.multi_processor_count
+def device_target(target: str) -> str:
+    """Returns the name of a target with the multiprocessors of the current CUDA device (`sm_90a:114`), if that runs
+    programs for the target and differs from its record."""
+    if target not in TARGETS or not torch.cuda.is_available():
+        return target
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    with suppress(TargetError):
+        if arch_of((device.major, device.minor)) == target and device.multi_processor_count != TARGETS[target].sms:
+            return f"{target}:{device.multi_processor_count}"
+    return target
 
 
 def compile_captured(
     captured: CapturedProgram,
-    target: str = "sm_90a",
+    target: str = DEFAULT,
     *,
     record: str | PathLike[str] | None = None,
     f32_matmul_precision: str | None = None,
@@ -364,7 +369,7 @@ def compile_captured(
 ) -> Compilation:
     """A captured program on its way down, with the arguments of `deplodock.compile` and further `options` of
     `Compilation`. Products of f32 have by default the permission that they had in PyTorch."""
-    constant = prepack_weights and get_target(target).core is not None
+    constant = prepack_weights and on_cores(target)
     return Compilation(
         captured.constant_module() if constant else captured.module,
         target,

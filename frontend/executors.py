@@ -21,13 +21,12 @@ import numpy as np
 import torch
 from xdsl.dialects.builtin import ModuleOp
 
-from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import compiler_build
 from ..backend.host_compiler import compiler
 from ..backend.timing import Span
-from ..dialects.cores import ISAS, has_isa, processor
-from ..dialects.target import CPU, get_target, on_cores
 from ..errors import CompileError, ExecutionError, TargetError
+from ..target.architectures import CPU, ISAS, arch_of, on_cores
+from ..target.host import has_isa, processor, resolve_target
 from .capture.arrays import to_numpy, to_torch
 from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
@@ -172,11 +171,11 @@ def cpu_program(
     from ..backend.cpu.build import build
     from ..backend.cpu.runtime import CpuProgram
 
-    found = get_target(target)
+    found = resolve_target(target)
     assert found.core is not None
     if found.core.isa in ISAS and not has_isa(found.core.isa):
         raise TargetError(f"this processor ({processor()}) does not have {found.core.isa}", argument="target")
-    binary = text if isinstance(text, Path) else build(text, found.core.march())
+    binary = text if isinstance(text, Path) else build(text, found.core.march)
     return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else found.sms)
 
 

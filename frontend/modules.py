@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 from ..backend.interpreter.running import main_function
@@ -17,6 +17,8 @@ from ..backend.launch_plan import make_plan
 from ..dialects.support.parsing import MalformedIRError, make_context, parse_module
 from ..errors import BorderError, CompileError, DeplodockError, presented
 from ..passes.verify_level import Level, border_violations
+from ..target.attribute import TARGET, target_of
+from ..target.model import Target
 from .capture.arrays import to_torch
 from .compilation import Compilation, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
@@ -80,7 +82,8 @@ def compile_module(
         module: the text of a program with a function `@main`, a file (`Path`) with such a text, or an xDSL module,
             which is not changed.
         args: arguments that the program is checked with; left out, the first call checks them.
-        target: `sm_80`, `sm_89`, `sm_90a`, `sm_120`, `cpu`, or `auto`, as for `compile`.
+        target: a GPU such as `sm_90a`, `cpu`, or `auto`, as for `compile`. `auto` is the target in the text, if there
+            is one.
         executor: `auto`, `cuda`, `cpu`, `emulator`, `simulator` or `reference`, as for `compile`. The reference
             interprets programs that begin above the kernel level.
         level: `torch`, `tensor`, `loop`, `tile` or `kernel`; left out, the highest level at which all operations of
@@ -100,8 +103,8 @@ def compile_module(
     try:
         with one_at_a_time():
             program = read_program(module)
-            target = target_of(program, target, executor)
-            compilation = compilation_of(program, target, level, pipeline_given=pipeline, **options)
+            chosen = program_target(program, target, executor)
+            compilation = compilation_of(program, chosen, level, pipeline_given=pipeline, **options)
             compilation.at("kernel")  # what is refused is refused here, not at the first call
             compiled = CompiledModule(compilation, make_executor(executor, compilation))
             if args is not None:
@@ -111,28 +114,28 @@ def compile_module(
         raise presented(error) from error.__cause__
 
 
-def target_of(program: ModuleOp, target: str = AUTO, executor: str = "auto") -> str:
-    """Returns the target of a program: `target`, for `auto` the target in the stamp of the text, and without a stamp
+def program_target(program: ModuleOp, target: str = AUTO, executor: str = "auto") -> str | Target:
+    """Returns the target of a program: `target`, for `auto` the target in the text with its numbers. Without one it is
     the target that `executor` runs on this machine."""
-    stamped = program.attributes.get("deplodock.target")
-    if target == AUTO and isinstance(stamped, StringAttr):
-        return stamped.data
+    if target == AUTO and TARGET in program.attributes:
+        return target_of(program)
     return choose_target(target, executor)
 
 
-def compilation_of(program: ModuleOp, target: str, level: Level | None = None, **options: Any) -> Compilation:
+def compilation_of(program: ModuleOp, target: str | Target, level: Level | None = None, **options: Any) -> Compilation:
     """Returns the compilation of a program that is written as IR, before any pass.
 
     Args:
         program: module with a function `@main`.
-        target: name of the target.
+        target: name of a target, whose numbers are those of this machine, or a target with its numbers.
         level: level of the program; left out, the highest level at which all operations are legal.
         options: arguments of `Compilation`.
 
     Raises:
         BorderError: for operations that are not legal at the level.
     """
-    compilation = Compilation(program, target, level=level or level_of(program), **options)
+    name, machine = (target, None) if isinstance(target, str) else (target.arch, target)
+    compilation = Compilation(program, name, machine=machine, level=level or level_of(program), **options)
     if level is not None and (error := next(border_violations(program, level), None)) is not None:
         raise error
     return compilation

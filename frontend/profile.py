@@ -18,19 +18,19 @@ from ..backend.cuda.runtime.counters import Counters
 from ..backend.interpreter.running import main_function
 from ..backend.launch_plan import make_plan
 from ..backend.timing import Span
-from ..dialects.cores import cores, processor
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
 from ..dialects.loop.work import Size, Work, nest_work
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.shapes.extents import typical
 from ..dialects.support.locations import line_text
-from ..dialects.target import Target, get_target
 from ..passes.analysis.kernel_parts import parts_of
 from ..passes.analysis.nest_schedule import schedule_of
 from ..passes.planning.cost_model import Model, Prediction
 from ..passes.planning.matmul import on_tensor_cores
 from ..passes.planning.nest_info import NestInfo
+from ..target.host import cores, processor
+from ..target.model import Target
 from .api import CompiledFunction
 from .bench import Subject, alone
 from .compilation import Compilation
@@ -123,7 +123,7 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
     module = compilation.at("kernel")
     names, launches = kernel_names(module), Counter(x.kernel for x in make_plan(module).launches)
     nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
-    target = get_target(compilation.target, compilation.multiprocessors)
+    target = compilation.resolved
     found: list[Kernel] = []
     for f in (op for op in module.walk() if isinstance(op, FuncOp)):
         name, parts = names[f.sym_name.data], [nests[n] for n in parts_of(f)]
@@ -157,9 +157,9 @@ def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:
 
 def predicted(compilation: Compilation) -> Profile:
     """What the planning model expects of each kernel. Nothing is run."""
-    target, kernels = get_target(compilation.target, compilation.multiprocessors), kernels_of(compilation)
+    target, kernels = compilation.resolved, kernels_of(compilation)
     seconds = {k.name: k.launches * k.predicted for k in kernels}
-    source = f"predicted for {target.name} ({target.card}) by the planning model, not measured"
+    source = f"predicted for {target.arch} ({target.card}) by the planning model, not measured"
     return Profile(source, _costs(kernels, seconds, target, "predicted"))
 
 
@@ -167,7 +167,7 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
     """The times of each kernel where the program runs: medians of many calls. Raises ExecutionError as a call does."""
     executor, compilation = program.executor, program.compilation
     assert executor.trace is not None
-    target = get_target(compilation.target, compilation.multiprocessors)
+    target = compilation.resolved
     own = alone(subject, program)
     args = own.function.captured.bind(own.args, own.kwargs)
     for _ in range(2):

@@ -8,7 +8,6 @@ writers. A nest is known by `plan_key`, which no name is part of; times are comp
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -17,7 +16,6 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..dialects.cores import NONE, device_of_cores, records_file
 from .records import Record, RecordError, json_of, read_json, record_of
 
 APPLICATION, VERSION = 0x64706C6B, 1
@@ -49,7 +47,7 @@ CREATE TABLE constants (
 class Entry:
     """A schedule of a nest, and what came of it: a row of the table `trials`.
 
-    key, target  what it is for: `plan_key` and `Target.label`
+    key, target  what it is for: `plan_key` and `Target.name`
     device       where it was measured; empty for what was only decided, `PREDICTED` for the model's times
     options      of passes below `plan-schedules`, as JSON: a list of (pass, option, value)
     seconds      None where it was not measured, or failed
@@ -75,14 +73,6 @@ class Entry:
     at: float = 0.0
 
 
-def consulted(record: str | os.PathLike[str] | None) -> str | None:
-    """The record that a compilation is to use: the one given, none for `NONE`, else the default one if it exists."""
-    if record is not None:
-        return None if str(record) == NONE else str(Path(record))
-    found = records_file()
-    return str(found) if found is not None and found.is_file() else None
-
-
 def is_database(path: str | Path) -> bool:
     """Whether a file is an SQLite database."""
     try:
@@ -92,15 +82,15 @@ def is_database(path: str | Path) -> bool:
         return False
 
 
-def read_record(path: str) -> Record:
-    """Returns the record in a JSON file or a database.
+def read_record(path: str, device: str | None = None) -> Record:
+    """Returns the record in a JSON file or a database; schedules that were measured on `device` precede others.
 
     Raises:
         RecordError: for a file that cannot be read, is damaged, or is of another version.
     """
     if is_database(path):
         with RecordFile(path, read_only=True) as file:
-            return file.plans()
+            return file.plans(device=device)
     return record_of(read_json(path), path)
 
 
@@ -216,14 +206,14 @@ class RecordFile:
         good = (e for e in self.entries(key=key, target=target, device=device) if not e.failure)
         return next((e for e in good if e.seconds is not None), None)
 
-    def plans(self, target: str | None = None) -> Record:
-        """What a compilation is to do: for each nest and target the fastest schedule of this machine's cores, or else
-        of another device, or else one that was only decided, or else predicted. Of equally fast ones it is the first,
+    def plans(self, target: str | None = None, device: str | None = None) -> Record:
+        """What a compilation is to do: for each nest and target the fastest schedule on `device`, or else
+        on another device, or else one that was only decided, or else predicted. Of equally fast ones it is the first,
         as in a search, of decisions the last."""
-        record, here = Record(self.path), device_of_cores()
+        record = Record(self.path)
         known = {key: what for key, what in self._rows("SELECT key, what FROM nests")}
         order = "device = ? DESC, device = ? ASC, seconds IS NULL, seconds, iif(seconds IS NULL, -at, at)"
-        rows = self._rows(f"SELECT * FROM trials WHERE failure = '' ORDER BY {order}", here, PREDICTED)
+        rows = self._rows(f"SELECT * FROM trials WHERE failure = '' ORDER BY {order}", device, PREDICTED)
         for entry in (Entry(*row) for row in rows):
             if target in (None, entry.target):
                 schedules = record.schedules.setdefault(entry.target, {})
@@ -234,8 +224,9 @@ class RecordFile:
         record.fusions.update({key: json.loads(kept) for key, kept in self._rows("SELECT key, kept FROM fusions")})
         return record
 
-    def data(self) -> dict[str, Any]:
-        """Everything, as JSON has it: the plans, readable as a record by themselves, and behind them the rest."""
+    def data(self, device: str | None = None) -> dict[str, Any]:
+        """Everything, as JSON has it: the plans, readable as a record by themselves, those of `device` before others.
+        After them comes the rest."""
         columns = "target", "device", "factors", "about"
         constants = [
             dict(zip(columns, (t, d, json.loads(f), json.loads(a)), strict=True))
@@ -243,7 +234,7 @@ class RecordFile:
         ]
         nests = {key: {"what": what, "text": text} for key, (what, text) in self.nests().items()}
         trials = [vars(e) for e in self.entries()]
-        return {**json_of(self.plans()), "trials": trials, "nests": nests, "constants": constants}
+        return {**json_of(self.plans(device=device)), "trials": trials, "nests": nests, "constants": constants}
 
     def absorb(self, data: dict[str, Any]) -> int:
         """Put in what `data` gave, or a record of plans: of two entries for the same the later one stays. How many

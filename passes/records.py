@@ -28,10 +28,11 @@ from ..dialects.loop import NestOp
 from ..dialects.shapes.extents import extents_text
 from ..dialects.support.equivalence import structure_with_inputs
 from ..dialects.support.printing import value_names
-from ..dialects.target import Target, get_target
 from ..dialects.tensor import ROOT
 from ..dialects.tile.schedule import ScheduleAttr
 from ..errors import ScheduleError
+from ..target.attribute import target_of
+from ..target.model import Target
 from .analysis.host_memory import MEMORY_LIMIT, SCRATCH_LIMIT
 from .analysis.nest_schedule import reduction_groups
 from .pass_manager import Observer
@@ -58,7 +59,7 @@ class RecordError(ScheduleError):
 class Record:
     """Plans by what they are for; `path` is the file.
 
-    schedules  `Target.label` -> key of a nest -> (text of the schedule, what the nest is, for people)
+    schedules  `Target.name` -> key of a nest -> (text of the schedule, what the nest is, for people)
     fusions    key of a function, behind `TARGET:` where it is for one -> positions of its operations whose results are
                kept in memory
     options    target and key of a nest -> (pass, option, value) of passes below `plan-schedules`
@@ -75,7 +76,7 @@ class Record:
         """The schedule of `nest` on `target`, if there is an entry; where there is none for its number of
         multiprocessors, that for the architecture. Raises RecordError for text that is no schedule."""
         key = plan_key(nest)
-        entry = next((e[key] for n in (target.label, target.name) if key in (e := self.schedules.get(n, {}))), None)
+        entry = next((e[key] for n in (target.name, target.arch) if key in (e := self.schedules.get(n, {}))), None)
         if entry is None:
             return None
         try:
@@ -93,7 +94,7 @@ class Record:
     def options_for(self, nest: NestOp, target: Target) -> tuple[tuple[str, str, str], ...]:
         """What the passes below `plan-schedules` are to be given for `nest`: (pass, option, value)."""
         key = plan_key(nest)
-        name = next((n for n in (target.label, target.name) if key in self.schedules.get(n, {})), "")
+        name = next((n for n in (target.name, target.arch) if key in self.schedules.get(n, {})), "")
         return tuple(self.options.get((name, key), ()))
 
     def fusion_for(self, function: FuncOp, target: str | None = None) -> list[Operation] | None:
@@ -246,5 +247,4 @@ class RecordPlans(Observer):
         if module_pass.name == "plan-schedules":
             for op in module.walk():
                 if isinstance(op, NestOp):
-                    target = get_target(*(getattr(module_pass, n) for n in ("target", "multiprocessors")))
-                    self.record.add_nest(op, target.label)
+                    self.record.add_nest(op, target_of(module).name)

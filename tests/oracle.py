@@ -105,10 +105,10 @@ def _printed(compilation: Any, predicted: bool = False) -> tuple[str, float | No
 def _predicted(compilation: Any, target: str) -> float:
     """What the planning model expects of all kernels together, in seconds."""
     from deplodock.dialects import loop
-    from deplodock.dialects.target import get_target
     from deplodock.passes.analysis.nest_schedule import schedule_of
     from deplodock.passes.planning.cost_model import Model
     from deplodock.passes.planning.nest_info import NestInfo
+    from deplodock.target.architectures import get_target
 
     nests = [op for op in compilation.scheduled().walk() if isinstance(op, loop.NestOp)]
     plans = [(nest, schedule_of(nest)) for nest in nests]
@@ -118,7 +118,7 @@ def _predicted(compilation: Any, target: str) -> float:
 def _shape(name: str, cpp: bool) -> Texts:
     from seed84 import make_case
 
-    from deplodock.dialects.target import TARGETS
+    from deplodock.target.architectures import TARGETS
 
     shape, dtype = name.split("/")
     case = make_case(shape, DTYPES[dtype])

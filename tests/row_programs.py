@@ -12,12 +12,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.dialects import loop
 from deplodock.dialects.support.parsing import make_context
-from deplodock.dialects.target import get_target
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.plan_schedules import plan
+from deplodock.target.architectures import get_target
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

@@ -21,7 +21,6 @@ from deplodock.backend.simulator import KernelCounts, simulate
 from deplodock.dialects import kernel, loop
 from deplodock.dialects.loop.work import Work, nest_work
 from deplodock.dialects.payload import element_bytes
-from deplodock.dialects.target import TARGETS, Target, occupancy
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.arrays import to_numpy
@@ -33,6 +32,8 @@ from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.points import plan_of
 from deplodock.passes.planning.tiles import Tiles
 from deplodock.passes.planning.traffic import traffic
+from deplodock.target.architectures import TARGETS
+from deplodock.target.model import Target, occupancy
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 

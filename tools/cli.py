@@ -310,7 +310,7 @@ def _facts(context: click.Context, given: Given) -> dict[str, str]:
     """What is noted in what is printed: whose text it is."""
     file = given.file or ""
     source = given.code or (Path(file).name if Path(file).exists() else file)
-    about = {"version": __version__, "target": given.target, "source": source}
+    about = {"version": __version__, "source": source}
     return about | {"options": given_options(context)}
 
 

@@ -25,13 +25,13 @@ from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
 from ..dialects.support.printing import print_module, stamp_comment
-from ..dialects.target import get_target
 from ..errors import CompileError, one_line, raised_at
 from ..garbage import RARE
 from ..passes import get_all_passes
 from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
+from ..target.architectures import get_target
 from . import terminal
 from .pass_help import help_pass, list_passes
 from .terminal import render_error

@@ -15,7 +15,7 @@ def measure_cores() -> None:
     """Measure the cores of this machine, and keep the numbers for the planner. Raises ExecutionError."""
     from ..backend.build_cache import cache_folder
     from ..backend.cpu.measure import measure
-    from ..dialects.cores import measured_file
+    from ..target.host import measured_file
 
     found = measure()
     cache_folder("cpu")
@@ -91,14 +91,14 @@ def _calls() -> str:
 
 
 def _cores() -> str:
-    from ..dialects.cores import caches, cores, processor
+    from ..target.host import caches, cores, processor
 
     sizes = ", ".join(f"{name} {size >> 10} KB" for name, size in caches().items())
     return f"{cores()} of {processor()}" + (f", {sizes}" if sizes else "")
 
 
 def _measured() -> str:
-    from ..dialects.cores import read_measured
+    from ..target.host import read_measured
 
     found = read_measured()
     if found is None:

@@ -64,21 +64,21 @@ def run_ir(context: click.Context, given: Given) -> None:
 
 
 def _compilation(context: click.Context, given: Given, executor: str) -> Compilation:
-    """Returns the compilation of the file, for the target of the options or else of its stamp."""
+    """Returns the compilation of the file, for the target of the options or else of its text."""
     from ..frontend.executors import AUTO
-    from ..frontend.modules import compilation_of, read_program, target_of
+    from ..frontend.modules import compilation_of, program_target, read_program
 
     program = read_program(Path(str(given.file)))
     default = context.get_parameter_source("target") == ParameterSource.DEFAULT
-    target = given.target if not default else target_of(program, AUTO, executor)
+    target = given.target if not default else program_target(program, AUTO, executor)
     options = {name: getattr(given, name) for name in IR_OPTIONS}
     return compilation_of(program, target, pipeline_given=given.pipeline, **options)
 
 
 def _executor(name: str, compilation: Compilation) -> Executor:
     """Returns the executor of a program; `auto` never compares the reference with itself."""
-    from ..dialects.target import on_cores
     from ..frontend.executors import check_executor, compiler_missing, make_executor
+    from ..target.architectures import on_cores
 
     if name == "auto" and not on_cores(compilation.target) and check_executor(name) is not None:
         name = "simulator" if compiler_missing() else "emulator"

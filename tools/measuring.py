@@ -13,11 +13,11 @@ import torch
 
 from ..backend.cuda.kernel_texts import entries
 from ..backend.cuda.runtime.counters import count, ncu_missing
-from ..dialects.target import on_cores
 from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
 from ..frontend.profile import Profile, measured, predicted
+from ..target.architectures import on_cores
 from .plot import Bar, bars, write_plot
 from .reports import Loaded
 from .tables import bench_table, profile_table, seconds

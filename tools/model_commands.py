@@ -39,10 +39,10 @@ def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, 
     with terminal.progress():
         with steps("loading PyTorch and transformers"):
             from ..backend.cuda.runtime.nvrtc import nvrtc_version
-            from ..dialects.target import TARGETS
             from ..frontend.llm import build_model, load_config, load_model
             from ..frontend.llm.compile import PHASES, compile_model, describe
             from ..frontend.llm.quantization import to_int8
+            from ..target.architectures import TARGETS
         if given.output is not None and given.target in TARGETS:
             nvrtc_version()  # without which there will be no machine code to write
         with steps("building the model"):

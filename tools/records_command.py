@@ -32,8 +32,8 @@ def _file(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_records(path: str | None, new: bool = False) -> RecordFile:
     """The records in a file, or the user's own. Raises DeplodockError where there are none, and none are to be made."""
-    from ..dialects.cores import NONE, RECORDS, records_file
     from ..passes.record_file import RecordFile
+    from ..target.host import NONE, RECORDS, records_file
 
     found = records_file() if path is None else Path(path)
     if found is None or path == NONE:
@@ -79,8 +79,10 @@ def _best(entries: list[Entry]) -> Entry | None:
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json")
 def export(path: str | None, output: Path) -> None:
     """Write all as JSON, which `--record` and `import` read, too."""
+    from ..target.host import device_of_cores
+
     with open_records(path) as file:
-        write_file(output, json.dumps(file.data(), indent=1) + "\n")
+        write_file(output, json.dumps(file.data(device_of_cores()), indent=1) + "\n")
 
 
 @records.command("import")

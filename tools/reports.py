@@ -20,7 +20,6 @@ from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text
 from ..dialects.support.printing import quantity, stamp_comment
-from ..dialects.target import Target, get_target, on_cores
 from ..errors import CompileError
 from ..frontend.api import CompiledFunction
 from ..frontend.bench import Subject
@@ -37,6 +36,8 @@ from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
 from ..progress import counted, steps
+from ..target.architectures import on_cores
+from ..target.model import Target
 from . import terminal
 from .evaluate import Program, evaluate, load_file, read_dynamic
 from .tables import si
@@ -53,7 +54,7 @@ class Loaded:
 
     def to(self, target: str) -> Loaded:
         """The same program on its way to another target, with the same options."""
-        compilation = compile_captured(self.captured, target, **self.options)
+        compilation = compile_captured(self.captured, target, **{**self.options, "machine": None})
         return Loaded(self.program, self.captured, compilation, self.options)
 
     @property
@@ -164,11 +165,11 @@ def explained(loaded: Loaded) -> dict[str, Any]:
         }
         for name, nest in _nests(loaded)
     ]
-    return {"target": target.name, "card": target.card, "kernels": kernels}
+    return {"target": target.arch, "card": target.card, "kernels": kernels}
 
 
 def _planned_for(loaded: Loaded) -> tuple[Target, str]:
-    return get_target(loaded.compilation.target), loaded.compilation.f32_matmul_precision or "ieee"
+    return loaded.compilation.resolved, loaded.compilation.f32_matmul_precision or "ieee"
 
 
 def _nests(loaded: Loaded) -> Iterator[tuple[str, NestOp]]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dialects.target import on_cores
 from ..errors import CompileError
 from ..progress import steps
+from ..target.architectures import on_cores
 from . import terminal
 from .modes import Given, mode_of_file, refuse_ignored
 from .records_command import open_records
@@ -119,7 +119,11 @@ def _device(given: Given) -> str:
 
 def _program(given: Given, mode: str) -> tuple[list[Compilation], Loaded | None]:
     """The program that was named, without records: they are to be written; the steps of a model are several."""
-    options = {**given.options, "record": "none"}
+    from ..frontend.compilation import device_target
+    from ..target.host import consulted_record, resolve_target
+
+    machine = resolve_target(device_target(given.target), consulted_record(given.kept))
+    options = {**given.options, "record": "none", "machine": machine}
     with terminal.progress(quiet=given.verbose > 1):
         if mode.startswith("a MODEL"):
             from ..frontend.llm import build_model, load_config

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ...dialects.cores import cores
 from ...progress import steps
+from ...target.host import cores
 from ..build_cache import cached_file, digest
 from ..cuda.printer import HOST_MARK, KERNELS_MARK
 from ..host_compiler import known, run_compiler

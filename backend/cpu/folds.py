@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Attribute
 
-from ...dialects.cores import MAX_LANES
 from ...dialects.kernel import ReduceRegistersOp, ScanRegistersOp
 from ...dialects.kernel.memory import AtomicRmwOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...target.model import MAX_LANES
 from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
 
 HELPERS = {"payload.logaddexp": "vector.log_add_exp"}

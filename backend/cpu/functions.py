@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ...dialects.cores import MAX_LANES
+from ...target.model import MAX_LANES
 
 FUNCTION_OPERATIONS = 32
 """Vector operations of one function: from 20 (exp) to 45 (erf)."""

@@ -19,7 +19,6 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
-from ...dialects.cores import MAX_LANES, PAGE
 from ...dialects.kernel import ScanRegistersOp
 from ...dialects.kernel.memory import AtomicRmwOp, LoadOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
@@ -28,6 +27,7 @@ from ...dialects.shapes.extents import Extent, least
 from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import enclosing
 from ...dialects.tensor import identity
+from ...target.model import MAX_LANES, PAGE
 from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
 from ..cuda.memory import combined_atomically, element_at, loaded, stored
 from ..cuda.names import hint_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dialects.cores import Measured, cores, processor, vectors
+from ...target.host import Measured, cores, processor, vectors
 from .build import build
 from .printer import helper_section
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.cores import MAX_LANES
 from ...dialects.kernel.memory import GLOBAL, LoadOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
+from ...target.model import MAX_LANES
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
 from .ends import Write

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xdsl.dialects.builtin import i1
 
-from ...dialects.cores import MAX_LANES
 from ...dialects.kernel import ScanRegistersOp
 from ...dialects.payload import element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.tensor import identity
 from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...target.model import MAX_LANES
 from ..cuda.expressions import UNARY
 from ..cuda.names import hint_of
 from ..cuda.ordering import registers

@@ -11,9 +11,9 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.cores import LINE, MAX_LANES
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
+from ...target.model import LINE, MAX_LANES
 from ..cuda.expressions import EQUALITY, UNARY, Expr, add, multiply
 from ..cuda.ordering import is_view, linear_steps, registers
 from ..cuda.writer import Place, Writer

@@ -9,7 +9,7 @@ from xdsl.ir import Region
 from ...dialects import kernel
 from ...dialects.kernel.mbarrier import MbarrierOp
 from ...dialects.kernel.warp_specialize import partition_of
-from ...dialects.target import launch_registers
+from ...target.model import launch_registers
 from .expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
 from .memory import condition, exclusive, memory_name, pointer_to, prepare
 from .names import sanitise

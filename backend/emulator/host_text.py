@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...dialects.target import launch_registers
 from ...errors import ExecutionError
+from ...target.model import launch_registers
 from ..cuda.device import host_text_of
 from ..dtypes import DTYPES
 

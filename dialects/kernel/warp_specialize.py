@@ -11,9 +11,9 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from ...target.model import launch_registers
 from ..support.assembly import NUMBERS, FormattedOp
 from ..support.locations import enclosing
-from ..target import launch_registers
 
 WARPGROUP = 4
 """Warps of a warpgroup; its first warp's number is a multiple of this."""

@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.printer import Printer
 
+from ...target.attribute import TargetAttr
 from ..layouts.attributes import LayoutAttr, SharedAttr, bases_of
 from ..shapes.extents import SymbolAttr
 from .locations import origin_of
@@ -67,6 +68,8 @@ class Names:
             return attribute.hint
         if isinstance(attribute, LayoutAttr):
             return "acc" if attribute in self.sums else "layout"
+        if isinstance(attribute, TargetAttr):
+            return None if attribute.is_record else "target"
         if isinstance(attribute, SharedAttr):
             return "swz" if any(sum(map(bool, c)) > 1 for c in bases_of(attribute.offset)) else "shared"
         return None
@@ -169,12 +172,11 @@ def stamp(module: ModuleOp, facts: Mapping[str, str]) -> None:
     module.attributes.update({f"{_PREFIX}{name}": StringAttr(text) for name, text in facts.items() if text})
 
 
-def stamp_of(module: ModuleOp) -> dict[str, str]:
-    """What is noted on a module, in the order in which it was."""
-    found = {n.removeprefix(_PREFIX): a for n, a in module.attributes.items() if n.startswith(_PREFIX)}
-    return {name: a.data for name, a in found.items() if isinstance(a, StringAttr)}
-
-
 def stamp_comment(module: ModuleOp) -> str:
-    """What is noted on a module as a comment of C++, a line for each fact; empty where nothing is."""
-    return "".join(f"// deplodock {name}: {' '.join(text.split())}\n" for name, text in stamp_of(module).items())
+    """Returns the facts that are noted on a module and its target as a comment of C++, a line for each."""
+    lines: list[str] = []
+    for name, attribute in module.attributes.items():
+        if name.startswith(_PREFIX) and isinstance(attribute, StringAttr | TargetAttr):
+            text = attribute.text() if isinstance(attribute, TargetAttr) else attribute.data
+            lines.append(f"// deplodock {name.removeprefix(_PREFIX)}: {' '.join(text.split())}\n")
+    return "".join(lines)

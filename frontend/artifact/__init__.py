@@ -21,9 +21,10 @@ from ...backend.cuda.runtime.nvrtc import compile_cubin
 from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
-from ...dialects.target import TARGETS
 from ...errors import CompileError, TargetError
 from ...progress import counted
+from ...target.architectures import TARGETS
+from ...target.attribute import target_of
 from ..capture.aliasing import A_COPY, Place, Step
 from ..capture.arrays import dtype_name, dtype_named
 from ..capture.captured_program import Binding, CapturedProgram, Output
@@ -45,7 +46,8 @@ class SavedCompilation(Compilation):
             "tensor": parse_module(ctx, tensor, "tensor.mlir"),
             "kernel": parse_module(ctx, kernel, "kernel.mlir"),
         }
-        super().__init__(modules["tensor"], target)
+        planned = target_of(modules["kernel"])
+        super().__init__(modules["tensor"], target, machine=planned if planned.arch == target else None)
         self._levels.clear()
         self._levels.update(modules)
         if cuda is not None:

@@ -25,7 +25,6 @@ from ...backend.launch_plan import LaunchPlan, make_plan
 from ...dialects import kernel
 from ...dialects.loop import NestOp
 from ...dialects.support.parsing import make_context, parse_module
-from ...dialects.target import Target, get_target, occupancy
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...passes.pass_manager import run_passes
@@ -33,18 +32,18 @@ from ...passes.pipelines import parse_passes
 from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo
 from ...passes.searched import with_options
+from ...target.attribute import target_of
+from ...target.model import Target, occupancy
 from .trial import Candidate
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is needed of a task to lower it: its program at the loop level, the passes below `plan-schedules`, and what
-    it is for."""
+    """What is needed of a task to lower it: its program at the loop level, which has its target, and the passes below
+    `plan-schedules`."""
 
     text: str
     pipeline: str
-    target: str
-    multiprocessors: int | None
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,14 @@ class Builder:
         lowered = _processor_time()
         lowering = lowered - start
         code = digest(text)[:24]
-        target = get_target(source.target, source.multiprocessors)
+        target = target_of(module)
         if target.core is not None:
             plan, (_, name) = CpuPlan.of(module), tempfile.mkstemp(".so", "candidate-", self.folder)
-            build_at(Path(name), text, target.core.march())
+            build_at(Path(name), text, target.core.march)
             for scratch in self.folder.glob(f"{Path(name).stem}-part*"):
                 scratch.unlink()
             return Built(plan, Path(name), code, lowering, _processor_time() - lowered)
-        compiled = compile_cubin(text, target.name, cached=False)
+        compiled = compile_cubin(text, target.arch, cached=False)
         spent = _processor_time() - lowered
         if why := gate(module, compiled, target):
             raise ScheduleError(why)
@@ -109,7 +108,7 @@ def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:
 def _read(source: Source) -> tuple[ModuleOp, tuple[ModulePass, ...], Model]:
     module = parse_module(make_context(), source.text, "task.mlir")
     nest = next(op for op in module.walk() if isinstance(op, NestOp))
-    model = Model(NestInfo(nest), get_target(source.target, source.multiprocessors))
+    model = Model(NestInfo(nest), target_of(module))
     return module, parse_passes(source.pipeline), model
 
 

@@ -19,12 +19,14 @@ import numpy as np
 
 from ...dialects.loop import NestOp
 from ...dialects.support.parsing import make_context, parse_module
-from ...dialects.target import TARGETS, Target, calibrated, get_target, measured_cores
 from ...errors import CompileError
 from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo
 from ...passes.planning.points import Floats, Points, plan_of, points_of
 from ...passes.record_file import RecordFile
+from ...target.architectures import CPU
+from ...target.host import resolve_target
+from ...target.model import Target
 from .building import parse_schedule
 from .search import device_name
 
@@ -77,7 +79,7 @@ class Sample:
 
     @cached_property
     def _model(self) -> Model:
-        return Model(NestInfo(self.nest), get_target("cpu"))
+        return Model(NestInfo(self.nest), CPU)
 
     @cached_property
     def _points(self) -> list[Points]:
@@ -186,9 +188,8 @@ def samples_of(records: RecordFile, target: str, device: str, without: Mapping[s
 
 
 def plain_target(target: Target) -> Target:
-    """A target without what tuning has found of its constants."""
-    found = TARGETS.get(target.name) or measured_cores()
-    return found if target.label == target.name else found.with_multiprocessors(target.sms)
+    """Returns a target without the constants that tuning has fitted."""
+    return resolve_target(target.name)
 
 
 def renew(records: RecordFile, target: Target, device: str) -> Fit | None:
@@ -196,10 +197,9 @@ def renew(records: RecordFile, target: Target, device: str) -> Fit | None:
     there; None where there is too little."""
     name = device_name(device)
     try:
-        found = fit(samples_of(records, target.label, name), plain_target(target))
+        found = fit(samples_of(records, target.name, name), plain_target(target))
     except CompileError:  # of another version's schedules
         return None
     if found is not None:
-        records.set_constants(target.name, name, found.factors, found.about())
-        calibrated.cache_clear()
+        records.set_constants(target.arch, name, found.factors, found.about())
     return found

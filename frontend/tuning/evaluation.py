@@ -10,8 +10,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from ...dialects.cores import cores
 from ...errors import CompileError
+from ...target.host import cores
 from .building import Builder, Built, parse_schedule
 from .running import Measured, Runner
 from .task import Task

@@ -89,11 +89,11 @@ class Runner:
         if self.device == "cpu":
             assert isinstance(built.binary, Path)
             assert isinstance(built.plan, CpuPlan)
-            self._programs[name] = cpu_program(self.task.target_name, built.plan, built.binary)
+            self._programs[name] = cpu_program(self.task.target.name, built.plan, built.binary)
         else:
             from ...backend.cuda.runtime import CudaProgram
 
-            saved = self.task.target_name, built.binary
+            saved = self.task.target.arch, built.binary
             self._programs[name] = CudaProgram(built.plan, "", saved)  # pyright: ignore[reportArgumentType]
 
     def check(self, name: str) -> str:

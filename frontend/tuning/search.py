@@ -10,8 +10,8 @@ from time import time
 
 import torch
 
-from ...dialects.cores import device_of_cores
 from ...passes.record_file import Entry, RecordFile
+from ...target.host import device_of_cores
 from .building import parse_schedule
 from .task import Task
 from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Policy, Trial
@@ -190,14 +190,14 @@ class _Keeper:
         result = trial.seconds, trial.noise, c.predicted, trial.failure
         about = self.version, code, time()
         self.records.add(
-            [Entry(self.task.key, self.task.target.label, self.device, c.schedule, options, *result, *about)]
+            [Entry(self.task.key, self.task.target.name, self.device, c.schedule, options, *result, *about)]
         )
 
     def known(self) -> list[Trial]:
         """What the records have of the task on this device, of this version, the fastest first."""
         if self.records is None:
             return []
-        entries = self.records.entries(key=self.task.key, target=self.task.target.label, device=self.device)
+        entries = self.records.entries(key=self.task.key, target=self.task.target.name, device=self.device)
         return [trial_of(e) for e in entries if e.version == self.version]
 
 

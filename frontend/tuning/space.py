@@ -16,7 +16,6 @@ from typing import Any
 from xdsl.passes import ModulePass
 
 from ...dialects.loop import NestOp
-from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ...errors import ScheduleError
 from ...passes.planning.candidates import with_grid_swizzle
@@ -27,6 +26,7 @@ from ...passes.planning.plan_schedules import counted_on
 from ...passes.planning.points import Points, points_of
 from ...passes.planning.promotion import with_interval
 from ...passes.searched import searched_options
+from ...target.model import Target
 from .building import parse_schedule
 from .trial import Candidate
 

@@ -20,7 +20,6 @@ from ...dialects.shapes.binding import bind_sizes
 from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
-from ...dialects.target import Target, get_target
 from ...errors import CompileError
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes, pipeline_text
@@ -29,6 +28,8 @@ from ...passes.planning.cost_model import Model, Prediction
 from ...passes.planning.matmul import on_tensor_cores
 from ...passes.planning.nest_info import NestInfo
 from ...passes.records import describe_nest, plan_key
+from ...target.attribute import set_target, target_of
+from ...target.model import Target
 from ..compilation import Compilation
 from .building import Source, parse_schedule
 
@@ -43,8 +44,7 @@ class Task:
     """One nest to tune.
 
     name        what its kernel is called in the program it is from: `k0`
-    text        the program that is only this nest, at the loop level
-    target, multiprocessors  what it is for
+    text        the program that is only this nest, at the loop level, with its target
     pipeline    the passes behind the first `plan-schedules`, to the kernel level
     planner     that pass
     launches    how many nests of the program are this one
@@ -55,8 +55,6 @@ class Task:
 
     name: str
     text: str
-    target_name: str
-    multiprocessors: int | None
     pipeline: str
     planner: str = PLANNER
     launches: int = 1
@@ -66,7 +64,7 @@ class Task:
     @property
     def source(self) -> Source:
         """What candidates are built of."""
-        return Source(self.text, self.pipeline, self.target_name, self.multiprocessors)
+        return Source(self.text, self.pipeline)
 
     @cached_property
     def module(self) -> ModuleOp:
@@ -81,7 +79,7 @@ class Task:
     @cached_property
     def target(self) -> Target:
         """The target."""
-        return get_target(self.target_name, self.multiprocessors)
+        return target_of(self.module)
 
     @cached_property
     def key(self) -> str:
@@ -159,16 +157,23 @@ def tasks_of(compilation: Compilation, module: ModuleOp | None = None) -> list[T
         raise CompileError("has no loop.nest to tune")
     planner, *rest = below
     keys = [plan_key(nest) for nest in nests]
-    how = compilation.target, compilation.multiprocessors, pipeline_text(rest), pipeline_text([planner])
+    how = pipeline_text(rest), pipeline_text([planner])
     return [
-        Task(f"k{number}", print_module(alone(nest)), *how, launches=keys.count(key), only=len(nests) == 1)
+        Task(
+            f"k{number}",
+            print_module(alone(nest, compilation.resolved)),
+            *how,
+            launches=keys.count(key),
+            only=len(nests) == 1,
+        )
         for number, (key, nest) in enumerate(zip(keys, nests, strict=True))
         if keys.index(key) == number
     ]
 
 
-def alone(nest: NestOp) -> ModuleOp:
-    """A program that is a copy of `nest`, whose arguments are what it reads, in the order in which it does."""
+def alone(nest: NestOp, target: Target) -> ModuleOp:
+    """A program for `target` that is a copy of `nest`, whose arguments are what it reads, in the order in which it
+    does."""
     inner: set[SSAValue] = set()
     outer: dict[SSAValue, None] = {}
     for op in nest.walk():
@@ -182,4 +187,6 @@ def alone(nest: NestOp) -> ModuleOp:
     copy.attributes.pop("schedule", None)
     block.add_ops([copy, ReturnOp(*copy.res)])
     types = [a.type for a in block.args], [r.type for r in copy.res]
-    return ModuleOp([FuncOp("main", types, Region(block))])
+    module = ModuleOp([FuncOp("main", types, Region(block))])
+    set_target(module, target)
+    return module

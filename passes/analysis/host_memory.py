@@ -15,9 +15,9 @@ from ...dialects import loop
 from ...dialects.kernel.host import aligned
 from ...dialects.payload import is_tensor, tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
-from ...dialects.target import Target
 from ...dialects.tensor.scan import ScanOp
 from ...errors import CompileError
+from ...target.model import Target
 
 MEMORY_LIMIT, SCRATCH_LIMIT = "memory_limit", "scratch_limit"
 

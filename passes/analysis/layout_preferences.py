@@ -22,9 +22,9 @@ from ...dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, Simplifier
 from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.shapes.ranges import divisor_of, range_of_value
 from ...dialects.support.locations import refused
-from ...dialects.target import SECTOR
 from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
 from ...dialects.tile.schedule import Schedule
+from ...target.model import SECTOR
 from .memory_access import WIDEST, element_bytes, memory_type
 from .swizzle import atom_of
 from .tile_layouts import route

@@ -17,7 +17,7 @@ from ...dialects import kernel, payload
 from ...dialects.kernel.tma import is_written
 from ...dialects.kernel.warp_specialize import register_pool
 from ...dialects.support.locations import copy_location
-from ...dialects.target import launch_registers
+from ...target.model import launch_registers
 from ..analysis.kernel_parts import has_parts, set_parts
 from ..rewriting import erase, insert_before
 

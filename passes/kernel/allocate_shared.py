@@ -13,7 +13,7 @@ from ...dialects.kernel.mbarrier import is_mbarriers
 from ...dialects.kernel.memory import memory_bytes
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
 from ...dialects.support.locations import refused
-from ...dialects.target import get_target
+from ...target.attribute import target_of
 from ..anchored import FuncPass
 
 SMALL, LARGE = 16, 128
@@ -128,13 +128,13 @@ class AllocateSharedPass(FuncPass):
 
     name = "kernel-allocate-shared"
 
-    target: str = "sm_90a"
+    target: str | None = None
 
     def on(self, op: kernel.FuncOp) -> None:
-        target = get_target(self.target)
+        target = target_of(op, self.target)
         if op.cluster_size > 1 and not target.has("cluster"):
             raise refused(op, f"{target.name} has no clusters of blocks", argument=op.sym_name.data)
-        _allocate(op, target.shared_per_block, self.target)
+        _allocate(op, target.shared_per_block, target.arch)
 
 
 def _allocate(func: kernel.FuncOp, limit: int, target: str) -> None:

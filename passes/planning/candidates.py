@@ -11,8 +11,8 @@ import numpy as np
 from ...dialects.loop import LoadOp
 from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import element_bytes
-from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
+from ...target.model import Target
 from ..analysis.nest_schedule import splittable
 from .core_space import core_plans
 from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows

@@ -14,9 +14,9 @@ from ...dialects.payload import tensor_bytes
 from ...dialects.shapes.extents import extents_text
 from ...dialects.support.locations import location_text
 from ...dialects.support.printing import quantity
-from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
+from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, limit_of
 from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates

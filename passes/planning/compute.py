@@ -12,7 +12,7 @@ from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.layouts.mma import ATOM
 from ...dialects.loop.dependence import yielded
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
-from ...dialects.target import PARTITIONS, Target
+from ...target.model import PARTITIONS, Target
 from ..analysis.operand_types import widened_from
 from .matmul import Matmul, computed_operands, is_nested, is_tf32, lies_along_k, may_be_narrow
 from .nest_info import NestInfo

@@ -9,9 +9,9 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...dialects.cores import MAX_LANES
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import Schedule
+from ...target.model import MAX_LANES
 from ..analysis.packed_operands import packable_loads
 from .matmul import Matmul, contiguous_alternatives, is_nested, may_be_rows
 from .matmul_space import matmul_tiles

@@ -9,15 +9,14 @@ import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 
-from ...dialects.cores import LINE, NEAR, PAGE, TLB
 from ...dialects.layouts.linear import log2
 from ...dialects.loop import ReduceOp, ScanOp, StagedReduceOp
 from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.support.locations import ancestors
-from ...dialects.target import Core, Target
 from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...target.model import LINE, NEAR, PAGE, TLB, Core, Target
 from ..analysis.packed_operands import loaded_factor
 from .compute import Arithmetic
 from .matmul import Matmul, own_sum_index

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
+from ...target.model import Target
 from ..analysis.packed_operands import copies
 from .candidates import candidates
 from .compute import Arithmetic
@@ -93,7 +93,7 @@ class Model:
     The busiest multiprocessor takes the longest of its operations, of its bytes through shared memory, and of the
     lives of its blocks, wave by wave. A kernel takes the norm of this time and of those for bytes from the level-2
     cache and from memory, by the exponent `Rates.overlap`; in addition to a launch, and to results that are written at
-    the end with nothing else to do. The rates are those of `dialects/target.py`; those of the H200 were fitted to
+    the end with nothing else to do. The rates are those of `target/model.py`; those of the H200 were fitted to
     measured times by `benchmarks/fit.py`.
     """
 

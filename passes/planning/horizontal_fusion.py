@@ -9,8 +9,8 @@ from itertools import product
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.loop import LoadOp, NestOp, ReduceOp, unreshaped
-from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
+from ...target.model import Target
 from ..analysis.block_order import first_use
 from .choose import Candidate
 from .cost_model import Prediction

@@ -16,9 +16,9 @@ from ...dialects.kernel.host import aligned
 from ...dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
 from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import element_bytes, element_type, tensor_bytes
-from ...dialects.target import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
+from ...target.model import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ..analysis.cluster_rows import no_parts, no_shared_rows, shared_sums
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of, set_limit
 from ..analysis.nest_schedule import find_split, splittable, stages_of

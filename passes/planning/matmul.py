@@ -17,7 +17,7 @@ from ...dialects import loop
 from ...dialects.cores import NEAR
 from ...dialects.loop.dependence import yielded
 from ...dialects.payload import is_float
-from ...dialects.target import Target
+from ...target.model import Target
 from ..analysis.operand_types import widened_from
 from ..analysis.packed_operands import loaded_factor
 from .nest_info import NestInfo, Reduction, strides

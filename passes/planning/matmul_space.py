@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 
 from ...dialects.layouts.mma import ATOM
 from ...dialects.layouts.wgmma import warpgroup_accumulator
-from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
+from ...target.model import Target
 from .matmul import (
     Matmul,
     is_nested,

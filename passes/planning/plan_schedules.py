@@ -18,10 +18,11 @@ from ...dialects import loop, payload
 from ...dialects.layouts.linear import LANES
 from ...dialects.support.equivalence import structure, structure_with_inputs
 from ...dialects.support.locations import blamed, location_text
-from ...dialects.target import REGISTERS_PER_SM, Target, get_target
 from ...dialects.tile.schedule import PLAIN, ScheduleAttr
 from ...errors import ScheduleError
 from ...progress import steps
+from ...target.attribute import target_of
+from ...target.model import REGISTERS_PER_SM, Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
 from ..analysis.packed_operands import constant_values
@@ -143,12 +144,11 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     decided, too. With `exact` the options are the whole schedule: what is not among them has the plainest value,
     not the planner's, and with `nest` other nests are left to the next `plan-schedules`. `record` names a file of
     schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the model's. Where
-    several speak, what
-    is in the text comes first, then the options, the record, the model. `multiprocessors` is their number, where it is
-    not that of the card which the target stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for
-    each number of them. `again` plans what `loop-split-k` made: the options have decided by then, and nothing is
-    divided twice. `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of
-    attention) for tensor cores.
+    several speak, what is in the text comes first, then the options, the record, the model. The target is that of the
+    module (`#deplodock.target`), `sm_90a` where it has none; the option `target` writes another one there. A record has
+    entries for each number of multiprocessors (`sm_90a:114` is an H100 PCIe). `again` plans what `loop-split-k` made:
+    the options have decided by then, and nothing is divided twice. `f32_matmul_precision = input_dtype` permits it to
+    round factors computed in f32 (the weights of attention) for tensor cores.
     Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels than is left of that
     gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more is refused, options
     and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple` takes one schedule by a
@@ -170,8 +170,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
 
     name = "plan-schedules"
 
-    target: str = "sm_90a"
-    multiprocessors: int | None = None
+    target: str | None = None
     f32_matmul_precision: Literal["ieee", "input_dtype", "bf16x3", "bf16x3_presplit", "tf32"] = "ieee"
     explain: bool = False
     nest: str | None = None
@@ -182,7 +181,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     strategy: Literal["model", "simple"] = "model"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target = get_target(self.target, self.multiprocessors)
+        target = target_of(op, self.target)
         nests = [nest for nest in op.walk() if isinstance(nest, loop.NestOp)]
         names = [f"k{i}" for i in range(len(nests))]
         if not nests and not self.again and (self.nest is not None or self.decisions()):
@@ -252,7 +251,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             return found
         from ..record_file import read_record
 
-        record = read_record(self.record)
+        record = read_record(self.record, target.card)
         for nest in nests:
             try:
                 schedule = record.schedule_for(ctx, nest, target)

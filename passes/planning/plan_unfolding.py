@@ -16,7 +16,8 @@ from xdsl.passes import ModulePass
 from ...dialects import loop
 from ...dialects.loop.work import nest_work
 from ...dialects.payload import tensor_bytes
-from ...dialects.target import Target, get_target
+from ...target.attribute import target_of
+from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
 from ..analysis.packed_operands import is_constant
 from ..analysis.unfolded_operands import UNFOLD, unfoldable_loads
@@ -52,18 +53,17 @@ class PlanUnfoldingPass(ModulePass):
     **Pipeline position**: on final nests, before `loop-collapse-dimensions`, which works on the copy and on the nest.
     Only for the cores of a CPU: on a GPU blocks copy windows to shared memory.
 
-    **Options**: `target`, `multiprocessors`: as of `plan-schedules`. `strategy=none` marks nothing.
+    **Options**: `target`: as of `plan-schedules`. `strategy=none` marks nothing.
     """
 
     name = "plan-unfolding"
     needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 1}
 
-    target: str = "sm_90a"
-    multiprocessors: int | None = None
+    target: str | None = None
     strategy: Literal["model", "none"] = "model"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target = get_target(self.target, self.multiprocessors)
+        target = target_of(op, self.target)
         if target.core is None or self.strategy == "none":
             return
         memory = HostMemory(op, target)

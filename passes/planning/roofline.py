@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dialects.target import Rates
+from ...target.model import Rates
 
 MIN_PART_BYTES = 1 << 14
 """Bytes that a part of a divided reduction reads at least."""

@@ -12,8 +12,8 @@ from xdsl.ir import SSAValue
 from ...dialects.kernel.mbarrier import CLUSTERS
 from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
-from ...dialects.target import SECTOR, Target
 from ...dialects.tile.schedule import Schedule
+from ...target.model import SECTOR, Target
 from ..analysis.cluster_rows import SHARED_LENGTH
 from ..analysis.memory_access import WIDEST
 from .nest_info import MAX_WARPS, NestInfo, TileExtents, pow2_at_least

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
-from ...dialects.cores import MAX_LANES
 from ...dialects.layouts.linear import LANES
-from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
+from ...target.model import MAX_LANES, Target
 from .nest_info import NestInfo, TileExtents, pow2_at_least
 from .row_space import in_order
 

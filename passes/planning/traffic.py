@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from ...dialects.loop import LoadOp
 from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
-from ...dialects.target import SECTOR, Target
+from ...target.model import SECTOR, Target
 from .nest_info import LoadSite
 from .points import Bools, Floats, Ints
 from .tiles import Tiles

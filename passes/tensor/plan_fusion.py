@@ -20,8 +20,9 @@ from ...dialects.payload import tensor_bytes
 from ...dialects.shapes.affine import DIM, Form
 from ...dialects.support.calls import Call
 from ...dialects.support.printing import value_names
-from ...dialects.target import Target
 from ...dialects.tensor import ROOT
+from ...target.attribute import target_of
+from ...target.model import Target
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
 from ..records import Record, RecordError, operations_at
 from ..remarks import emit_remark
@@ -73,24 +74,25 @@ class PlanFusionPass(ModulePass):
     limit_memory: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        record = None if self.record is None else _read(self.record)
+        target = target_of(op, self.target)
+        record = None if self.record is None else _read(self.record, target.card)
         with deep_recursion():
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
-                    kept = self._decided(function, record)
+                    kept = self._decided(function, record, target)
                     if kept is not None:
                         mark(function, {result for o in kept for result in o.results})
                     elif self.strategy != "keep":
-                        self._plan(ctx, function)
+                        self._plan(ctx, function, target)
 
-    def _decided(self, function: func.FuncOp, record: Record | None) -> list[Operation] | None:
+    def _decided(self, function: func.FuncOp, record: Record | None, target: Target) -> list[Operation] | None:
         """The operations whose results the options or the record say are kept; None where neither does."""
         if self.roots and function.sym_name.data == "main":
             roots = operations_at(function, self.roots)
             self._tell_of_memory(function, roots)
             return roots
         try:
-            return None if record is None else record.fusion_for(function, self.target)
+            return None if record is None else record.fusion_for(function, target.arch)
         except RecordError as error:
             emit_remark(function, self.name, f"{error.reason}, and the planner's plan is taken")
             return None
@@ -104,10 +106,10 @@ class PlanFusionPass(ModulePass):
             shown = ", ".join(f"{name} ({size} bytes)" for name, size in sizes.items())
             emit_remark(function, self.name, f"roots keep {shown} in memory; memory_limit is {limit} bytes")
 
-    def _plan(self, ctx: Context, function: func.FuncOp) -> None:
+    def _plan(self, ctx: Context, function: func.FuncOp, target: Target) -> None:
         mark(function, set())
         if self.strategy == "best":
-            search = Search(ctx, function, fused_for(self.target))
+            search = Search(ctx, function, fused_for(target))
             limit = limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
             mark(function, search.run() if limit is None else search.within(limit))
         elif self.strategy == "greedy":
@@ -116,10 +118,10 @@ class PlanFusionPass(ModulePass):
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
 
 
-def _read(path: str) -> Record:
+def _read(path: str, device: str) -> Record:
     from ..record_file import read_record
 
-    return read_record(path)
+    return read_record(path, device)
 
 
 LARGEST = 256

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
-from deplodock.dialects.cores import has_isa
 from deplodock.passes.planning import plan_unfolding
+from deplodock.target.host import has_isa
 
 Shapes = tuple[tuple[int, ...], ...]
 

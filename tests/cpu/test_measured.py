@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from deplodock.backend.cpu import measure
-from deplodock.dialects import cores, target
-from deplodock.dialects.cores import Measured, read_measured
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import Core
 from deplodock.passes.planning.cost_model import Model
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import plan
+from deplodock.target import host
+from deplodock.target.architectures import CPU
+from deplodock.target.host import Measured, cores, processor, read_measured, resolve_target
+from deplodock.target.model import Core
 from deplodock.tools.cli import main
 
-FOUND = Measured(cores.processor(), cores.cores(), 11e9, 23e9, 700e9, 4)
+FOUND = Measured(processor(), cores(), 11e9, 23e9, 700e9, 4)
 
 PRODUCT = """
 func.func @main(%x: tensor<512x512xDTYPE>, %w: tensor<512x512xDTYPE>) -> tensor<512x512xf32> {
@@ -47,28 +48,26 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("DEPLODOCK_CORES")
     (tmp_path / "deplodock").mkdir(mode=0o700)
-    target.measured_cores.cache_clear()
-    target.calibrated.cache_clear()
-    yield cores.measured_file()
-    target.measured_cores.cache_clear()
-    target.calibrated.cache_clear()
+    host.measured_cores.cache_clear()
+    yield host.measured_file()
+    host.measured_cores.cache_clear()
 
 
 def test_the_planner_reads_what_was_measured(file: Path) -> None:
     file.write_text(FOUND.written())
-    found = target.get_target("cpu")
-    assert (found.rates.memory, found.rates.store, found.rates.fma, found.sms) == (23e9, 11e9, 700e9, cores.cores())
-    assert found.rates.vector / target.CPU.rates.vector == 700e9 / target.CPU.fp32
-    assert found.label == "cpu"
+    found = resolve_target("cpu")
+    assert (found.rates.memory, found.rates.store, found.rates.fma, found.sms) == (23e9, 11e9, 700e9, cores())
+    assert found.rates.vector / CPU.rates.vector == 700e9 / CPU.fp32
+    assert found.name == "cpu"
     assert found.core is not None
     assert found.core.streams == 4
 
 
 def test_a_core_counts_on_its_part_of_a_large_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "caches", lambda: {"L2": 1 << 21, "L3": 480 << 20})
+    monkeypatch.setattr(host, "caches", lambda: {"L2": 1 << 21, "L3": 480 << 20})
     found = Measured("Intel(R) Xeon(R) Processor, AVX-512", 2, 11e9, 23e9, 700e9)
-    monkeypatch.setattr(target, "known_cores", lambda: found)
-    cores_of_intel = target.get_target("cpu")
+    monkeypatch.setattr(host, "known_cores", lambda: found)
+    cores_of_intel = resolve_target("cpu")
     assert cores_of_intel.l2 == 64 << 20
     assert cores_of_intel.core is not None
     assert cores_of_intel.core.costs.page > Core.costs.page
@@ -82,15 +81,15 @@ def test_a_core_counts_on_its_part_of_a_large_cache(file: Path, monkeypatch: pyt
         FOUND.written()[:-10],
         FOUND.written().replace("11", "-11"),
         FOUND.written().replace("cores", "kernels"),
-        Measured("another processor", cores.cores(), 11e9, 23e9, 700e9).written(),
-        Measured(cores.processor(), 1000, 11e9, 23e9, 700e9).written(),
-        Measured(cores.processor(), cores.cores(), 11e9, float("inf"), 700e9).written(),
-        Measured(cores.processor(), cores.cores(), 11e9, 23e9, 700e9, 0).written(),
+        Measured("another processor", cores(), 11e9, 23e9, 700e9).written(),
+        Measured(processor(), 1000, 11e9, 23e9, 700e9).written(),
+        Measured(processor(), cores(), 11e9, float("inf"), 700e9).written(),
+        Measured(processor(), cores(), 11e9, 23e9, 700e9, 0).written(),
     ],
 )
 def test_what_is_damaged_or_of_another_machine_is_left(file: Path, text: str) -> None:
     file.write_text(text)
-    assert target.get_target("cpu").rates.memory == target.CPU.rates.memory
+    assert resolve_target("cpu").rates.memory == CPU.rates.memory
 
 
 @pytest.mark.parametrize(("flags", "lanes", "room", "rate"), [
@@ -100,16 +99,15 @@ def test_what_is_damaged_or_of_another_machine_is_left(file: Path, text: str) ->
 def test_what_is_not_measured_is_as_the_system_says(
     file: Path, monkeypatch: pytest.MonkeyPatch, flags: str, lanes: int, room: int, rate: int
 ) -> None:
-    monkeypatch.setattr(cores, "_told", lambda: ("a processor", flags.split()))
-    monkeypatch.setattr(cores, "cores", lambda: 6)
-    found = target.get_target("cpu")
+    monkeypatch.setattr(host, "_told", lambda: ("a processor", flags.split()))
+    monkeypatch.setattr(host, "cores", lambda: 6)
+    found = resolve_target("cpu")
     assert found.core is not None
     assert (found.sms, found.core.lanes, found.core.registers, found.core.bf16_rate) == (6, lanes, room, rate)
-    assert found.rates.fma == target.CPU.rates.fma * (6 * lanes) / (4 * 16)
+    assert found.rates.fma == CPU.rates.fma * (6 * lanes) / (4 * 16)
     monkeypatch.setenv("DEPLODOCK_CORES", "none")
-    target.measured_cores.cache_clear()
-    target.calibrated.cache_clear()
-    assert target.get_target("cpu") is target.CPU
+    host.measured_cores.cache_clear()
+    assert resolve_target("cpu") is CPU
 
 
 def test_products_of_bf16_take_less_time_where_it_is_multiplied_faster() -> None:
@@ -117,8 +115,8 @@ def test_products_of_bf16_take_less_time_where_it_is_multiplied_faster() -> None
         text = PRODUCT.replace("DTYPE", dtype)
         module = parse_module(make_context(), text, "product.mlir")
         nest = next(op for op in module.walk() if isinstance(op, NestOp))
-        targets = (replace(target.CPU, core=Core(bf16_rate=rate)) for rate in (1.0, 2.0))
-        slow, fast = (Model(NestInfo(nest), t).predict(plan(nest, target.CPU)).seconds for t in targets)
+        targets = (replace(CPU, core=Core(bf16_rate=rate)) for rate in (1.0, 2.0))
+        slow, fast = (Model(NestInfo(nest), t).predict(plan(nest, CPU)).seconds for t in targets)
         assert (fast < 0.9 * slow) == shorter
 
 
@@ -139,4 +137,4 @@ def test_doctor_measures(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     )
     assert found.streams in measure.STREAMS
     assert "g++" in told["C++ compiler"]
-    assert told["cores"].startswith(f"{cores.cores()} of ")
+    assert told["cores"].startswith(f"{cores()} of ")

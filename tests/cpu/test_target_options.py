@@ -14,11 +14,11 @@ import torch.nn.functional as F
 import deplodock
 from deplodock.backend.cpu import build
 from deplodock.backend.host_compiler import run_compiler
-from deplodock.dialects import cores
-from deplodock.dialects.target import get_target
 from deplodock.errors import TargetError
+from deplodock.target.architectures import ISAS, get_target
+from deplodock.target.host import has_isa
 
-HERE = [isa for isa in cores.ISAS if cores.has_isa(isa)]
+HERE = [isa for isa in ISAS if has_isa(isa)]
 
 X, W = torch.randn(70, 90), torch.randn(50, 90)
 
@@ -44,15 +44,15 @@ def test_programs_are_built_for_an_instruction_set(isa: str, tmp_path: Path, mon
     monkeypatch.setattr(build, "cached_file", always_made)
     found = deplodock.compile(product, (X, W), target=f"cpu{{isa={isa}}}")(X, W)
     torch.testing.assert_close(found, product(X, W))
-    assert asked == [cores.ISAS[isa][1]]
+    assert asked == [ISAS[isa].march]
 
 
-@pytest.mark.parametrize("isa", cores.ISAS)
+@pytest.mark.parametrize("isa", ISAS)
 def test_plans_are_for_its_vectors(isa: str) -> None:
     found, plain = get_target(f"cpu{{isa={isa} cores=3}}"), get_target("cpu")
     assert found.core is not None
     assert plain.core is not None
-    assert (found.core.lanes, found.core.registers) == cores.vectors_of(isa)
+    assert (found.core.lanes, found.core.registers) == (ISAS[isa].lanes, ISAS[isa].registers)
     assert found.sms == 3
     each = found.rates.fma / 3 / found.core.lanes
     assert each == pytest.approx(plain.rates.fma / plain.sms / plain.core.lanes)

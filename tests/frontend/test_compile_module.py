@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "mixed levels": (
         lambda t: deplodock.compile_module(
-            t["loop"].replace("{\n", t["tensor"].replace("@main", "@other")[len("builtin.module") : -2] + "\n", 1)
+            t["loop"].replace("{\n", "{\n" + t["tensor"].replace("@main", "@other").partition("{\n")[2][:-2] + "\n", 1)
         ),
         BorderError,
         "those of: tensor, loop",

@@ -14,8 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
 from deplodock.backend.cpu.printer import print_cpp
-from deplodock.dialects.cores import device_of_cores
-from deplodock.dialects.target import get_target
+from deplodock.dialects.support.printing import print_module
 from deplodock.errors import TargetError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import tolerances
@@ -29,6 +28,9 @@ from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.kernel.insert_barriers import InsertBarriersPass
 from deplodock.passes.record_file import RecordFile
+from deplodock.target.architectures import get_target
+from deplodock.target.attribute import set_target
+from deplodock.target.host import device_of_cores
 
 RIGHT = "#tile.schedule<block = [1, 256], chunk = [256], warps = 1, lanes = 1>"
 OTHER = "#tile.schedule<block = [2, 256], chunk = [256], warps = 1, lanes = 1>"
@@ -130,16 +132,23 @@ def insert(text: str, statement: str) -> str:
     return head + mark + kernels[:begin] + f" {statement} " + kernels[begin:]
 
 
+def for_target(task: Task, name: str) -> Task:
+    """The task with another target in its text."""
+    module = task.module.clone()
+    set_target(module, get_target(name))
+    return replace(task, text=print_module(module))
+
+
 def test_candidates_run_as_the_target_says(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = building.Builder(tmp_path).build(task.source, Candidate(RIGHT))
     runner = Runner("cpu")
     for target, most in (("cpu", 1 << 16), ("cpu{cores=1}", 1)):
-        runner.begin(replace(task, target_name=target))
+        runner.begin(for_target(task, target))
         runner.load("it", built)
         assert runner.check("it") == ""
         assert runner._programs["it"].cores == most
     monkeypatch.setattr("deplodock.frontend.executors.has_isa", lambda isa: False)
-    runner.begin(replace(task, target_name="cpu{isa=neon}"))
+    runner.begin(for_target(task, "cpu{isa=neon}"))
     with pytest.raises(TargetError, match="does not have neon"):
         runner.load("it", built)
 

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.target import get_target
 from deplodock.errors import ScheduleError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
@@ -17,6 +16,7 @@ from deplodock.frontend.tuning.policies import POLICIES, make_policy
 from deplodock.frontend.tuning.space import NestSpace
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.plan_schedules import check_schedule, plan, with_residency
+from deplodock.target.architectures import get_target
 
 
 class Attention(nn.Module):

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from conformance.levels import LEVELS
 
-from deplodock.dialects.target import TARGETS
+from deplodock.target.architectures import TARGETS
 
 from . import campaign, expressions, schedules
 from .graphs import Generator

@@ -23,7 +23,6 @@ from deplodock.dialects import kernel, loop
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.shapes.extents import Extent, typical
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import get_target
 from deplodock.dialects.tile.schedule import LEGAL, PLAIN, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
@@ -31,6 +30,7 @@ from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import check_schedule
+from deplodock.target.architectures import get_target
 
 LOWERING = "loop-to-tile,tile-to-kernel"
 TARGET = "sm_90a"

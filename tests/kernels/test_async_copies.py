@@ -21,11 +21,11 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.remarks import collect_remarks
+from deplodock.target.architectures import TARGETS
 
 MATMUL = """
 func.func @main(%x: tensor<{m}x{k}x{t}>, %w: tensor<{w}x{t}>) -> tensor<{m}x{n}xf32> {{

@@ -15,13 +15,13 @@ from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, loop
-from deplodock.dialects.target import get_target
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
+from deplodock.target.architectures import get_target
 
 Function = Callable[..., torch.Tensor]
 Schedule = ScheduleAttr.get

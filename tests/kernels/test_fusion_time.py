@@ -21,7 +21,6 @@ from xdsl.ir import Operation
 from deplodock.dialects import loop
 from deplodock.dialects.payload import tensor_bytes
 from deplodock.dialects.support.parsing import make_context
-from deplodock.dialects.target import TARGETS
 from deplodock.dialects.tensor import ROOT
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.pass_manager import run_passes
@@ -31,6 +30,7 @@ from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.records import plan_key
 from deplodock.passes.tensor.fusion.candidates import candidates
 from deplodock.passes.tensor.fusion.inline import materialized
+from deplodock.target.architectures import TARGETS
 
 TARGET = TARGETS["sm_90a"]
 TOLERANCE = 1.2

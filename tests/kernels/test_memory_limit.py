@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import deplodock
 from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.launch_plan import make_plan
-from deplodock.dialects.cores import NONE
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.target import get_target
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.records import Record
+from deplodock.target.architectures import get_target
+from deplodock.target.host import NONE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

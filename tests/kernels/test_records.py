@@ -13,7 +13,6 @@ from test_planning_model import product
 import deplodock
 from deplodock.dialects import loop
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import get_target
 from deplodock.errors import CompileError, ScheduleError, TargetError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
@@ -22,6 +21,7 @@ from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.record_file import read_record
 from deplodock.passes.records import Record, RecordPlans, plan_key
 from deplodock.passes.remarks import collect_remarks
+from deplodock.target.architectures import get_target
 from deplodock.tools import cli
 
 CODE = "F.gelu(nn.Linear(64, 128, dtype=torch.bfloat16)(torch.randn(64, 64, dtype=torch.bfloat16)))"
@@ -266,27 +266,26 @@ def test_multiprocessors_are_part_of_a_record(tmp_path: Path) -> None:
     )
     for few in (None, 20):
         record = Record(str(path))
-        option = "" if few is None else f"{{multiprocessors={few}}}"
+        name = "sm_90a" if few is None else f"sm_90a:{few}"
         module = parse_module(make_context(), text, "test.mlir")
-        passes = parse_passes(f"tensor-to-loop,plan-schedules{option}")
+        passes = parse_passes(f"tensor-to-loop,plan-schedules{{target={name}}}")
         run_passes(make_context(), module, passes, [RecordPlans(record)])
         (nest,) = [op for op in module.walk() if isinstance(op, loop.NestOp)]
-        assert list(record.schedules) == ["sm_90a" if few is None else "sm_90a:20"]
-        own, other = get_target("sm_90a", few), get_target("sm_90a", 30)
+        assert list(record.schedules) == [name]
+        own, other = get_target(name), get_target("sm_90a:30")
         assert record.schedule_for(make_context(), nest, own) == nest.attributes["schedule"]
         assert (record.schedule_for(make_context(), nest, other) is None) == (few is not None)
     with pytest.raises(TargetError, match="0 multiprocessors; 1 to 1024 are possible"):
-        get_target("sm_90a", 0)
+        get_target("sm_90a:0")
 
 
 def test_multiprocessors_come_from_the_device(stub_cuda: Any) -> None:
     """A program is planned for the card that is there, if it is of its target; and says so."""
     captured = capture(lambda x: x.softmax(-1), (torch.zeros(114 * 4, 256),))
     plain = Compilation(captured.module)
-    assert plain.multiprocessors is None
-    assert "multiprocessors" not in plain.pipeline()
+    assert "deplodock.target = #deplodock.target<sm_90a>" in plain.text("loop")
     stub_cuda.multiprocessors = 114
     there, elsewhere = (Compilation(captured.module, target) for target in ("sm_90a", "sm_80"))
-    assert (there.multiprocessors, elsewhere.multiprocessors) == (114, None)
-    assert "multiprocessors=114" in there.pipeline()
-    assert "multiprocessors" not in elsewhere.pipeline()
+    assert (there.target, elsewhere.target) == ("sm_90a", "sm_80")
+    assert 'deplodock.target = #deplodock.target<"sm_90a:114">' in there.text("loop")
+    assert "deplodock.target = #deplodock.target<sm_80>" in elsewhere.text("loop")

@@ -22,11 +22,11 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS
 from deplodock.errors import ScheduleError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import OptionError, parse_passes
 from deplodock.passes.remarks import collect_remarks
+from deplodock.target.architectures import TARGETS
 
 TO_KERNEL = (
     "convert-loop-to-tile,cse,dce,tile-select-mma,tile-assign-layouts,"

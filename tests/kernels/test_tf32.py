@@ -28,7 +28,6 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, loop, payload
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS, get_target
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes
@@ -36,6 +35,7 @@ from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.remarks import collect_remarks
+from deplodock.target.architectures import TARGETS, get_target
 from deplodock.tools import cli
 
 PROGRAM = """

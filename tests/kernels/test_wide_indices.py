@@ -15,7 +15,7 @@ from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
-from deplodock.dialects.target import TARGETS
+from deplodock.target.architectures import TARGETS
 
 ROWS = 10
 FAR = [0, 9, 3, 10, -1, -(2**31), 2**31, 2**32 + 3, -(2**32) + 3, 2**61, 2**63 - 1, -(2**63)]

@@ -19,10 +19,11 @@ from deplodock.backend.cuda.printer import HELPERS_MARK, KERNELS_MARK, print_cud
 from deplodock.backend.cuda.runtime import nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS, occupancy
 from deplodock.errors import CompileError, ExecutionError, TargetError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+from deplodock.target.architectures import TARGETS
+from deplodock.target.model import occupancy
 
 PROGRAMS = Path(__file__).parent.parent / "programs" / "kernels.mlir"
 

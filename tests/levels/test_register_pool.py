@@ -29,11 +29,12 @@ from deplodock.dialects.kernel.warp_specialize import (
     register_pool,
 )
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS, launch_registers, occupancy
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning import legality
+from deplodock.target.architectures import TARGETS
+from deplodock.target.model import launch_registers, occupancy
 
 SUBJECT = SUBJECTS["two warpgroups"]
 

@@ -18,8 +18,8 @@ from disassembly import KernelCode
 from seed84 import BY_NAME, NAMES
 from static_gates import DTYPES, Kernel, captured_case, check, failures, kernels
 
-from deplodock.dialects.target import TARGETS
 from deplodock.passes.analysis import swizzle
+from deplodock.target.architectures import TARGETS
 
 FAMILIES = list(dict.fromkeys(case["family"] for case in BY_NAME.values()))
 

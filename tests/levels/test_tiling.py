@@ -15,12 +15,12 @@ from deplodock.backend.reference import run
 from deplodock.dialects import loop, tile
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS, get_target
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import ScheduleError, TargetError
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+from deplodock.target.architectures import TARGETS, get_target
 
 LOWER = "loop-split-k,plan-schedules,convert-loop-to-tile,cse,dce"
 

@@ -17,11 +17,11 @@ import torch
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import make_plan
-from deplodock.dialects.target import TARGETS
 from deplodock.errors import CompileError
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 from deplodock.frontend.comparison import compare, tolerances
 from deplodock.frontend.executors import make_executor
+from deplodock.target.architectures import TARGETS
 from deplodock.tools.cli import main
 from deplodock.tools.reports import Loaded, load
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.dialects.cores import cores
+from deplodock.target.host import cores
 
 Function = Callable[..., torch.Tensor]
 

@@ -20,8 +20,8 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import loop
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS
 from deplodock.errors import CompileError
+from deplodock.target.architectures import TARGETS
 
 Tensor = torch.Tensor
 LEVELS = ("tensor", "loop", "tile", "kernel")

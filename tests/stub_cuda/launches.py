@@ -22,7 +22,7 @@ from deplodock.dialects.kernel import symbols_in
 from deplodock.dialects.kernel.tma import is_written
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.shapes.extents import extents_of, static
-from deplodock.dialects.target import get_target
+from deplodock.target.architectures import get_target
 
 from .libcuda import EncodedMap, decoded
 from .state import DEVICE, StubError

@@ -415,13 +415,15 @@ def test_what_is_printed_says_where_it_comes_from(capsys: pytest.CaptureFixture[
     path.write_text(f"import torch\nfrom torch import nn\n{RMSNORM}\n")
     command = ["compile", str(path), "--target", "sm_80", "--schedule", "warps=1"]
     _, mlir, _ = run(capsys, *command, "--ir", "loop")
-    facts = {"version": deplodock.__version__, "target": "sm_80", "source": "program.py"}
+    facts = {"version": deplodock.__version__, "source": "program.py"}
     for name, text in {**facts, "options": "--schedule warps=1"}.items():
         assert f'deplodock.{name} = "{text}"' in mlir
     assert str(tmp_path) not in mlir.replace(f'loc("{path}"', "")
     _, cuda, _ = run(capsys, *command)
-    assert cuda.startswith(f"// deplodock version: {facts['version']}\n// deplodock target: sm_80\n")
-    below = "loop-to-tile{target=sm_80 warps=1},tile-to-kernel{target=sm_80}"
+    assert cuda.startswith(f"// deplodock version: {facts['version']}\n// deplodock source: program.py\n")
+    assert "deplodock.target = #deplodock.target<sm_80>" in mlir
+    assert "\n// deplodock target: sm_80\n" in cuda
+    below = "loop-to-tile{warps=1},tile-to-kernel"
     code, again, err = call(dl_opt.main, ["-p", below, "-t", "cuda{arch=sm_80}"], mlir.encode())
     assert (code, err) == (0, b"")
     assert again.decode() == cuda

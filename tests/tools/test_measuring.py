@@ -13,10 +13,10 @@ import torch
 
 from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.timing import Timing, in_turns
-from deplodock.dialects.cores import cores, processor
-from deplodock.dialects.target import get_target
 from deplodock.frontend.bench import OURS, Measurement
 from deplodock.frontend.profile import Cost, Profile
+from deplodock.target.architectures import get_target
+from deplodock.target.host import cores, processor
 from deplodock.tools.cli import main
 from deplodock.tools.plot import Bar, bars, write_plot
 from deplodock.tools.tables import bench_table, profile_table, seconds

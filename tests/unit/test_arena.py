@@ -19,9 +19,9 @@ from deplodock.backend import launch_plan
 from deplodock.backend.arena import Lifetime, place
 from deplodock.backend.launch_plan import LaunchPlan, make_plan
 from deplodock.dialects.kernel.host import BUFFER_ALIGNMENT as ALIGNMENT
-from deplodock.dialects.target import get_target
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.memory import LivePeak
+from deplodock.target.architectures import get_target
 from deplodock.tools.cli import main
 
 

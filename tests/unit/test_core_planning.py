@@ -12,14 +12,15 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.dialects import loop
-from deplodock.dialects.cores import costs_of
-from deplodock.dialects.target import CPU, Core, Target, get_target
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.frontend.profile import predicted as predicted_profile
 from deplodock.passes.planning import plan_unfolding
 from deplodock.passes.planning.choose import Candidate, rank
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
+from deplodock.target.architectures import CPU, get_target
+from deplodock.target.host import costs_of
+from deplodock.target.model import Core, Target
 
 
 def nest_of(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> NestInfo:

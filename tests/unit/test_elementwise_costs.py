@@ -16,6 +16,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.tensor.fusion.cost import fused_for
 from deplodock.passes.tensor.plan_fusion import Search
+from deplodock.target.architectures import get_target
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -42,7 +43,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Callable[..., object], tuple[Tensor, ...]
 def test_costs_agree_with_those_of_graphs(name: str, target: str) -> None:
     function, args = PROGRAMS[name]()
     module = Compilation(capture(function, args).module, target=target, record="none").at("tensor")
-    search = Search(Context(), main_function(module), fused_for(target))
+    search = Search(Context(), main_function(module), fused_for(get_target(target)))
     compared = 0
 
     def both(root: int, inlined: int) -> tuple[float, int]:

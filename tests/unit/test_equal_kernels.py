@@ -23,6 +23,7 @@ from deplodock.passes.planning.choose import Candidate
 from deplodock.passes.tensor.fusion.cost import Kernel, fused_for
 from deplodock.passes.tensor.fusion.graph import Load, Payload, TooLarge
 from deplodock.passes.tensor.plan_fusion import Search
+from deplodock.target.architectures import get_target
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -69,7 +70,7 @@ def search_of(program: Program, target: str) -> Search:
     module, ctx = capture(*program).module, make_context()
     for module_pass in parse_passes("convert-torch-to-tensor,cse,dce"):
         module_pass.apply(ctx, module)
-    return Search(Context(), main_function(module), fused_for(target))
+    return Search(Context(), main_function(module), fused_for(get_target(target)))
 
 
 def shape_of(kernel: Kernel) -> list[object]:

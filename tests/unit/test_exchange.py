@@ -25,11 +25,11 @@ from deplodock.dialects.layouts.linear import LANES, Linear, Span, blocked, comb
 from deplodock.dialects.layouts.mma import accumulator, fragment, matrix_rows
 from deplodock.dialects.layouts.wgmma import warpgroup_accumulator
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS
 from deplodock.errors import ScheduleError
 from deplodock.passes.analysis.tile_layouts import route
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+from deplodock.target.architectures import TARGETS
 
 TF32 = next(atom for atom in MMA_ATOMS if atom.ptx_type == "tf32")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deplodock.dialects.target import FITTED, TARGETS, UNFITTED
 from deplodock.passes.planning.choose import rank
+from deplodock.target.architectures import FITTED, TARGETS, UNFITTED
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 NAME = "sm_90a"

@@ -8,7 +8,6 @@ import pytest
 
 from deplodock.dialects import loop
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.errors import ScheduleError
 from deplodock.passes.planning.choose import rank
@@ -16,6 +15,7 @@ from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import check_schedule
 from deplodock.passes.planning.tiles import Tiles
+from deplodock.target.architectures import TARGETS
 
 H200 = TARGETS["sm_90a"]
 

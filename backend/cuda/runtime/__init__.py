@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
+from ....target.architectures import arch_of
 from ... import calls
 from ...dtypes import DTYPES
 from ...launch_plan import EagerStep, LaunchPlan, make_plan
@@ -40,20 +41,10 @@ _CYCLES_TO_LAUNCH = 50_000
 """Cycles of the device in which the host queues a launch with its event, and more."""
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
-_ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
-"""Architecture to compile for, by compute capability. Code for 8.0 runs on every 8.x."""
 
 
 class GraphWarning(UserWarning):
     """Launches are not made a CUDA graph."""
-
-
-def arch_of(capability: tuple[int, int]) -> str:
-    """The architecture to compile for on a device of that compute capability. Raises TargetError."""
-    arch = _ARCHS.get(capability[0], {}).get(capability[1])
-    if arch is None:
-        raise TargetError(f"no code for a device of compute capability {capability[0]}.{capability[1]}")
-    return arch
 
 
 class CudaProgram:

@@ -16,9 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ....dialects.cores import cores
-from ....dialects.target import Target, get_target
 from ....errors import CompileError, ExecutionError, TargetError
+from ....target.architectures import get_target
+from ....target.host import cores
+from ....target.model import Target
 from ...build_cache import cached_bytes, digest
 from ..kernel_texts import KernelText, kernel_texts
 from ..machine_code import MachineCode, pack

@@ -12,7 +12,6 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
-from ....dialects.cores import MAX_LANES
 from ....dialects.loop.dependence import (
     Contraction,
     Dependence,
@@ -29,6 +28,7 @@ from ....dialects.shapes.extents import Count, count_of, fewest_tiles, most, mos
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tile.row_cache import ClusterAllGatherOp, ClusterReduceScatterOp
+from ....target.model import MAX_LANES
 from ...analysis.cluster_rows import Shared, Sum, needed_by
 from ...analysis.masks import Forms, half_spaces
 from ...analysis.nest_schedule import stages_of

@@ -12,8 +12,9 @@ from xdsl.ir import Attribute
 from ....dialects.kernel.mbarrier import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ....dialects.shapes.affine import SYM
-from ....dialects.target import UNFITTED, Target, get_target
 from ....dialects.tensor import ReductionKind
+from ....target.architectures import DEFAULT, UNFITTED
+from ....target.model import Target
 from ...analysis.cluster_rows import SHARED_LENGTH
 from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
 from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, Scan, TooLarge, either
@@ -31,11 +32,12 @@ GATHERED = 0.5
 """The share of its rate that a product on tensor cores gets if a factor has to be gathered through registers."""
 
 
-def fused_for(target: str | None) -> Target:
-    """Whose times count for a target: all cards get the same kernels, those that are best on one. Its constants are
-    those that were not fitted, since the fit was of the planning model, which has other terms."""
-    found = UNFITTED["sm_90a"] if target is None else get_target(target)
-    return found if found.core is not None else UNFITTED["sm_90a"]
+def fused_for(target: Target) -> Target:
+    """Returns the target whose times count for `target`.
+
+    All cards get the same kernels, those that are best on one. Its constants are those that were not fitted, since the
+    fit was of the planning model, which has other terms."""
+    return target if target.core is not None else UNFITTED[DEFAULT]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ....dialects import payload
 from ....dialects.payload import is_payload, is_tensor, tensor_bytes
 from ....dialects.shapes.extents import extents_of, typical
 from ....dialects.support.calls import Call
-from ....dialects.target import Target
+from ....target.model import Target
 from ...planning.roofline import SPECIAL, Times
 
 

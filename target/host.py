@@ -1,4 +1,8 @@
-"""The cores of this machine: what the system says of them, and what was measured (`deplodock doctor --measure`)."""
+"""The local machine as a target: the system's description of its cores, and measurements (`deplodock doctor --measure`,
+`deplodock tune`).
+
+Only the driver imports this module: passes, dialects and printers read the target that it wrote into the IR.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,12 @@ import math
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
-PAGE = 4096
-"""Bytes of memory along which processors see by themselves what is needed next."""
-
-LINE = 64
-"""Bytes of a line of a cache, which the widest vectors fill: what is no further apart is read line after line."""
-
-MAX_LANES = 16
-"""Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
-
-NEAR = 2
-"""Largest stride, in elements, of the rows of a left operand that a product reads by columns where they are stored."""
-
-TLB = 2048 * PAGE
-"""Bytes of the pages whose addresses a core keeps, of which it waits for none: so many have processors of Intel since
-Ice Lake, and of AMD since Zen 2."""
+from .architectures import CPU, ISAS, get_target, on_cores, tile_rows, with_options
+from .model import KIB, Core, CoreCosts, Target
 
 
 @dataclass(frozen=True)
@@ -49,54 +41,9 @@ COMMON = Measured("one lane of a core", 1, 2.0e10, 2.0e10, 6.25e9)
 """What was not measured is taken to be this."""
 
 
-@dataclass(frozen=True)
-class CoreCosts:
-    """What a core spends beside the operations of a nest; the planner's model counts it, and `deplodock tune` corrects
-    it by what it measures.
-
-    In vector operations:
-    scalar    an operation of elements that do not fill a vector: each by itself, with its address
-    access    a load or store of a vector in the nearest cache
-    gathered  each element where the neighbours of a vector are not neighbours in memory
-    checked   more where each of these is checked by itself, as some are past an end
-    turned    a vector where squares of vectors are transposed
-    masked    more of a vector where rows of a tile end inside of it, so that what is past the end is masked
-    spread    each vector of sums of columns, for each chunk of these: it is stored, and added to those of chunks before
-    sum       to add a vector of sums to the result, for each panel of a product
-    pack, turn, far_turn  to pack a vector of a panel: from rows, from columns, and from columns of two vectors, which
-              lie in more rows than the nearest cache has places for
-    In seconds:
-    fold, step, block, chunk  to reduce a vector to a number, to start a loop, to start a block, and a chunk whose sums
-              are kept
-    product   to start a product of panels
-    seek, near_seek  to begin to read what lies elsewhere in memory, or in the last cache, than what was read before:
-              processors foresee what follows. Of less than a page it is less, a quarter at least
-    page      more, to begin to read a row on another page than the rows before, of a tensor of more than `TLB`:
-              processors of Intel that were measured wait for its address, those of AMD find it meanwhile
-    spilled   so many times longer products inside of each other take, where their tiles do not fit into the nearest
-              cache
-    """
-
-    scalar: float = 3.0
-    access: float = 1.5
-    gathered: float = 8.0
-    checked: float = 30.0
-    turned: float = 12.0
-    masked: float = 4.0
-    spread: float = 8.0
-    sum: float = 3.0
-    pack: float = 20.0
-    turn: float = 12.0
-    far_turn: float = 20.0
-    fold: float = 4e-9
-    step: float = 1e-9
-    block: float = 10e-9
-    chunk: float = 60e-9
-    product: float = 30e-9
-    seek: float = 120e-9
-    near_seek: float = 10e-9
-    page: float = 0.0
-    spilled: float = 1.3
+LAST_OF_CORE = 32 * KIB * KIB
+"""Bytes of the last cache that a core counts on at most: others use it, too, of other virtual machines where a large
+processor is shared."""
 
 
 def costs_of(processor: str) -> CoreCosts:
@@ -130,17 +77,28 @@ def records_file() -> Path | None:
     return Path(named) if named else user_folder() / "records.db"
 
 
+def consulted_record(record: str | os.PathLike[str] | None) -> str | None:
+    """Returns the record that a compilation uses: `record`, none for `NONE`, and the user's own, if it exists, for
+    None."""
+    if record is not None:
+        return None if str(record) == NONE else str(Path(record))
+    file = records_file()
+    return str(file) if file is not None and file.is_file() else None
+
+
 def device_of_cores() -> str:
     """What the cores of this machine are called in records."""
     return f"{processor()}, {cores()} cores"
 
 
-def read_factors(target: str, device: str | None) -> dict[str, float]:
-    """By what the constants of a target are to be multiplied, after what the records have of a device, or of the one
-    measured last; empty where they have nothing."""
-    file = records_file()
-    if file is None or not file.is_file():
-        return {}
+def read_factors(file: Path, target: str, device: str | None) -> dict[str, float]:
+    """Returns the factors of a target's constants that `deplodock tune` fitted to the times of a device.
+
+    Args:
+        file: database of records; the result is empty if it is none, or if it is damaged.
+        target: name of the target, without a number of multiprocessors.
+        device: name of the device; None for the one that was measured last.
+    """
     where, values = ("target = ?", [target]) if device is None else ("target = ? AND device = ?", [target, device])
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
@@ -150,6 +108,48 @@ def read_factors(target: str, device: str | None) -> dict[str, float]:
     except (sqlite3.Error, OSError, ValueError, AttributeError, TypeError):
         return {}  # what is damaged, or of something else, is said where records are used
     return {n: f for n, f in found.items() if f > 0 and math.isfinite(f)}
+
+
+def resolve_target(name: str, record: str | None = None) -> Target:
+    """Returns the target called `name` with the numbers of the local machine.
+
+    Args:
+        name: name of a target, as for `get_target`. The numbers of a CPU are those of the local processor.
+        record: database of records, whose fitted constants are applied; None for none.
+
+    Raises:
+        TargetError: for a name that is not known.
+    """
+    target = with_options(measured_cores(), name) if on_cores(name) else get_target(name)
+    device = None if target.core is None else device_of_cores()
+    return target if record is None else target.scaled(read_factors(Path(record), target.arch, device))
+
+
+@cache
+def measured_cores() -> Target:
+    """Returns the CPU of the local machine as far as it is known; the rest is in proportion to the common one."""
+    measured = known_cores()
+    if measured is None:
+        return CPU
+    r, scale = CPU.rates, measured.fma / CPU.fp32
+    rates = replace(r, memory=measured.read, store=measured.copy, vector=r.vector * scale, special=r.special * scale)
+    rates = replace(rates, cache=r.cache * scale, bulk=r.bulk * scale, fma=measured.fma, mma=measured.fma)
+    card = f"{measured.processor}, {measured.cores} cores"
+    speed = {"fp32": measured.fma, "tensor": measured.fma * bf16_rate(), "bandwidth": measured.read}
+    sizes = caches()
+    lanes, registers = vectors(measured.processor)
+    core = Core(
+        lanes=lanes,
+        registers=registers,
+        tile_rows=tile_rows(registers),
+        l1=sizes.get("L1d", Core.l1),
+        l2=sizes.get("L2", Core.l2),
+        bf16_rate=bf16_rate(),
+        streams=measured.streams,
+        costs=costs_of(measured.processor),
+    )
+    last = min(sizes.get("L3", CPU.l2), measured.cores * LAST_OF_CORE)
+    return replace(CPU, card=card, sms=measured.cores, l2=last, rates=rates, core=core, **speed)
 
 
 def read_measured() -> Measured | None:
@@ -213,24 +213,9 @@ _VECTORS = {
 many vectors a core has room for."""
 
 
-ISAS = {
-    "avx512": ("avx512vl", "x86-64-v4", "AVX-512"),
-    "avx2": ("avx2", "x86-64-v3", "AVX2"),
-    "sse": ("sse4_2", "x86-64-v2", "SSE2"),
-    "neon": ("asimd", "armv8-a", "NEON"),
-}
-"""The instruction sets that a target may name: the flag of processors that have one, what compilers call the least of
-these, and the vectors."""
-
-
 def has_isa(isa: str) -> bool:
     """Whether this processor has an instruction set of `ISAS`."""
-    return ISAS[isa][0] in _told()[1]
-
-
-def vectors_of(isa: str) -> tuple[int, int]:
-    """How many f32 are in a vector of an instruction set, and for how many vectors a core has room."""
-    return vectors(f", {ISAS[isa][2]}")
+    return ISAS[isa].flag in _told()[1]
 
 
 def vectors(processor: str) -> tuple[int, int]:

@@ -1,0 +1,277 @@
+"""The table of architectures: one record for each, with the numbers of a common card or processor.
+
+A new architecture is one more record. Its name, the compute capabilities of its devices, its features and its numbers
+are all that the planner, the printer, the runtime and the documentation need.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from ..errors import TargetError
+from .model import KIB, MAX_MULTIPROCESSORS, Core, Rates, Target
+
+_AMPERE = frozenset({"mma", "cp_async"})
+_TMA = _AMPERE | {"tma", "cluster"}
+_HOPPER = _TMA | {"wgmma"}
+
+_RECORDS = (
+    Target(
+        name="sm_80",
+        card="A100",
+        capabilities=((8, 0), (8, 6), (8, 7)),
+        features=_AMPERE,
+        sms=108,
+        shared_per_block=163 * KIB,
+        shared_per_sm=164 * KIB,
+        threads_per_sm=2048,
+        fp32=19.5e12,
+        tensor=312e12,
+        bandwidth=2.0e12,
+        l2=40 << 20,
+        rates=Rates(
+            memory=1.7e12,
+            cache=4.5e12,
+            bulk=4.5e12,
+            store=1.25e12,
+            vector=8.0e12,
+            special=2.4e12,
+            fma=19.5e12,
+            mma=290e12,
+            clock=1.41e9,
+        ),
+    ),
+    Target(
+        name="sm_89",
+        card="RTX 4090",
+        capabilities=((8, 9),),
+        features=_AMPERE,
+        sms=128,
+        shared_per_block=99 * KIB,
+        shared_per_sm=100 * KIB,
+        threads_per_sm=1536,
+        fp32=82.6e12,
+        tensor=165e12,
+        bandwidth=1.0e12,
+        l2=72 << 20,
+        rates=Rates(
+            memory=0.92e12,
+            cache=4.5e12,
+            bulk=4.5e12,
+            store=0.63e12,
+            vector=31e12,
+            special=5.1e12,
+            fma=82.6e12,
+            mma=165e12,
+            clock=2.52e9,
+        ),
+    ),
+    Target(
+        name="sm_90a",
+        card="H200",
+        capabilities=((9, 0),),
+        features=_HOPPER,
+        sms=132,
+        shared_per_block=227 * KIB,
+        shared_per_sm=228 * KIB,
+        threads_per_sm=2048,
+        fp32=67e12,
+        tensor=989e12,
+        bandwidth=4.8e12,
+        l2=50 << 20,
+        workspace=32 << 20,
+        rates=Rates(
+            memory=4.0e12,
+            cache=7.0e12,
+            bulk=10.8e12,
+            store=3.0e12,
+            vector=25e12,
+            special=4.0e12,
+            fma=67e12,
+            mma=600e12,
+            clock=1.60e9,
+        ),
+    ),
+    Target(
+        name="sm_120",
+        card="RTX 5090",
+        capabilities=((12, 0), (12, 1)),
+        features=_TMA,
+        sms=170,
+        shared_per_block=99 * KIB,
+        shared_per_sm=100 * KIB,
+        threads_per_sm=1536,
+        fp32=104.8e12,
+        tensor=209e12,
+        bandwidth=1.79e12,
+        l2=96 << 20,
+        rates=Rates(
+            memory=1.6e12,
+            cache=6.5e12,
+            bulk=6.5e12,
+            store=1.1e12,
+            vector=39e12,
+            special=6.5e12,
+            fma=104.8e12,
+            mma=209e12,
+            clock=2.41e9,
+        ),
+    ),
+)
+"""The GPUs, with constants from manuals and publications; units as in `model.py`."""
+
+FITTED = Path(__file__).with_name("fitted.json")
+"""Factors of the constants above by target, with the device whose measured times they were fitted to, in the form of
+the records of tuning; `benchmarks/fit.py` writes them."""
+
+
+def _fitted() -> dict[str, dict[str, float]]:
+    return {name: entry["factors"] for name, entry in json.loads(FITTED.read_text(encoding="utf-8")).items()}
+
+
+UNFITTED = {record.name: record for record in _RECORDS}
+"""Every GPU target, by name, with constants from manuals and publications."""
+
+TARGETS = {name: record.scaled(_fitted().get(name, {})) for name, record in UNFITTED.items()}
+"""Every GPU target, by name."""
+
+DEFAULT = "sm_90a"
+"""The target of a program that names none."""
+
+CPU = Target(
+    name="cpu",
+    card="4 cores",
+    sms=4,
+    shared_per_block=256 * KIB,
+    shared_per_sm=256 * KIB,
+    threads_per_sm=1,
+    lanes=1,
+    fp32=4.0e11,
+    tensor=4.0e11,
+    bandwidth=2.0e10,
+    l2=32 << 20,
+    workspace=8 << 20,
+    core=Core(),
+    rates=Rates(
+        memory=2.0e10,
+        cache=2.0e11,
+        bulk=2.0e11,
+        store=2.0e10,
+        vector=1.7e11,
+        special=1.4e10,
+        fma=4.0e11,
+        mma=4.0e11,
+        clock=3.0e9,
+        launch=5e-6,
+        ramp=0,
+        latency=0,
+        replay=0,
+        tiled=1.0,
+        nested=1.0,
+    ),
+)
+"""A common CPU."""
+
+
+@dataclass(frozen=True)
+class Isa:
+    """An instruction set that a target may name.
+
+    flag       the flag of processors that have it
+    march      name of the least of these processors for compilers
+    lanes      elements of f32 of a vector
+    registers  vector registers
+    """
+
+    flag: str
+    march: str
+    lanes: int
+    registers: int
+
+
+ISAS = {
+    "avx512": Isa(flag="avx512vl", march="x86-64-v4", lanes=16, registers=32),
+    "avx2": Isa(flag="avx2", march="x86-64-v3", lanes=8, registers=16),
+    "sse": Isa(flag="sse4_2", march="x86-64-v2", lanes=4, registers=16),
+    "neon": Isa(flag="asimd", march="armv8-a", lanes=4, registers=32),
+}
+"""The instruction sets by name."""
+
+
+def tile_rows(registers: int) -> int:
+    """Returns the rows of a matmul of panels that so many vector registers hold."""
+    return min(8, registers * 3 // 8)
+
+
+_CPU_NAME = re.compile(rf"{CPU.name}(?:\{{([^{{}}]*)\}})?")
+_GPU_NAME = re.compile(r"(\w+):(\d+)")
+
+
+def on_cores(name: str) -> bool:
+    """Returns true if the target called `name` is the cores of a CPU."""
+    return _CPU_NAME.fullmatch(name) is not None
+
+
+@cache
+def get_target(name: str) -> Target:
+    """Returns the record of a target, which is the same on every machine.
+
+    Args:
+        name: name of a GPU target, with its number of multiprocessors if it differs from that of the record
+            (`sm_90a`, `sm_90a:114`), or of a CPU, with its instruction set and cores (`cpu{isa=avx2 cores=4}`).
+
+    Raises:
+        TargetError: for a name that is not known.
+    """
+    if on_cores(name):
+        return with_options(CPU, name)
+    if (counted := _GPU_NAME.fullmatch(name)) is not None:
+        record, count = get_target(counted[1]), int(counted[2])
+        if not 0 < count <= MAX_MULTIPROCESSORS:
+            reason = f"{count} multiprocessors; 1 to {MAX_MULTIPROCESSORS} are possible"
+            raise TargetError(reason, argument="target")
+        return record if count == record.sms else record.with_multiprocessors(count)
+    if name in TARGETS:
+        return TARGETS[name]
+    close = get_close_matches(name, TARGETS, 1)
+    hint = f", did you mean {close[0]}?" if close else ""
+    raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)}, {CPU.name})", argument="target")
+
+
+def with_options(cores: Target, name: str) -> Target:
+    """Returns `cores` with the instruction set and the number of cores that a name like `cpu{isa=avx2 cores=4}` has;
+    the rates are in proportion to both. Raises TargetError."""
+    assert cores.core is not None
+    if name == cores.name:
+        return cores
+    match = _CPU_NAME.fullmatch(name)
+    pairs = [word.partition("=") for word in (match[1] or "").split()] if match else []
+    options = {key: value for key, _, value in pairs}
+    known = match and len(options) == len(pairs) and {*options} <= {"isa", "cores"}
+    isa, count = options.get("isa", "native"), options.get("cores", str(cores.sms))
+    if not known or isa not in {"native", *ISAS} or not count.isdecimal() or int(count) < 1:
+        isas = "|".join(["native", *ISAS])
+        raise TargetError(f"{name!r} is not cpu{{isa={isas} cores=N}}", argument="target")
+    core = cores.core
+    if isa != "native":
+        i = ISAS[isa]
+        vectors = {"lanes": i.lanes, "registers": i.registers, "tile_rows": tile_rows(i.registers)}
+        core = replace(core, **vectors, bf16_rate=1.0, isa=isa, march=i.march)
+    r, scale = cores.rates, core.lanes / cores.core.lanes * int(count) / cores.sms
+    rates = replace(r, vector=r.vector * scale, special=r.special * scale, cache=r.cache * scale, bulk=r.bulk * scale)
+    rates = replace(rates, fma=r.fma * scale, mma=r.mma * scale)
+    speed = {"fp32": cores.fp32 * scale, "tensor": cores.fp32 * scale * core.bf16_rate}
+    return replace(cores, name=name, sms=int(count), rates=rates, core=core, **speed)
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """Returns the target whose code runs on a device of that compute capability. Raises TargetError."""
+    for record in UNFITTED.values():
+        if capability in record.capabilities:
+            return record.name
+    raise TargetError(f"no code for a device of compute capability {capability[0]}.{capability[1]}")

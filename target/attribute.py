@@ -1,0 +1,142 @@
+"""`#deplodock.target`: the target of a program as an attribute of its module, the only place where passes read it.
+
+The driver resolves the target once and writes it. A record of `architectures.py` is its name alone; numbers that differ
+from the record (a calibrated rate, the caches of the local machine) follow as keywords with their units. So the text of
+a program gives the same kernels on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from xdsl.ir import Data, Dialect, Operation
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from ..errors import TargetError
+from .architectures import DEFAULT, get_target
+from .model import Target, problem_of, units
+
+TARGET = "deplodock.target"
+"""Name of the attribute of a module that holds its target."""
+
+
+@irdl_attr_definition
+class TargetAttr(Data[Target]):
+    """`#deplodock.target<sm_90a>`, `#deplodock.target<"sm_90a:114", rates.memory = 3.9e12 B_per_s>`
+
+    First the name of the target, as `--target` takes it, with quotes where it is not one word. Then each number that
+    differs from the record of that name, with its unit: `sms`, `l2` of the target itself, `rates.*`, and of a CPU
+    `core.*` and `costs.*` (`model.py`). `card` is a text.
+    """
+
+    name = "deplodock.target"
+
+    def verify(self) -> None:
+        try:
+            record = get_target(self.data.name)
+        except TargetError as error:
+            raise VerifyException(f"target: {error.reason}") from None
+        if record.changed(self.data.numbers()) != self.data:
+            raise VerifyException(f"target: features, warps and tables of {record.name} are those of its record")
+        if (problem := problem_of(self.data)) is not None:
+            raise VerifyException(f"target: {problem}")
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Target:
+        with parser.in_angle_brackets():
+            name = parser.parse_optional_str_literal() or parser.parse_identifier(" after '<': the name of a target")
+            try:
+                record = get_target(name)
+            except TargetError as error:
+                parser.raise_error(f"target: {error.reason}")
+            known, numbers = _units(record), dict[str, Any]()
+            while parser.parse_optional_punctuation(",") is not None:
+                key = parser.parse_identifier(" after ',': a number of the target")
+                if key in numbers or key not in known:
+                    parser.raise_error(f"target: unknown or repeated number '{key}'")
+                parser.parse_punctuation("=")
+                numbers[key] = _parse_value(parser, key, record.numbers()[key], known[key])
+        return record.changed(numbers)
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(self.text())
+
+    def text(self) -> str:
+        """Returns the target as the attribute prints it, without brackets."""
+        name = self.data.name
+        return ", ".join((name if name.isidentifier() else f'"{name}"', *self._differences()))
+
+    @property
+    def is_record(self) -> bool:
+        """True if the target is a record of `architectures.py`."""
+        return not any(self._differences())
+
+    def _differences(self) -> Iterator[str]:
+        record, known = get_target(self.data.name).numbers(), _units(self.data)
+        for key, value in self.data.numbers().items():
+            if value != record[key]:
+                unit = f" {known[key]}" if known[key] else ""
+                yield f"{key} = {_value_text(value)}{unit}"
+
+
+def _units(target: Target) -> dict[str, str]:
+    """Returns the unit of each of the `numbers()` of a target."""
+    return {f"{prefix}{n}": u for prefix, part in target.parts().items() for n, u in units(part).items()}
+
+
+def _parse_value(parser: AttrParser, key: str, like: Any, unit: str) -> Any:
+    """Parses the value of `key` with its unit; `like` is a value of its type."""
+    if isinstance(like, str):
+        return parser.parse_str_literal()
+    value = parser.parse_number()
+    if unit and (written := parser.parse_optional_identifier()) != unit:
+        parser.raise_error(f"target: expected {key} in {unit}, but got {written or 'no unit'}")
+    return value
+
+
+def _value_text(value: Any) -> str:
+    """Returns a text in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, int) or 1e-3 <= value < 1e6:
+        return repr(value)
+    digits, _, power = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    return f"{digits if '.' in digits else f'{digits}.0'}e{int(power)}"
+
+
+def target_of(op: Operation, name: str | None = None) -> Target:
+    """Returns the target of the module that `op` is in; without the attribute it is the record of `DEFAULT`.
+
+    Args:
+        op: a module, or an operation in one.
+        name: name of a record, which the module then has as its target: the option `target` of a pass.
+
+    Raises:
+        TargetError: for a name that is not known, and for another attribute of that name.
+    """
+    while op.parent is not None and (parent := op.parent_op()) is not None:
+        op = parent
+    if name is not None:
+        set_target(op, get_target(name))
+    attribute = op.attributes.get(TARGET)
+    if attribute is None:
+        return get_target(DEFAULT)
+    if not isinstance(attribute, TargetAttr):
+        raise TargetError(f"expected #deplodock.target<...>, but got {attribute}", argument=TARGET)
+    return attribute.data
+
+
+def set_target(module: Operation, target: Target) -> None:
+    """Writes the target of a module."""
+    module.attributes[TARGET] = TargetAttr(target)
+
+
+Deplodock = Dialect("deplodock", [], [TargetAttr])
+"""Attributes of whole programs."""
