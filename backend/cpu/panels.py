@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import bf16, f32, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue, Use
 
-from ...dialects.cores import NEAR
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import least
+from ...target.model import NEAR
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
 from ..cuda.ordering import linear_steps, moved, registers

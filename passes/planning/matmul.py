@@ -14,10 +14,9 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 
 from ...dialects import loop
-from ...dialects.cores import NEAR
 from ...dialects.loop.dependence import yielded
 from ...dialects.payload import is_float
-from ...target.model import Target
+from ...target.model import NEAR, Target
 from ..analysis.operand_types import widened_from
 from ..analysis.packed_operands import loaded_factor
 from .nest_info import NestInfo, Reduction, strides

@@ -17,8 +17,8 @@ from xdsl.ir import Block, Region, SSAValue
 
 from ....dialects import loop
 from ....dialects.payload import CastOp, element_type, tensor_bytes
-from ....dialects.target import TARGETS
 from ....dialects.tensor import IndexMapOp, ReduceOp, ReductionKind
+from ....target.architectures import TARGETS
 from ...pipelines import parse_passes
 from ...planning.choose import rank
 from ...planning.nest_info import NestInfo
