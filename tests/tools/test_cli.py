@@ -421,10 +421,9 @@ def test_what_is_printed_says_where_it_comes_from(capsys: pytest.CaptureFixture[
     assert str(tmp_path) not in mlir.replace(f'loc("{path}"', "")
     _, cuda, _ = run(capsys, *command)
     assert cuda.startswith(f"// deplodock version: {facts['version']}\n// deplodock source: program.py\n")
-    assert "deplodock.target = #deplodock.target<sm_80>" in mlir
-    assert "\n// deplodock target: sm_80\n" in cuda
-    below = "loop-to-tile{warps=1},tile-to-kernel"
-    code, again, err = call(dl_opt.main, ["-p", below, "-t", "cuda{arch=sm_80}"], mlir.encode())
+    assert "target = #deplodock.target<sm_80>" in mlir and "\n// deplodock target: sm_80\n" in cuda  # noqa: PT018
+    line = ["-p", "loop-to-tile{warps=1},tile-to-kernel", "-t", "cuda{arch=sm_80}"]
+    code, again, err = call(dl_opt.main, line, mlir.encode())
     assert (code, err) == (0, b"")
     assert again.decode() == cuda
 
