@@ -460,7 +460,7 @@ PAYLOAD = [
     _here("frame without repair", "chunked softmax", kept(0, 2)),
     _here("rescaling without repair", "chunked softmax", kept(1, 2)),
     _here("partial sum not rescaled", "chunked softmax", drop(arith.MulfOp, 1)),
-    _here("partial product not rescaled", "chunked attention", drop(arith.MulfOp, 12)),
+    _here("partial product not rescaled", "chunked attention", drop(arith.MulfOp, 13)),
     _here("rescaled the wrong way", "chunked attention", operands(arith.SubfOp, 3, [1, 0])),
     _here("chunk's maximum instead of the running one", "chunked softmax", yields(0, 0, 0)),
     _here("running sum forgotten", "chunked softmax", yields(0, 1, 1)),

@@ -65,6 +65,12 @@ def _rising(*shape: int) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: (torch.randn(shape) + torch.linspace(0, 4, shape[-1]),)
 
 
+def _growing(*shape: int) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """Queries, keys and values. Later keys are longer, so that maxima of rows change from chunk to chunk."""
+    lengths = torch.linspace(0.2, 4, shape[-2])[:, None]
+    return lambda: (torch.randn(shape), torch.randn(shape) * lengths, torch.randn(shape))
+
+
 def _randn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(s).to(dtype) for s in shapes)
 
@@ -119,7 +125,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "chunked attention": Program(
         _attention,
-        _randn(*[(1, 1, 41, 8)] * 3),
+        _growing(1, 1, 41, 8),
         large,
         ScheduleAttr.get([1, 1, 32, 8], [32, 8] * 3, thread=[2, 2], warps=2, stages=2, copy="cp_async"),
     ),
