@@ -72,7 +72,10 @@ class NestSpace:
         own = [name for n in IN_PASS_ORDER for name in lists.get(n, [n])]
         self.names = (*own, *(f"{p}.{o}" for p, o in self.options))
         """The decisions, in pass order."""
-        ranked = rank(self.info, target, precision)
+        ranked = rank(self.info, target, precision, cluster_sums=True)
+        # What the planner takes comes first: it leaves schedules with `cluster_k` to measurements.
+        chosen = next((c for c in ranked if c.schedule.data.cluster_k == 1), ranked[0])
+        ranked = [chosen, *(c for c in ranked if c is not chosen)]
         found = [self._candidate(c.schedule, c.prediction) for c in ranked if c.prediction is not None]
         if not found:
             reason = f"no schedule can be carried out on {target.name}: {ranked[0].refused}"

@@ -8,11 +8,13 @@ from math import prod
 
 import numpy as np
 
+from ...dialects.kernel.mbarrier import CLUSTERS
 from ...dialects.loop import LoadOp
 from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import element_bytes
 from ...dialects.tile.schedule import Schedule
 from ...target.model import Target
+from ..analysis.cluster_rows import shared_sums
 from ..analysis.nest_schedule import splittable
 from .core_space import core_plans
 from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
@@ -39,20 +41,26 @@ SLOTS = (4, 3, 2)
 BLOCKS = 2
 """Blocks of a cluster that a plan may have: the published step that is worth it."""
 
+BLOCKS_PER_SM_OF_CLUSTERS = 2
+"""Occupancy, in blocks per SM, up to which clusters share the sums of a tile."""
+
 GROUPS = (8, 4, 2)
 """Tiles down a patch of blocks that run at the same time."""
 
 
-def candidates(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Points]:
-    """The schedules to choose from."""
+def candidates(
+    info: NestInfo, target: Target, products: list[Matmul], precision: str, cluster_sums: bool = False
+) -> Iterator[Points]:
+    """The schedules to choose from; with `cluster_sums` those too in which the blocks of a cluster share sums."""
     once = distinct(info, products)
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
         points = with_grid_swizzle(info, points) if products and target.core is None else points
         parts = join([points, *_divided(info, points, target, bool(products) and is_nested(products))])
-        for found, rows in by_products(once, Tiles(info, parts)):
-            chosen = parts.at(rows)
-            for promoted in with_promotion(info, chosen, found, precision) if target.core is None else [chosen]:
-                yield from _with_copies(info, promoted, target, found)
+        for some in (parts, *(_in_clusters(info, points, target, products) if cluster_sums else ())):
+            for found, rows in by_products(once, Tiles(info, some)):
+                chosen = some.at(rows)
+                for promoted in with_promotion(info, chosen, found, precision) if target.core is None else [chosen]:
+                    yield from _with_copies(info, promoted, target, found)
 
 
 def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Schedule]:
@@ -107,7 +115,23 @@ def _may_cluster(info: NestInfo, points: Points, products: list[Matmul]) -> Bool
     found, count = tiles.neighbours()
     common = [i for i in found if any(i not in indices for indices in loads)]
     known = all(isinstance(info.sizes[i], int) for i in info.free)
-    return (count % BLOCKS == 0) & (points.split_k == 1) & tiles.any_of(found, common) & known
+    return (count % BLOCKS == 0) & (points.split_k * points.cluster_k == 1) & tiles.any_of(found, common) & known
+
+
+def _in_clusters(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Iterator[Points]:
+    """Schedules of products in which the blocks of a cluster share the sums of a tile, where there are fewer tiles than
+    multiprocessors."""
+    able = target.has("cluster") and products and not is_nested(products) and not points.serial
+    if not able or isinstance(shared_sums(info.nest), str):
+        return
+    alone = Tiles(info, points)
+    few, read = alone.blocks < target.sms, _bytes_read(info, alone)
+    for ranks in CLUSTERS[1:]:
+        clustered = replace(points, cluster_k=ranks, group_m=np.ones_like(points.group_m))
+        tiles = Tiles(info, clustered)
+        shared = np.logical_and.reduce([tiles.any_of(tiles.shared, r.indices) for r in info.reductions if r.outermost])
+        able = few & shared & tiles.any_of(tiles.divides, info.free) & (read >= ranks * MIN_PART_BYTES)
+        yield clustered.at(able & (tiles.blocks <= BLOCKS_PER_SM_OF_CLUSTERS * target.sms))
 
 
 def _divided(info: NestInfo, points: Points, target: Target, nested: bool) -> Iterator[Points]:
@@ -127,8 +151,7 @@ def _divided(info: NestInfo, points: Points, target: Target, nested: bool) -> It
     tiles = Tiles(info, points)
     crowded = nested & (points.warps == 1)
     idle = 2 * tiles.blocks <= target.sms * np.where(crowded, CROWD[0] // FULL[0], 1)
-    read = total((element_bytes(op.source.type) * _read(op, tiles) for op in info.loads), len(points))
-    read //= max(1, len(info.groups[0]))
+    read = _bytes_read(info, tiles)
     tried = [np.ones(len(points), dtype=np.int64)]
     for full, crowd in zip((*FULL, 0), CROWD, strict=True):
         wanted = np.where(idle & (tiles.blocks > 0), np.where(crowded, crowd, full), 0)
@@ -141,6 +164,12 @@ def _divided(info: NestInfo, points: Points, target: Target, nested: bool) -> It
             parts = np.where(here, divisors[np.searchsorted(divisors, np.maximum(1, most), "right") - 1], parts)
         yield replace(points, split_k=parts).at(np.all([parts != t for t in tried], axis=0))
         tried.append(parts)
+
+
+def _bytes_read(info: NestInfo, tiles: Tiles) -> Floats:
+    """Bytes that a block reads with all of each reduction, of reductions that run together for one."""
+    read = total((element_bytes(op.source.type) * _read(op, tiles) for op in info.loads), tiles.rows)
+    return read // max(1, len(info.groups[0]))
 
 
 def _read(op: LoadOp, tiles: Tiles) -> Floats:

@@ -137,13 +137,16 @@ class Candidate:
         return f"{text}; {p.registers} registers, {p.shared} B shared" if p.registers else text
 
 
-def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
+def rank(
+    info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True, cluster_sums: bool = False
+) -> list[Candidate]:
     """All candidates, the fastest first; those whose registers would spill behind the others, and those that cannot be
     carried out last. Of equally fast ones first those that are one kernel, then the one that was enumerated first. A
     matmul with a divided sum counts `MIN_SPLIT_K_SPEEDUP` times slower, blocks in clusters `MIN_CLUSTER_SPEEDUP` times.
-    Without `divide` there are none with divided sums."""
+    Without `divide` there are none with divided sums; with `cluster_sums` there are those with `cluster_k`, whose
+    predicted times no GPU has confirmed yet."""
     model = Model(info, target)
-    points = candidates(info, target, model.found, precision)
+    points = candidates(info, target, model.found, precision, cluster_sums)
     chosen = (p if divide else replace(p.at(p.split_k == 1), pack=()) for p in points)
     found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:

@@ -152,7 +152,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels than is left of that
     gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more is refused, options
     and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple` takes one schedule by a
-    rule in place of the model's (`planning/simple.py`).
+    rule in place of the model's (`planning/simple.py`). With `cluster_sums` the planner also considers schedules with
+    `cluster_k`; the default is false, as no GPU has confirmed their predicted times.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -179,6 +180,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     again: bool = False
     limit_memory: bool = True
     strategy: Literal["model", "simple"] = "model"
+    cluster_sums: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op, self.target)
@@ -234,7 +236,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         info = NestInfo(nest)
 
         def ranked() -> list[Candidate]:
-            return rank(info, target, self.f32_matmul_precision, not self.again)
+            return rank(info, target, self.f32_matmul_precision, not self.again, self.cluster_sums)
 
         candidates = equal.of(nest, ranked)
         if memory is not None and limit_scratch(info, candidates[0].schedule, memory):

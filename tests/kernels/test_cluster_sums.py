@@ -18,12 +18,19 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, loop, tile
 from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import ScheduleError
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
+from deplodock.frontend.tuning.building import parse_schedule
+from deplodock.frontend.tuning.space import NestSpace
+from deplodock.passes.analysis.nest_schedule import schedule_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.planning.cost_model import Model
+from deplodock.passes.planning.nest_info import NestInfo
+from deplodock.target.architectures import get_target
 
 Function = Callable[..., torch.Tensor]
 
@@ -161,3 +168,25 @@ def test_what_a_cluster_cannot_share_is_refused(name: str, options: str, target:
     options = options.replace("chunk=32 ", "chunk=32,32 ") if name == "gated" else options
     with pytest.raises(ScheduleError, match=why):
         planned(name, torch.float32, options, target)
+
+
+def test_the_planner_considers_clusters_on_request() -> None:
+    """For a product of few tiles the model predicts less time with `cluster_k`; the default plan has none, and the
+    space of `tune` has both."""
+    x, w = torch.zeros(128, 3584, dtype=torch.bfloat16), torch.zeros(512, 3584, dtype=torch.bfloat16)
+    module = Compilation(capture(F.linear, (x, w)).module, "sm_90a").at("loop")
+    schedules = []
+    for options in ("", "{cluster_sums=true}"):
+        planned = module.clone()
+        (nest,) = (op for op in planned.walk() if isinstance(op, loop.NestOp))
+        nest.attributes.pop("schedule", None)
+        run_passes(make_context(), planned, parse_passes(f"plan-schedules{options}"))
+        schedules.append(schedule_of(nest).data)
+    assert [s.cluster_k > 1 for s in schedules] == [False, True]
+    (nest,) = (op for op in module.walk() if isinstance(op, loop.NestOp))
+    model = Model(NestInfo(nest), get_target("sm_90a"))
+    before, after = (model.predict(ScheduleAttr(s)).seconds for s in schedules)
+    assert after < 0.8 * before
+    found = [parse_schedule(c.schedule).data.cluster_k for c in NestSpace(nest, get_target("sm_90a")).ranked()]
+    assert found[0] == 1
+    assert {*found} == {1, 2, 4, 8}
