@@ -25,7 +25,7 @@ from ..backend.launch_plan import make_plan
 from ..dialects import LEVELS
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
-from ..dialects.support.printing import print_module, stamp_comment
+from ..dialects.support.printing import WIDTH, print_module, stamp_comment
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
@@ -256,7 +256,7 @@ class Compilation:
             raise CompileError(f"expected the level cuda for {self.target}, but got cpp; the target cpu prints C++")
         if level in ("cuda", "cpp"):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
-        return print_module(self.at(level), debuginfo=places or level == "torch")
+        return print_module(self.at(level), debuginfo=places or level == "torch", width=WIDTH)
 
 
 def make_steps(

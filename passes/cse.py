@@ -14,6 +14,7 @@ from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 from ..dialects.support.assembly import YieldsOwnOps
 from ..dialects.support.equivalence import structure_in_place
+from ..dialects.support.locations import fused_location
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class CommonSubexpressionElimination(ModulePass):
     What: two ops are equal if their names, attributes, operands, result types and regions are. The earlier one has to
     be in the same block or in one around it. What has side effects stays, as does what an op with the trait
     `YieldsOwnOps` yields (a stage of `loop.staged_reduce`); what only reads memory is equal to an earlier
-    op of its block, if nothing in between may write.
+    op of its block, if nothing in between may write. The op that stays has the locations of both, fused, unless it is a
+    constant.
     Why not the pass of xDSL, which decides in the same way: it tells ops with regions apart by comparing them with all
     others that have the same attributes and operands, and nests of loops have neither, so its time grows with the
     square of their number.
@@ -99,6 +101,8 @@ class _Scope:
                 return
         for result, instead in zip(op.results, earlier.results, strict=True):
             result.replace_all_uses_with(instead)
+        if op.operands:  # constants are shared by ops that have nothing to do with each other
+            earlier.location = fused_location(earlier.location, op.location)
         Rewriter.erase_op(op)
 
     def _number(self, value: SSAValue) -> int:

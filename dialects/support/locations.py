@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from xdsl.dialects import builtin
 from xdsl.ir import Attribute, Operation
@@ -25,6 +25,30 @@ def file_location(file: str, line: int, column: int = 0) -> builtin.FileLineColL
     return builtin.FileLineColLoc(builtin.StringAttr(file), builtin.IntAttr(line), builtin.IntAttr(column))
 
 
+def named_location(name: str, location: builtin.LocationAttr) -> builtin.NameLoc:
+    """Returns `location` with the name of what is there: `loc("torch.mul.Tensor#4"("model.py":7:0))`."""
+    return builtin.NameLoc(builtin.StringAttr(name), location)
+
+
+def fused_location(first: builtin.LocationAttr, second: builtin.LocationAttr) -> builtin.LocationAttr:
+    """Returns the location of an op at `first` that computes what another op at `second` computed as well."""
+    parts = _fused_parts(origin_of(first))
+    both = list(dict.fromkeys((*parts, *_fused_parts(origin_of(second)))))
+    if len(both) == len(parts):
+        return first
+    location = cast(
+        builtin.LocationAttr, both[0] if len(both) == 1 else builtin.FusedLoc(tuple(both), builtin.NoneAttr())
+    )
+    return read_location(location, cast(builtin.FileLineColLoc, _read(first)[1])) if _is_read(first) else location
+
+
+def _fused_parts(location: Attribute) -> tuple[Attribute, ...]:
+    """Returns the known locations that are fused in `location`."""
+    if isinstance(location, builtin.FusedLoc) and isa(location.locations, builtin.ArrayAttr[Attribute]):
+        return location.locations.data
+    return () if isinstance(location, builtin.UnknownLoc) else (location,)
+
+
 _READ = builtin.StringAttr("read")
 
 
@@ -35,8 +59,11 @@ def read_location(origin: builtin.LocationAttr, place: builtin.FileLineColLoc) -
 
 def origin_of(location: Attribute) -> Attribute:
     """Returns a location without the place of the text that it was read from."""
-    fused = isinstance(location, builtin.FusedLoc) and location.metadata == _READ
-    return _read(location)[0] if fused else location
+    return _read(location)[0] if _is_read(location) else location
+
+
+def _is_read(location: Attribute) -> bool:
+    return isinstance(location, builtin.FusedLoc) and location.metadata == _READ
 
 
 def _read(location: Attribute) -> tuple[Attribute, Attribute]:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import LocationAttr, ModuleOp, UnknownLoc
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, UnregisteredConstructException, VerifyException
 from xdsl.utils.lexer import Input, Span
@@ -18,6 +18,8 @@ from .locations import file_location, read_location
 
 _UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
 
+
+_LOCATION = re.compile(r"^(#loc\d*) = (?=loc\()", re.MULTILINE)
 
 _CONSTRUCTION = (VerifyException, ValueError, OverflowError, NotImplementedError)
 """What the constructors of attributes and ops raise, ours and xDSL's."""
@@ -45,6 +47,25 @@ class LocatingParser(Parser):
         self._line_starts = [0, *(i + 1 for i, char in enumerate(text) if char == "\n")]
         self._explicit_location_end = -1
         self._operation_start = self._current_token.span
+        self._locations = self._read_locations(text)
+
+    def _read_locations(self, text: str) -> dict[str, Attribute]:
+        """Reads the definitions of locations, which follow the ops that use them."""
+        locations: dict[str, Attribute] = {}
+        for definition in _LOCATION.finditer(text):
+            self._resume_from(definition.end())
+            if (location := super().parse_optional_location()) is not None:
+                locations[definition[1]] = self.attribute_aliases[definition[1]] = location
+        if locations:
+            self._resume_from(0)
+        return locations
+
+    def _parse_alias_def(self) -> None:
+        if self._current_token.text not in self._locations:
+            return super()._parse_alias_def()
+        self._consume_token()
+        self.parse_punctuation("=")
+        self.parse_optional_location()
 
     def parse_optional_location(self) -> LocationAttr | None:
         location = super().parse_optional_location()

@@ -4,7 +4,9 @@
 #layout = #tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = []>
 builtin.module { ... tensor<16x64xf32, #layout> ... }
 ```
-`#acc` is the layout of sums of products, `#swz` a swizzled one of shared memory.
+`#acc` is the layout of sums of products, `#swz` a swizzled one of shared memory. Text with a width, for people, also
+has names of long types and of schedules (`!t0`, `#schedule`) and continues wide lines below. Locations follow
+the module, as MLIR prints them: `arith.addf %a, %b : f32 loc(#loc2)`.
 
 Where a program comes from - version, target, source and options of the compiler - are attributes of the module, so that
 they survive reading, passes and printing; in CUDA they are a comment. There is no date and no absolute path among them:
@@ -14,18 +16,39 @@ the same program gives the same text everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import count
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    CallSiteLoc,
+    FileLineColLoc,
+    FusedLoc,
+    ModuleOp,
+    NameLoc,
+    StringAttr,
+    TensorType,
+    UnknownLoc,
+)
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue, TypeAttribute
 from xdsl.printer import Printer
+from xdsl.utils.hints import isa
 
 from ...target.attribute import TargetAttr
 from ..layouts.attributes import LayoutAttr, SharedAttr, bases_of
 from ..shapes.extents import SymbolAttr
 from .locations import origin_of
+
+WIDTH = 120
+"""Columns of text for people."""
+
+LONG_TYPE = 40
+"""Characters of the longest type that has no name in text with a width."""
+
+CONTINUATION = 4
+"""Columns by which a continued line is indented."""
 
 
 class Names:
@@ -41,6 +64,8 @@ class Names:
         self.aliases: dict[Attribute, str] = {}
         self.sums: set[Attribute] = set()
         """The layouts of sums of products, as far as they are known."""
+        self.inline: set[Attribute] = set()
+        """Attributes that are known to have no name."""
         self._next: dict[SSAValue, int] = {}
         """Of a value: the next number in the function or kernel that it is in."""
 
@@ -55,23 +80,38 @@ class Names:
             following.update(dict.fromkeys(values, next(free)))
         self.numbers, self._next = numbers, following
 
-    def alias(self, attribute: Attribute) -> str | None:
-        """The name of an attribute; None for one that gets no name."""
-        if attribute not in self.aliases and (stem := self._stem(attribute)) is not None:
-            taken = set(self.aliases.values())
-            self.aliases[attribute] = next(n for i in count() if (n := f"#{stem}{i or ''}") not in taken)
-        return self.aliases.get(attribute)
+    def alias(self, attribute: Attribute, long: Callable[[Attribute], bool] | None = None) -> str | None:
+        """Returns the name of an attribute, or None for one without a name.
+
+        Args:
+            attribute: the attribute, or the type.
+            long: returns true for a type that has a name; types and schedules have none without it.
+        """
+        if attribute in self.aliases or attribute in self.inline:
+            return self.aliases.get(attribute)
+        stem = self._stem(attribute)
+        if stem is None and long is not None:
+            if isinstance(attribute, TypeAttribute):
+                stem = "!t" if long(attribute) else None
+            elif attribute.name == "tile.schedule":
+                stem = "#schedule"
+        if stem is None:
+            self.inline.add(attribute)
+            return None
+        taken, first = set(self.aliases.values()), "0" if stem == "!t" else ""
+        self.aliases[attribute] = next(n for i in count() if (n := f"{stem}{i or first}") not in taken)
+        return self.aliases[attribute]
 
     def _stem(self, attribute: Attribute) -> str | None:
-        """What the name of an attribute begins with."""
+        """Returns the beginning of the name of an attribute, or None for one without a name."""
         if isinstance(attribute, SymbolAttr):
-            return attribute.hint
+            return f"#{attribute.hint}"
         if isinstance(attribute, LayoutAttr):
-            return "acc" if attribute in self.sums else "layout"
+            return "#acc" if attribute in self.sums else "#layout"
         if isinstance(attribute, TargetAttr):
-            return None if attribute.is_record else "target"
+            return None if attribute.is_record else "#target"
         if isinstance(attribute, SharedAttr):
-            return "swz" if any(sum(map(bool, c)) > 1 for c in bases_of(attribute.offset)) else "shared"
+            return "#swz" if any(sum(map(bool, c)) > 1 for c in bases_of(attribute.offset)) else "#shared"
         return None
 
 
@@ -85,15 +125,41 @@ def _values(op: Operation) -> Iterator[SSAValue]:
                 yield from _values(inner)
 
 
+_LOCATIONS = (FileLineColLoc, NameLoc, FusedLoc, CallSiteLoc)
+"""Locations that have names: all except the unknown one."""
+
+
+def _inner_locations(location: Attribute) -> Sequence[Attribute]:
+    if isinstance(location, FusedLoc) and isa(location.locations, ArrayAttr[Attribute]):
+        return location.locations.data
+    if isinstance(location, CallSiteLoc):
+        return location.callee, location.caller
+    return (location.location,) if isinstance(location, NameLoc) else ()
+
+
 class _AliasPrinter(Printer):
-    """Prints a name for every attribute that is to have one, and remembers which in the order of their first use."""
+    """Prints the names of attributes and locations, and remembers them.
+
+    Args:
+        out: the text.
+        names: names of attributes.
+        long: if true, long types and schedules have names.
+        generic: if true, ops are printed in the generic format.
+        debuginfo: if true, ops are printed with their locations.
+    """
 
     def __init__(
-        self, stream: StringIO, print_generic_format: bool, print_debuginfo: bool, names: Names | None
+        self,
+        out: StringIO,
+        names: Names,
+        long: bool = False,
+        generic: bool = False,
+        debuginfo: bool = False,
     ) -> None:
-        super().__init__(stream, print_generic_format=print_generic_format, print_debuginfo=print_debuginfo)
-        self.names = Names() if names is None else names
+        super().__init__(out, print_generic_format=generic, print_debuginfo=debuginfo)
+        self.names, self.long = names, long
         self.used: set[Attribute] = set()
+        self.locations: dict[Attribute, str] = {}
 
     def print_ssa_value(self, value: SSAValue) -> str:
         if value in self.names.numbers:
@@ -111,11 +177,61 @@ class _AliasPrinter(Printer):
 
     def print_attribute(self, attribute: Attribute) -> None:
         attribute = origin_of(attribute)
-        alias = self.names.alias(attribute)
+        if isinstance(attribute, _LOCATIONS):
+            with self.in_location():
+                return self.print_string(self._location(attribute))
+        alias = self.names.alias(attribute, self._is_long if self.long else None)
         if alias is None:
             return super().print_attribute(attribute)
         self.used.add(attribute)
         self.print_string(alias)
+
+    def _location(self, attribute: Attribute) -> str:
+        """Returns the name of a location; those inside it come first."""
+        attribute = origin_of(attribute)
+        if not isinstance(attribute, _LOCATIONS):
+            return str(attribute).removeprefix("loc(").removesuffix(")")
+        if attribute not in self.locations:
+            inner = _inner_locations(attribute)
+            for location in inner:
+                self._location(location)
+            self.locations[attribute] = f"#loc{len(self.locations) or ''}"
+        return self.locations[attribute]
+
+    def _is_long(self, t: Attribute) -> bool:
+        return len(self.definition(t)[0]) > LONG_TYPE
+
+    def definition(self, attribute: Attribute) -> tuple[str, set[Attribute]]:
+        """Returns the text of an attribute that has a name, and the attributes whose names are in the text."""
+        out = StringIO()
+        printer = _AliasPrinter(out, self.names, self.long)
+        Printer.print_attribute(printer, attribute)
+        return out.getvalue(), printer.used
+
+    def definitions(self) -> Iterator[str]:
+        """Returns the lines that define the names of the attributes that were printed, inner attributes first."""
+        defined = set[Attribute]()
+
+        def define(attribute: Attribute) -> Iterator[str]:
+            text, inner = self.definition(attribute)
+            for other in self.names.aliases:
+                if other in inner and other not in defined:
+                    yield from define(other)
+            defined.add(attribute)
+            yield f"{self.names.aliases[attribute]} = {text}\n"
+
+        for attribute in list(self.names.aliases):
+            if attribute in self.used and attribute not in defined:  # others were used in an earlier text
+                yield from define(attribute)
+
+    def location_definitions(self) -> Iterator[str]:
+        """Returns the lines that define the names of locations."""
+        for attribute, name in self.locations.items():
+            out = StringIO()
+            printer = _AliasPrinter(out, self.names)
+            printer.locations = self.locations
+            Printer.print_attribute(printer, attribute)
+            yield f"{name} = {out.getvalue()}\n"
 
 
 def _sums(module: ModuleOp) -> set[Attribute]:
@@ -131,25 +247,62 @@ def value_names(function: Operation) -> dict[str, SSAValue]:
 
 
 def print_module(
-    module: ModuleOp, *, debuginfo: bool = False, generic: bool = False, names: Names | None = None
+    module: ModuleOp,
+    *,
+    debuginfo: bool = False,
+    generic: bool = False,
+    names: Names | None = None,
+    width: int | None = None,
 ) -> str:
-    """The text of a module, ending in a newline; with `debuginfo` every op says where it comes from. `names` are those
-    of an earlier printing, to be kept."""
+    """Returns the text of a module, ending in a newline.
+
+    Args:
+        module: the module.
+        debuginfo: if true, ops are printed with their locations.
+        generic: if true, ops are printed in the generic format.
+        names: names of an earlier printing, which stay.
+        width: columns of a line. Long types and schedules have names then, and wider lines are continued below.
+    """
     out = StringIO()
     if names is not None:
         names.update(module)
-    printer = _AliasPrinter(out, generic, debuginfo, names)
+    printer = _AliasPrinter(out, names or Names(), width is not None, generic, debuginfo)
     printer.names.sums.update(_sums(module))
     printer.print_op(module)
-    aliases = StringIO()
-    plain = Printer(aliases)
-    for attribute, name in printer.names.aliases.items():
-        if attribute not in printer.used:  # it was, in an earlier text
-            continue
-        aliases.write(f"{name} = ")
-        plain.print_attribute(attribute)
-        aliases.write("\n")
-    return f"{aliases.getvalue()}{out.getvalue()}\n"
+    text = "".join((*printer.definitions(), out.getvalue(), "\n", *printer.location_definitions()))
+    return text if width is None else "".join(f"{part}\n" for line in text.splitlines() for part in _wrap(line, width))
+
+
+_BREAKS = (
+    r" (?=attributes \{)",
+    r" (?=iter_args\()",
+    r" (?=: )",
+    r" (?=blocks \(|grid \[)",
+    r" (?=where )",
+    r"(?<=,) (?=[%!a-z])",
+    r" (?=-> )",
+    r"(?<=,) ",
+    r" ",
+)
+"""Spaces at which a wide line is continued, the best first."""
+
+
+def _wrap(line: str, width: int) -> Iterator[str]:
+    """Returns `line` as lines of at most `width` columns, if there are spaces outside of strings to break it at."""
+    indent = len(line) - len(line.lstrip()) + CONTINUATION
+    while len(line) > width:
+        plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: "_" * len(string[0]), line[: width + 1])
+        plain = re.sub(r'"[^"]*$', lambda string: "_" * len(string[0]), plain)
+        ends = (
+            max((m.start() for m in re.finditer(b, plain) if m.start() > indent + 2 * CONTINUATION), default=0)
+            for b in _BREAKS
+        )
+        end = next(filter(None, ends), 0)
+        if end == 0:
+            break
+        yield line[:end]
+        line = " " * indent + line[end + 1 :]
+    yield line
 
 
 def quantity(number: int | str, noun: str) -> str:

@@ -6,11 +6,12 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import torch
 from torch.fx import Node
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, f64, i1, i64
+from xdsl.dialects.builtin import LocationAttr, ModuleOp, StringAttr, TensorType, UnknownLoc, f64, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -20,7 +21,7 @@ from ...dialects.shapes.binding import SIZES
 from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...dialects.shapes.polynomial import Algebra
 from ...dialects.support.calls import EAGER
-from ...dialects.support.locations import file_location, location_text
+from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
 from ...errors import CaptureError, CompileError, UnsupportedError
@@ -61,6 +62,7 @@ class GraphImporter:
         self._sizes = SizeTable(sizes, nodes)
         self._place = place
         self._block = Block()
+        self._calls = count()
         self._values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
         self._arguments: list[str] = []
         self._results: list[SSAValue] = []
@@ -158,6 +160,11 @@ class GraphImporter:
             main.attributes[SIZES] = self._sizes.derived
         return ModuleOp([*self._declared.values(), main])
 
+    def _location(self, op: Operation, place: tuple[str, int] | None) -> LocationAttr:
+        """Returns the location of the next call, with its name and number."""
+        name = f"{op.name}#{next(self._calls)}"
+        return named_location(name, file_location(*place)) if place else UnknownLoc()
+
     def _leave_to_pytorch(self, node: Node, error: UnsupportedError, place: tuple[str, int] | None) -> None:
         """Import a call that was refused for `error` as one that PyTorch computes."""
         argument = f"{error.argument}: " if error.argument else ""
@@ -236,7 +243,7 @@ class GraphImporter:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
         if self._fallback:
             _try_to_decompose(op, Algebra(list(self._sizes.derived)))
-        op.location = file_location(*place) if place else UnknownLoc()
+        op.location = self._location(op, place)
         self.calls.note(f"aten.{name}", _text(place), node)
         _mark_layer(op, node)
         self._block.add_op(op)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import levels
 import pass_diagram
 import pytest
 import walkthrough
@@ -89,6 +90,13 @@ def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFi
 def test_the_walk_through_the_schedule_is_what_the_passes_do() -> None:
     written = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
     assert written == walkthrough.page(), "run `make docs`"
+
+
+def test_the_levels_are_what_is_printed() -> None:
+    written = (ROOT / "docs" / "levels.md").read_text(encoding="utf-8")
+    assert written == levels.page(), "run `make docs`"
+    lines = [*written.splitlines(), *"".join(levels.texts(levels.TENSOR_CORES).values()).splitlines()]
+    assert [line for line in lines if len(line) > 120] == []
 
 
 def test_the_diagram_of_passes_is_that_of_the_registry() -> None:

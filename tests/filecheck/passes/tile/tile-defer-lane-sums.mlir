@@ -27,7 +27,7 @@ tile.kernel @rescaled(%z: memref<64xf32>) blocks (%n) in [4] warps 4 {
     %new = arith.addf %old, %sum : tensor<64xf32, #row>
     scf.yield %new : tensor<64xf32, #row>
   }
-  tile.store %s, %z[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #row>, memref<64xf32>
+  tile.store %s, %z[d0] : tensor<64xf32, #row>, memref<64xf32>
 }
 
 // -----
@@ -51,9 +51,9 @@ tile.kernel @others(%z: memref<64xf32>) blocks (%n) in [4] warps 4 {
     %a = arith.addf %l, %top : tensor<64xf32, #row>
     %sum = tile.reduce add %e over [1] : tensor<64x16xf32, #acc> -> tensor<64xf32, #row>
     %b = arith.addf %m, %sum : tensor<64xf32, #row>
-    tile.store %b, %z[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #row>, memref<64xf32>
+    tile.store %b, %z[d0] : tensor<64xf32, #row>, memref<64xf32>
     scf.yield %a, %b : tensor<64xf32, #row>, tensor<64xf32, #row>
   }
   %u = arith.addf %s, %t : tensor<64xf32, #row>
-  tile.store %u, %z[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #row>, memref<64xf32>
+  tile.store %u, %z[d0] : tensor<64xf32, #row>, memref<64xf32>
 }
