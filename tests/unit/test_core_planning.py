@@ -142,16 +142,18 @@ def test_what_windows_share_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert apart > 1.1 * close
 
 
-def test_what_a_loop_around_it_computes_again_counts() -> None:
+def test_what_a_loop_around_it_computes_again_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The statistics of a pixel depend on the place in the window, not on the channel, over which the loop around that
     place runs."""
+    monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
     info = nest_of(_normalized_convolution, (1, 64, 14, 14), (128, 64, 2, 2))
     once, again = (predicted(info, block=(1, 64, 1, 1), chunk=(n, 1, 1, 64, 64)).times.compute for n in (64, 1))
     assert again > 1.5 * once
 
 
-def test_computed_operands_are_loaded_for_their_own_side() -> None:
+def test_computed_operands_are_loaded_for_their_own_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operand is computed from is not loaded for the rows of the other operand."""
+    monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
     info = nest_of(_normalized_convolution, (1, 64, 14, 14), (1024, 64, 2, 2))
     few, many = (predicted(info, block=(1, n, 1, 8), chunk=(64, 1, 1, 64, 64)).times.compute for n in (16, 128))
     assert many < 0.6 * few
