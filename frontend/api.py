@@ -282,11 +282,16 @@ def compile(
 
 def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -> CompiledFunction:
     """`compile` with the lock held; `program` are its first arguments, `how` those of `CompiledFunction`."""
+    from torch.export import ExportedProgram
+
     from .capture.export import capture  # with PyTorch's exporter, as slow to import as all the rest
-    from .capture.exported_programs import opened
 
     module, args, kwargs, fallback, shapes = program
-    function, args, kwargs, shapes = opened(module, args, kwargs, shapes)
+    function = module
+    if not isinstance(args, tuple) or isinstance(module, ExportedProgram | torch.jit.ScriptModule):
+        from .capture.exported_programs import opened
+
+        function, args, kwargs, shapes = opened(module, args, kwargs, shapes)
     captured = capture(function, args, kwargs, fallback=fallback, dynamic_shapes=shapes, in_memory=True)
     try:
         compiled = CompiledFunction(captured, target, executor, **how)

@@ -30,6 +30,9 @@ _WRITE = aten.as_strided_scatter.default
 _ADDRESSING = {aten.as_strided.default, aten.as_strided_copy.default, aten.resize.default, _WRITE}
 """Operators whose arguments are addresses."""
 
+ADDRESSING = frozenset(map(str, _ADDRESSING))
+"""Their names."""
+
 _FRESH = {"new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}
 """Operators whose results have the same strides, whatever the strides of their argument are."""
 

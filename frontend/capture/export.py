@@ -25,24 +25,20 @@ from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, 
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from ...backend.interpreter.running import main_function
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...garbage import rare_collections
-from ...passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
-from ..memory import traced_peak
 from .addressed_views import AddressedViews
-from .aliasing import Lies, memory_of
+from .aliasing import Lies
 from .arguments import leaf_names, parameter_names
-from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
 from .decompositions.table import decomposed, is_ours
 from .eager_fallback import Fallback, is_complex
 from .exported_programs import merge_duplicates
-from .gradients import Needs, marked_grad_mode, needs_of
+from .features import Features, words_of
+from .gradients import marked_grad_mode, may_require_grad
 from .graph_capture import Argument, import_graph
-from .known_indices import NUMBER_OF, index_by_tensors
 from .known_sizes import known_sizes
 from .refusals import UserCalls, refusal_of
 from .source_locations import blame, callers_place, is_users, shown, users_frames_in_stack_traces
@@ -111,29 +107,24 @@ def _capture(
         if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=name)
     given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
-    exported, lies, autocast, needs, peak = _export(module, *given)
+    exported, lies, features = _export(module, *given)
     if dynamic_shapes is not None:
         sizes = named_dims(module, *given, exported)
         check_at_one(exported, sizes, *given, lambda *other: _export(module, *other)[0])
-    if in_memory:
-        _without_views(exported, lies)
-    else:
-        lies = (None,) * len(lies)
+    lies = lies if in_memory else (None,) * len(lies)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
-    viewed = {x.source for x in lies if x is not None and x.source}
+    if viewed := {x.source for x in lies if x is not None and x.source}:
+        _without_views(exported, lies)
     arguments = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
-    if not isinstance(function, torch.nn.Module):
+    if any(b.kind == "constant" for b, _ in arguments) and not isinstance(function, torch.nn.Module):
         arguments = _with_closed_over(arguments, function)
-    given = arguments, *_returned(exported), lies, leaves, specs
+    given = arguments, *_returned(exported), lies, leaves, specs, features
+    read = frozenset(i for i, (_, node) in enumerate(arguments) if node.users and may_require_grad(node))
     captured = import_graph(exported.graph, *given, place, fallback, sizes, calls)
-    if peak is not None:
-        set_limit(main_function(captured.module), MEMORY_LIMIT, peak)
-    names = [node.name for _, node in arguments]
-    changed = [names[argument] for _, argument in captured.updates]
-    numbered = tuple(n.numbered(names, changed) for n in needs) if in_memory else ()
-    return replace(captured, autocast=autocast, needs=numbered, parameters=parameters)
+    needs = captured.needs or ((frozenset[int](),), (read,))
+    return replace(captured, needs=needs if in_memory else (), parameters=parameters)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -176,10 +167,9 @@ class _Function(torch.nn.Module):
 
 def _export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, tuple[Lies | None, ...], State, tuple[Needs, Needs], int | None]:
-    """The program as PyTorch exports it, where its results lie in memory, what autocast does in it, what requires
-    gradients, and how much memory eager PyTorch takes for it, if sizes are fixed; with `shapes` it holds where its
-    assertions do. Raises CaptureError."""
+) -> tuple[ExportedProgram, tuple[Lies | None, ...], Features]:
+    """The program as PyTorch exports it, where its results lie in memory, and its features with what they noted. With
+    `shapes` it holds where its assertions do. Raises CaptureError."""
     differentiating, exported = torch.is_grad_enabled(), None
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
@@ -197,9 +187,12 @@ def _export(
                 differentiating,
                 lambda traced, above: trace(lambda: _exported(traced, args, kwargs, shapes, above)),
             )
-            peak = traced_peak(exported) if shapes is None else None
-            known = memory_of(exported), autocast_of(exported), needs_of(exported), peak
-            unruled = without_rule(exported.graph)
+            below = {"below autograd"} if exported.dialect != "TRAINING" else set[str]()
+            features = Features(words_of(exported.graph_module) | below)
+            features.traced(exported)
+            kinds = [spec.kind for spec in exported.graph_signature.output_specs]
+            known = features.facts.get("aliasing", (None,) * kinds.count(OutputKind.USER_OUTPUT)), features
+            unruled = without_rule(exported.graph) if "complex" in features.words else set[Any]()
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported, *known
             if shapes is None or any(map(is_complex, exported.graph.nodes)):
@@ -208,8 +201,8 @@ def _export(
                 exported._guards_code = []
             merge_duplicates(exported)
             exported = decomposed(exported, unruled)
-            if exported.graph.find_nodes(op="call_function", target=NUMBER_OF):
-                index_by_tensors(exported.graph)
+            features.words |= words_of(exported.graph_module)
+            features.run("decomposed", exported.graph)
             return exported, *known
     except CompileError:
         raise

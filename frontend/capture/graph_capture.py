@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 
 from ...backend.interpreter.running import main_function
 from ...errors import CompileError, UnsupportedError
-from .addresses import address_elements
+from .addresses import ADDRESSING, address_elements
 from .aliasing import A_COPY, Lies, place_of
 from .captured_program import Binding, CapturedProgram, Output, announce, float8_in
 from .complex import Rewritten, without_complex, without_rule
 from .complex.pairs import fake_mode
-from .eager_fallback import Fallback, touches_complex, warn
+from .eager_fallback import Fallback, warn
+from .features import Features, words_of
 from .importer import GraphImporter
-from .known_indices import check_known_indices
 from .refusals import UserCalls
 from .source_locations import blame
 from .symbolic_shapes import NamedDim
@@ -46,7 +46,7 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     lies = [Lies(shares=i, place=place_of(n.meta["val"])) if _is_computed(n) else None for i, n in enumerate(leaves)]
     specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves[:first]))[1]
     updates, results = list(enumerate(updated, first)), range(first)
-    given = graph.graph, arguments, updates, results, lies[:first], examples, specs
+    given = graph.graph, arguments, updates, results, lies[:first], examples, specs, Features(words_of(graph))
     calls = UserCalls(fallback=fallback)
     try:
         return import_graph(*given, fallback=fallback, calls=calls)
@@ -83,6 +83,7 @@ def import_graph(
     lies: Sequence[Lies | None],
     examples: Sequence[Any],
     specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    features: Features,
     place: tuple[str, int] | None = None,
     fallback: Fallback = None,
     sizes: Sequence[NamedDim] = (),
@@ -92,10 +93,11 @@ def import_graph(
 
     `updates` are pairs (number among what the graph returns, name of the argument that it replaces), `results` the
     numbers of the results, of which `lies` says where they lie in memory, `examples` the leaves of the caller's
-    arguments, `specs` their structure and that of the result. For the others see `capture`. Raises UnsupportedError.
+    arguments, `specs` their structure and that of the result, `features` those of the program. For the others see
+    `capture`. Raises UnsupportedError.
     """
-    addressed = address_elements(graph)
-    is_complex = any(map(touches_complex, graph.nodes))
+    addressed = address_elements(graph) if features.words & ADDRESSING else {}
+    is_complex = "complex" in features.words
     left = is_complex and fallback is not None and bool(without_rule(graph))
     rewritten = without_complex(graph) if is_complex and not left else Rewritten()
     arguments = [*arguments, *((Binding(name, "constant", tensor=t), node) for name, node, t in rewritten.constants)]
@@ -142,8 +144,13 @@ def import_graph(
     outputs = tuple(output(*result) for result in found)
     bindings = [b for b, _ in arguments]
     captured = _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten)
+    if "float8" in features.words:
+        types = main_function(captured.module).function_type
+        captured.viewed[0].update(float8_in(types.inputs.data))
+        captured.viewed[1].update(float8_in(types.outputs.data))
     names = {node.name: layout for node, layout in addressed.items()}
-    return replace(captured, layouts={i: names[n.name] for i, (_, n) in enumerate(arguments) if n.name in names})
+    captured = replace(captured, layouts={i: names[n.name] for i, (_, n) in enumerate(arguments) if n.name in names})
+    return features.captured(captured, [node.name for _, node in arguments])
 
 
 _DEVICE = "move the arguments, or the result after the call (x.to(...))"
@@ -159,17 +166,13 @@ def _finish(
     rewritten: Rewritten | None,
 ) -> CapturedProgram:
     """What the importer made, with what lies between it and the caller."""
-    warn(list(importer.eager.values()))
+    if importer.eager:
+        warn(list(importer.eager.values()))
     checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
     module = importer.finish()
-    announce(module, outputs, updates)
-    constants = {i: b.tensor for i, b in enumerate(bindings) if b.kind == "constant"}
-    try:
-        check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
-    except CompileError as error:
-        raise importer.calls.complete(error) from None
-    signature = main_function(module).function_type
-    viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
+    if updates:
+        announce(module, outputs, updates)
+    viewed = dict[int, torch.dtype](), dict[int, torch.dtype]()
     if rewritten is not None:
         tensors = [examples[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
         viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})

@@ -22,8 +22,8 @@ from deplodock.frontend.capture import export as capturing
 from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.capture.complex import without_rule
 from deplodock.frontend.capture.decompositions.table import tables
+from deplodock.frontend.capture.features.known_indices import decomposed as index_by_tensors
 from deplodock.frontend.capture.graph_capture import capture_graph
-from deplodock.frontend.capture.known_indices import index_by_tensors
 from deplodock.frontend.capture.known_sizes import known_sizes
 from deplodock.frontend.capture.refusals import refusal_of
 

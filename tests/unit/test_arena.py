@@ -20,7 +20,7 @@ from deplodock.backend.arena import Lifetime, place
 from deplodock.backend.launch_plan import LaunchPlan, make_plan
 from deplodock.dialects.kernel.host import BUFFER_ALIGNMENT as ALIGNMENT
 from deplodock.frontend.bench import Subject
-from deplodock.frontend.memory import LivePeak
+from deplodock.frontend.capture.features.memory_limit import LivePeak
 from deplodock.target.architectures import get_target
 from deplodock.tools.cli import main
 

@@ -10,7 +10,7 @@ Of an index that a tensor says PyTorch makes a number: `x[t]` with an integer te
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,21 +20,29 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from ...backend.interpreter.running import main_function
-from ...dialects.payload import AssertOp, is_float
-from ...dialects.shapes.binding import SIZES, symbols_of
-from ...dialects.shapes.extents import SymbolAttr
-from ...dialects.shapes.polynomial import Algebra
-from ...errors import CompileError, ExecutionError
-from ...passes.convert.torch_to_tensor.conversion import decompose_all
-from ...passes.rewriting import erase
-from .arrays import to_numpy
-from .complex.pairs import Emitter
+from ....backend.interpreter.running import main_function
+from ....dialects.payload import AssertOp, is_float
+from ....dialects.shapes.binding import SIZES, symbols_of
+from ....dialects.shapes.extents import SymbolAttr
+from ....dialects.shapes.polynomial import Algebra
+from ....errors import CompileError, ExecutionError
+from ....passes.convert.torch_to_tensor.conversion import decompose_all
+from ....passes.rewriting import erase
+from ..arrays import to_numpy
+from ..captured_program import CapturedProgram
+from ..complex.pairs import Emitter
 
 aten: Any = torch.ops.aten
 
 NUMBER_OF = aten._local_scalar_dense.default
 """What PyTorch makes a number of a tensor with."""
+
+
+def captured(program: CapturedProgram, facts: None, names: Sequence[str]) -> CapturedProgram:
+    """Returns the program. Raises CompileError for an index that constants say and that is illegal."""
+    constants = {i: b.tensor for i, b in enumerate(program.bindings) if b.kind == "constant"}
+    check_known_indices(program.module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
+    return program
 
 
 def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor]) -> None:
@@ -65,7 +73,7 @@ def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor])
         block.erase_arg(arg)
     function.attributes.pop(SIZES, None)
     function.function_type = FunctionType.from_lists([a.type for a in block.args], [])
-    from ...backend import reference  # and with it all interpreters of xDSL, which few programs need
+    from ....backend import reference  # and with it all interpreters of xDSL, which few programs need
 
     try:
         reference.run(module, [to_numpy(tensors[a]) for a in block.args])
@@ -100,7 +108,7 @@ def _keep_known_assertions(block: Block, known: Collection[SSAValue]) -> None:
             erase(op)
 
 
-def index_by_tensors(graph: Graph) -> None:
+def decomposed(graph: Graph) -> None:
     """Replace every read and write of a slice at a number from a tensor by one at that tensor. Other uses of the number
     stay, and are refused by whoever does not know it. The graph changes nothing in place."""
     for number in graph.find_nodes(op="call_function", target=NUMBER_OF):

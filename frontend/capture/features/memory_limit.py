@@ -1,0 +1,85 @@
+"""The memory that eager PyTorch takes for a program, which is the limit of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Interpreter
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ....backend.interpreter.running import main_function
+from ....passes.analysis.host_memory import MEMORY_LIMIT, set_limit
+from ..captured_program import CapturedProgram
+
+BLOCK = 512
+"""Bytes of which PyTorch's allocator for GPUs gives multiples."""
+
+
+def traced(exported: ExportedProgram) -> int | None:
+    """Returns the most bytes that a program takes at once besides its arguments and parameters, without gradients.
+
+    What cuBLAS and cuDNN take for themselves is not counted. No value outlives its last use. Returns None where sizes
+    vary, and where data decides.
+    """
+    values = [node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")]
+    if any(isinstance(n, torch.SymInt) for v in values if isinstance(v, torch.Tensor) for n in v.shape):
+        return None
+    live = LivePeak()
+    inputs = [live.fake(v) if isinstance(v, torch.Tensor) else v for v in values]
+    return live.of(lambda: Interpreter(exported.graph_module).run(*inputs, enable_io_processing=False))
+
+
+class LivePeak(TorchDispatchMode):
+    """The most bytes that are alive at once of the tensors that are made under it. Nothing is computed: every tensor is
+    a fake one on the CPU, where attention is one operator as it is on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._fakes = FakeTensorMode()
+        self._given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def of(self, call: Callable[[], Any]) -> int | None:
+        """Those of a call; None where it cannot be made without data."""
+        try:
+            with torch.no_grad(), self:
+                call()
+        except Exception:  # whatever PyTorch or a person's code raises there
+            return None
+        return self.peak
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.fake, (args, kwargs or {}))
+        with self._fakes:
+            result = func(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
+        known = {t.untyped_storage()._cdata for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        for t in pytree.tree_leaves(result):
+            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in known:
+                storage = t.untyped_storage()
+                self._live[storage._cdata] = StorageWeakRef(storage), -(-storage.nbytes() // BLOCK) * BLOCK
+        self._live = {n: kept for n, kept in self._live.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
+        return result
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like this one, which is an argument."""
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self._fakes:
+            return tensor
+        if id(tensor) not in self._given:
+            with self._fakes:
+                self._given[id(tensor)] = tensor, torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return self._given[id(tensor)][1]
+
+
+def captured(program: CapturedProgram, facts: int | None, names: Sequence[str]) -> CapturedProgram:
+    """Returns the program, whose module gets the limit."""
+    if facts is not None:
+        set_limit(main_function(program.module), MEMORY_LIMIT, facts)
+    return program
