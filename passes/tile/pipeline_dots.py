@@ -76,7 +76,6 @@ class PipelineDotsPass(TilePass):
     """
 
     name = "tile-pipeline-dots"
-    inside = tile.DotOp
 
     def on(self, op: tile.KernelOp) -> None:
         dots = [o for o in op.body.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]

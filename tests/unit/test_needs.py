@@ -66,6 +66,7 @@ def _programs() -> dict[str, tuple[Any, tuple[torch.Tensor, ...]]]:
         "layer": (lambda x, w: torch.softmax(torch.relu(x @ w), -1) @ w, (x, w)),
         "updates": (lambda x, y: (y.add_(x), x.sum(-1)), (x, x.clone())),
         "padded": (lambda x: torch.nn.functional.pad(x, (1, 1)).view(torch.uint8).sum(0), (x,)),
+        "gathered": (lambda x: x.gather(1, x.argsort(1)[:, :3]), (x[:, :8],)),
         "float8": (lambda x: x.to(torch.float8_e4m3fn), (x,)),
     }
 
