@@ -283,17 +283,7 @@ def make_steps(
     if schedule is not None and pipeline is not None:
         raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
     given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
-    parts = [part.strip() for part in schedule.split(";")] if schedule is not None else []
-    fused = [part for part in parts if part.startswith("roots=")]
-    decided = [_options("plan-schedules", part) for part in parts if part not in fused]
-    for part in fused:
-        given |= _options("tensor-plan-fusion", part)
-    exact = [d for d in decided if "exact" in d]
-    if len(decided) > 1 and len(exact) < len(decided):
-        raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
-    first = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
-    if decided and not exact:
-        given = {**given, **decided[0]}
+    first = () if schedule is None else _decided(schedule, given)
     below = LEVELS[_position(above) + 1 : -1]
     if pipeline is not None:
         return _divided(parse_passes(pipeline, given), below)
@@ -310,6 +300,22 @@ def with_strategy(steps: Steps, strategy: str) -> Steps:
         return steps
     names = {level: {p.name for p in passes} for level, passes in steps.items()}
     return {level: with_options(ps, [o for o in options if o[0] in names[level]]) for level, ps in steps.items()}
+
+
+def _decided(schedule: str, given: dict[str, ParameterListType]) -> list[ModulePass]:
+    """Returns a pass for each exact schedule of a text. Any other part of it becomes options, which `given` gets."""
+    parts = [part.strip() for part in schedule.split(";")]
+    fused = [part for part in parts if part.startswith("roots=")]
+    decided = [_options("plan-schedules", part) for part in parts if part not in fused]
+    for part in fused:
+        given |= _options("tensor-plan-fusion", part)
+    exact = [d for d in decided if "exact" in d]
+    if len(decided) > 1 and len(exact) < len(decided):
+        raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
+    passes = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
+    if decided and not exact:
+        given |= decided[0]
+    return passes
 
 
 def _options(name: str, text: str) -> Mapping[str, ParameterListType]:

@@ -424,3 +424,10 @@ def is_within(
     """Whether lo <= expr < hi is known to hold always."""
     simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
     return simplifier.within(form, lo, hi)
+
+
+def divisions(map: AffineMap) -> int:
+    """Returns how many divisions there are in a map."""
+    kinds = (AffineBinaryOpKind.FloorDiv, AffineBinaryOpKind.Mod)
+    parts = (part for result in map.results for part in result.dfs())
+    return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)

@@ -260,14 +260,12 @@ def memory_layout(
     return blocked(shape, order, vec, warps, warp_order, lanes)
 
 
-def scan_layout(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
-    """Returns the layout of a tile that threads scan, or None if the tile is not scanned.
+def scan_layout(c: TileClass, dim: int, wishes: Sequence[Preference], warps: int) -> Linear:
+    """Returns the layout of a tile that threads scan along a dimension.
 
     Where the scanned dimension is contiguous in memory, its neighbours are in the registers of a thread, then in lanes,
     then in warps. Where another dimension is, lanes and warps lie along that one, and each thread scans registers."""
-    dim, shape = c.scanned, c.shape
-    if dim is None:
-        return None
+    shape = c.shape
     rank, threads = len(shape), LANE_BITS + log2(warps)
     bits = {d: [unit(rank, d, 1 << b) for b in range(log2(shape[d]))] for d in range(rank)}
     along = bits.pop(dim)

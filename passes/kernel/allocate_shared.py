@@ -134,13 +134,12 @@ class AllocateSharedPass(FuncPass):
         target = target_of(op, self.target)
         if op.cluster_size > 1 and not target.has("cluster"):
             raise refused(op, f"{target.name} has no clusters of blocks", argument=op.sym_name.data)
-        _allocate(op, target.shared_per_block, target.arch)
+        if any(isinstance(inner, kernel.SharedOp) for inner in op.body.walk()):
+            _allocate(op, target.shared_per_block, target.arch)
 
 
 def _allocate(func: kernel.FuncOp, limit: int, target: str) -> None:
     buffers = lifetimes(func)
-    if not buffers:
-        return
     waits = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.GroupBarrierOp | kernel.MbarWaitOp
     synchronised = func.partitions is not None or any(isinstance(o, waits) for o in func.body.walk())
     offsets, total = place(buffers, share=False)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, TensorType
@@ -30,9 +31,7 @@ def collapse_dimensions(nest: loop.NestOp, powers_of_two: bool = False) -> None:
     """
     if any(isinstance(use.operation, tensor.ScatterOp) for result in nest.res for use in result.uses):
         return  # its kernel has no results of the nest's shape
-    while any(
-        _collapse(nest, loops, at, powers_of_two) for loops in _alike(nest) for at in range(len(loops[0].sizes) - 1)
-    ):
+    while any(_collapse(nest, loops, at) for loops, at in _pairs(nest, powers_of_two)):
         pass
 
 
@@ -45,23 +44,27 @@ class _Access(NamedTuple):
     collapsed: int | None
 
 
-def _alike(nest: loop.NestOp) -> Iterator[list[Loop]]:
-    """`nest`, then its reductions, those of equal extents in one body together: they may be stages of one loop."""
-    yield [nest]
-    found: dict[tuple[object, tuple[Extent, ...]], list[Loop]] = {}
-    for op in nest.body.walk():
-        if isinstance(op, loop.ReduceOp):
-            found.setdefault((op.parent, op.sizes), []).append(op)
-    yield from found.values()
+def _pairs(nest: loop.NestOp, powers_of_two: bool) -> Iterator[tuple[list[Loop], int]]:
+    """Yields loops with the position of an index that is worth to be collapsed with the next one.
+
+    The loops are `nest`, or its reductions of equal extents in one body, which may be stages of one loop.
+    """
+    groups: dict[tuple[object, tuple[Extent, ...]], list[Loop]] = {}
+    for op in nest.walk():
+        if isinstance(op, loop.NestOp | loop.ReduceOp):
+            groups.setdefault((op.parent, op.sizes), []).append(op)
+    for loops in groups.values():
+        for at, (outer, inner) in enumerate(pairwise(loops[0].sizes)):
+            if isinstance(outer, int) and isinstance(inner, int) and outer != 1 and inner != 1:
+                if powers_of_two or inner & (inner - 1):
+                    yield loops, at
 
 
-def _collapse(nest: loop.NestOp, loops: Sequence[Loop], at: int, powers_of_two: bool) -> bool:
-    """Collapse the indices number `at` and `at + 1` of `loops` in `nest`; whether that is possible and of use."""
+def _collapse(nest: loop.NestOp, loops: Sequence[Loop], at: int) -> bool:
+    """Collapses the indices number `at` and `at + 1` of `loops` in `nest`. Returns true if that is possible."""
     outer, inner = loops[0].sizes[at : at + 2]
-    if not isinstance(outer, int) or not isinstance(inner, int) or outer == 1 or inner == 1:
-        return False
-    if not powers_of_two and not inner & (inner - 1):
-        return False
+    assert isinstance(outer, int)
+    assert isinstance(inner, int)
     pairs = [op.body.block.args[at : at + 2] for op in loops]
     loads: dict[loop.LoadOp, tuple[Sequence[SSAValue], _Access]] = {}
     for pair in pairs:

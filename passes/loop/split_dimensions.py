@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import AffineMapAttr
+
 from ...dialects import loop
+from ...dialects.shapes.affine import divisions
+from ...dialects.shapes.domain import DomainAttr
 from ..anchored import NestPass
 from .digits import split_dimensions
 
@@ -31,4 +35,7 @@ class SplitDimensionsPass(NestPass):
     name = "loop-split-dimensions"
 
     def on(self, op: loop.NestOp) -> None:
-        split_dimensions(op)
+        attributes = [a for o in op.walk() for a in o.properties.values()]
+        maps = [a.map if isinstance(a, DomainAttr) else a for a in attributes]
+        if any(divisions(m.data) for m in maps if isinstance(m, AffineMapAttr)):
+            split_dimensions(op)

@@ -54,12 +54,16 @@ def candidates(
     """The schedules to choose from; with `cluster_sums` those too in which the blocks of a cluster share sums."""
     once = distinct(info, products)
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
+        if not info.reductions:
+            yield points
+            continue
         points = with_grid_swizzle(info, points) if products and target.core is None else points
         parts = join([points, *_divided(info, points, target, bool(products) and is_nested(products))])
         for some in (parts, *(_in_clusters(info, points, target, products) if cluster_sums else ())):
             for found, rows in by_products(once, Tiles(info, some)):
                 chosen = some.at(rows)
-                for promoted in with_promotion(info, chosen, found, precision) if target.core is None else [chosen]:
+                may_promote = found and target.core is None
+                for promoted in with_promotion(info, chosen, found, precision) if may_promote else [chosen]:
                     yield from _with_copies(info, promoted, target, found)
 
 

@@ -101,12 +101,12 @@ class Model:
         self.info = info
         self.target = target
         self.results = prod(info.extents[i] for i in info.free)
-        self.found = find_matmuls(info)
+        self.found = find_matmuls(info) if info.reductions else []
         """All products, as a schedule has extents for them."""
-        self.products = distinct(info, self.found)
-        if target.core is not None:
+        self.products = distinct(info, self.found) if self.found else []
+        if target.core is not None and self.products:
             self.products += contiguous_alternatives(info, self.products)
-        self.operands = operand_loads(self.found)
+        self.operands = operand_loads(self.found) if self.found else []
         self._arithmetic = cache(lambda *products: Arithmetic(info, [*products]))
         self._copies = cache(self._models_of_copies)
 
@@ -126,6 +126,9 @@ class Model:
         """The times under schedules, those together that have the same matrix products."""
         tiles = Tiles(self.info, points)
         predict = self._predict if self.target.core is None else self._predict_on_cores
+        if not self.products:
+            yield predict([], tiles)
+            return
         for products, rows in by_products(self.products, tiles):
             yield predict(products, tiles if rows.all() else Tiles(self.info, points.at(rows)))
 

@@ -99,7 +99,7 @@ class Resources:
 def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Resources:
     """What a block takes."""
     points = tiles.points
-    shared = staged(tiles, products).bytes(points)
+    shared = staged(tiles, products).bytes(points) if products else np.zeros(tiles.rows)
     threads = 32 * points.warps
     if points.copy == "tma":  # a producer's warps, and parts of results on their way out beside the rings
         threads = threads + 32 * WARPGROUP
@@ -261,8 +261,8 @@ def check(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) 
     """What a block of each schedule takes, and which decisions cannot be carried out, and why. `tiles` are those of the
     schedules, `products` the distinct ones that are matrix products in these."""
     takes = resources(info, tiles, target, products)
-    found = [*_tiles(info, tiles), *_cluster(info, tiles, target, products)]
-    return takes, [*found, *takes.violations, *_split(info, tiles), *_copies(tiles, target), *_scratch(info, tiles)]
+    clusters = _cluster(info, tiles, target, products) if tiles.points.cluster * tiles.points.cluster_k > 1 else ()
+    return takes, [*_tiles(info, tiles), *clusters, *takes.violations, *_carried_out(info, tiles, target)]
 
 
 def check_on_core(info: NestInfo, tiles: Tiles, target: Target) -> list[Violation]:
@@ -275,8 +275,22 @@ def check_on_core(info: NestInfo, tiles: Tiles, target: Target) -> list[Violatio
     large = f"a tile of {{:.0f}} elements; a core has room for {LARGEST_ON_CORE} beside others"
     found = [Violation(several, "warps", one, (points.warps, names))]
     found.append(Violation(elements > LARGEST_ON_CORE, "block", large, (elements,)))
-    found += [*_tiles(info, tiles), *_cluster(info, tiles, target, [])]
-    return [*found, *_split(info, tiles), *_copies(tiles, target), *_scratch(info, tiles)]
+    found += [
+        *_tiles(info, tiles),
+        *(_cluster(info, tiles, target, []) if points.cluster * points.cluster_k > 1 else ()),
+    ]
+    return [*found, *_carried_out(info, tiles, target)]
+
+
+def _carried_out(info: NestInfo, tiles: Tiles, target: Target) -> Iterator[Violation]:
+    """Violations of what only some schedules ask for: parts, copies that run ahead, atoms, and a limit of scratch."""
+    points = tiles.points
+    if tiles.kept or (points.split_k > 1).any():
+        yield from _split(info, tiles)
+    if points.copy != "sync" or points.atom != "fma" or (points.stages > 1).any():
+        yield from _copies(tiles, target)
+    if SCRATCH_LIMIT in info.nest.attributes:
+        yield from _scratch(info, tiles)
 
 
 def violated(violations: list[Violation], rows: int) -> Bools:
@@ -326,8 +340,6 @@ def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul
     points = tiles.points
     if points.cluster_k > 1:
         yield from _cluster_k(info, tiles, target)
-        return
-    if points.cluster == 1:
         return
     yield from _always(tiles, not target.has("cluster"), "cluster", f"{target.name} has no clusters of blocks")
     if tiles.ranks > 1:

@@ -90,12 +90,15 @@ class NestInfo:
                 self.loads.append(op)
         self.extents = {i: typical(n) for i, n in self.sizes.items()}
         """The same in numbers: for a size known only at run time what is typical of it."""
-        self.mask_density = MaskDensity(self.groups, self.dependence, self.extents)
-        """Which share of its chunks a reduction visits."""
         self.scanned = loop.scanned_index(nest)
         """The free index along which scans run, in one block."""
         self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.around)
         """Free indices that some reduction depends on."""
+
+    @cached_property
+    def mask_density(self) -> MaskDensity:
+        """The shares of their chunks that reductions visit."""
+        return MaskDensity(self.groups, self.dependence, self.extents)
 
     def _add(self, op: loop.ReduceOp) -> None:
         indices = tuple(op.body.block.args)

@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...dialects import loop, payload
 from ...dialects.layouts.linear import LANES
+from ...dialects.support.calls import CONSTANTS
 from ...dialects.support.equivalence import structure, structure_with_inputs
 from ...dialects.support.locations import blamed, location_text
 from ...dialects.tile.schedule import PLAIN, ScheduleAttr
@@ -56,7 +57,7 @@ class EqualNests:
         what, inputs = structure_with_inputs(nest)
         function = nest.parent_op()
         if isinstance(function, func.FuncOp) and function not in self._constants:
-            self._constants[function] = constant_values(function)
+            self._constants[function] = constant_values(function) if CONSTANTS in function.attributes else set()
         constants = self._constants[function] if isinstance(function, func.FuncOp) else ()
         numbers = [structure(v.owner, {}) if isinstance(v.owner, payload.ConstantOp) else None for v in inputs]
         return what, tuple((v.type, v in constants, n) for v, n in zip(inputs, numbers, strict=True))
@@ -201,7 +202,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         simple = self.strategy == "simple"
         limited = self.limit_memory and not self.again and not simple
         memory = cache(lambda: HostMemory(op, target)) if limited else None
-        chosen = self._recorded(ctx, free, target, memory)
+        chosen = {} if self.record is None else self._recorded(ctx, free, target, memory, self.record)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         equal = EqualNests()
         if simple:
@@ -217,10 +218,12 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         refused: list[ScheduleError] = []
         for name, nest in zip(names, nests, strict=True):
             if nest in ranks:
-                self._tell(nest, name, ranks[nest], chosen[nest])
+                if self.explain:
+                    self._tell(nest, name, ranks[nest], chosen[nest])
                 fastest(nest, target, ranks[nest])
             if nest in chosen:  # which is checked
-                schedule = self._decide(nest, target, name, chosen[nest], refused)
+                decides = not (self.again or self.exact) and self.nest in (None, name) and self.decisions()
+                schedule = self._decide(nest, target, name, chosen[nest], refused) if decides else chosen[nest]
                 fits = nest in ranks and self.blocks_per_sm is None
                 nest.attributes["schedule"] = with_residency(nest, schedule, target) if fits else schedule
             else:
@@ -244,16 +247,19 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         return candidates
 
     def _recorded(
-        self, ctx: Context, nests: list[loop.NestOp], target: Target, memory: Callable[[], HostMemory] | None
+        self,
+        ctx: Context,
+        nests: list[loop.NestOp],
+        target: Target,
+        memory: Callable[[], HostMemory] | None,
+        path: str,
     ) -> dict[loop.NestOp, ScheduleAttr]:
         """The schedules of `nests` that are in the record. One that does not fit its nest is left to the planner, and a
         remark says why."""
         found: dict[loop.NestOp, ScheduleAttr] = {}
-        if self.record is None:
-            return found
         from ..record_file import read_record
 
-        record = read_record(self.record, target.card)
+        record = read_record(path, target.card)
         for nest in nests:
             try:
                 schedule = record.schedule_for(ctx, nest, target)
@@ -284,17 +290,15 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
 
     def _tell(self, nest: loop.NestOp, name: str, ranked: list[Candidate], chosen: ScheduleAttr) -> None:
         """Say what was considered, if that was asked for."""
-        for i, candidate in enumerate(ranked[:SHOWN] if self.explain else ()):
+        for i, candidate in enumerate(ranked[:SHOWN]):
             emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(ranked)}: {candidate}")
-        if self.explain and chosen != ranked[0].schedule:
+        if chosen != ranked[0].schedule:
             emit_remark(nest, NAME, f"{name} is to share a launch: {str(chosen).removeprefix('#tile.schedule')}")
 
     def _decide(
         self, nest: loop.NestOp, target: Target, name: str, chosen: ScheduleAttr, refused: list[ScheduleError]
     ) -> ScheduleAttr:
         """`chosen`, or what the options make of it; where they don't fit, that goes to `refused`."""
-        if self.again or self.exact or self.nest not in (None, name) or not self.decisions():
-            return chosen
         nest.attributes.pop(SCRATCH_LIMIT, None)  # who decides may take more
         try:
             return decided(nest, chosen, self, target)

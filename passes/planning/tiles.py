@@ -39,7 +39,7 @@ class Tiles:
         self.tile: dict[SSAValue, Ints] = {index: points.block[:, n] for n, index in enumerate(info.free)}
         self.tile.update((index, points.chunk[:, n]) for n, index in enumerate(info.reduction_indices))
         self.steps: dict[SSAValue, Ints] = {i: ceil_div(n, self.tile[i]) for i, n in info.extents.items()}
-        masked = info.mask_density.shares(self.tile)
+        masked = info.mask_density.shares(self.tile) if info.groups else {}
         self.shares = {index: mean for index, (mean, _) in masked.items()}
         self.peak = largest((most / np.maximum(mean, 1e-9) for mean, most in masked.values()), self.rows)
         self.peak = np.maximum(self.peak, 1.0)

@@ -108,14 +108,18 @@ class PlanFusionPass(ModulePass):
 
     def _plan(self, ctx: Context, function: func.FuncOp, target: Target) -> None:
         mark(function, set())
-        if self.strategy == "best":
+        values = [] if self.strategy == "all" else candidates(function)
+        if self.strategy == "all":
+            roots = materialized(function)
+        elif self.strategy == "none" or kept_values(function).issuperset(values):
+            roots = values
+        elif self.strategy == "greedy":
+            roots = greedy(function, values, kept_values(function))
+        else:
             search = Search(ctx, function, fused_for(target))
             limit = limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
-            mark(function, search.run() if limit is None else search.within(limit))
-        elif self.strategy == "greedy":
-            mark(function, greedy(function, candidates(function), kept_values(function)))
-        else:
-            mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
+            roots = search.run() if limit is None else search.within(limit)
+        mark(function, {*roots})
 
 
 def _read(path: str, device: str) -> Record:

@@ -133,6 +133,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     warps, lanes = kernel.warps.data, kernel.lanes.data
     as_boxes = kernel.schedule.copy == "tma"
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
+    by_warpgroups = any(dot.atom is not None and dot.atom.data == "wgmma" for c in classes for dot in c.dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
     rows = thread_rows(classes, kernel.schedule, warps * lanes)
     layouts: dict[int, Linear] = {}
@@ -153,8 +154,9 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
             layout = _slice(c, classes, layouts)
         if layout is None:
             wishes = _wishes(c, classes, warps * lanes == 1)
-            layout = scan_layout(c, wishes, warps) if lanes > 1 else None
-            layout = layout or turned_factor(c, wishes, warps)
+            layout = None if c.scanned is None or lanes == 1 else scan_layout(c, c.scanned, wishes, warps)
+            if layout is None and by_warpgroups:
+                layout = turned_factor(c, wishes, warps)
             layout = layout or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
         layouts[id(c)] = layout
     return layouts

@@ -128,8 +128,8 @@ class OutlineLayersPass(ModulePass):
 
     def _candidates(self, function: func.FuncOp) -> list[list[Operation]]:
         ops = list(function.body.block.ops)[:-1]
-        if any(o.regions for o in ops):
-            return []  # not the torch level
+        if len(ops) < 2 * self.min_ops or any(o.regions for o in ops):
+            return []  # no two parts, or not the torch level
         runs = _runs_of_layers(ops) if any(LAYER in o.attributes for o in ops) else find_repeats(ops, 2 * self.min_ops)
         return [run for run in runs if len(run) >= self.min_ops]
 

@@ -18,7 +18,7 @@ from ....dialects.shapes.extents import count_of, extents_of, memref_of
 from ....dialects.support.locations import blamed, location_of, refused
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError
-from ...analysis.cluster_rows import shared_of_nest
+from ...analysis.cluster_rows import Shared, shared_of_nest
 from ...analysis.nest_schedule import reduction_indices, reductions, schedule_of
 from ...analysis.operand_types import STORED
 from ...rewriting import erase, insert_after, insert_before, replace
@@ -76,7 +76,8 @@ class KernelBuilder:
     def build(self) -> tile.KernelOp:
         """The kernel; its inputs are `self.inputs`, its results `self.results`."""
         nest, schedule = self.nest, self.schedule
-        self._shared = shared_of_nest(nest, schedule)
+        shares = schedule.data.cluster * schedule.data.cluster_k > 1
+        self._shared = shared_of_nest(nest, schedule) if shares else Shared()
         blocks = schedule.data.block
         serial = set(schedule.data.serial)
         indices = nest.body.block.args

@@ -192,7 +192,8 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
     types = [a.type for a in host.block.args]
     new = func.FuncOp(main.sym_name.data, (types, []), Region(host.block), main.sym_visibility)
     new.attributes.update(main.attributes)
-    set_pairs(new, UPDATES, [(len(inputs) + result, argument) for result, argument in pairs_of(main, UPDATES)])
+    if UPDATES in main.attributes:
+        set_pairs(new, UPDATES, [(len(inputs) + result, argument) for result, argument in pairs_of(main, UPDATES)])
     new.location = main.location
     return new
 

@@ -7,10 +7,10 @@ from math import prod
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 
 from ....dialects import payload, tensor
 from ....dialects.payload import is_payload, is_tensor
+from ....dialects.shapes.affine import divisions as divisions_of
 from ....dialects.shapes.extents import extents_of, most
 from ....dialects.support.calls import Call
 from .inline import CHEAP, is_elementwise, kept_values
@@ -56,7 +56,7 @@ def candidates(function: func.FuncOp) -> list[SSAValue]:
     found = list[SSAValue]()
     for op in function.body.block.ops:
         if isinstance(op, tensor.IndexMapOp):
-            divisions[op.result] = divisions.get(op.source, 0) + _divisions(op)
+            divisions[op.result] = divisions.get(op.source, 0) + divisions_of(op.map.data)
             worth = divisions[op.result] > MAX_DIVISIONS
         else:
             worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
@@ -66,10 +66,3 @@ def candidates(function: func.FuncOp) -> list[SSAValue]:
                 divisions.pop(result, None)
                 found.append(result)
     return found
-
-
-def _divisions(view: tensor.IndexMapOp) -> int:
-    """How many divisions there are in the map of a view."""
-    kinds = (AffineBinaryOpKind.FloorDiv, AffineBinaryOpKind.Mod)
-    parts = (part for result in view.map.data.results for part in result.dfs())
-    return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)

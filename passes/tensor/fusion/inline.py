@@ -140,7 +140,9 @@ def kept_values(function: func.FuncOp) -> set[SSAValue]:
     The nest of a scatter computes its values and places, as far as that is cheap, so the tensors that they are computed
     from are kept. The nest of a scan computes the source and the elementwise operations on its result alike, and its
     result is kept."""
-    found = compared_sums(function)
+    found, ops = set[SSAValue](), function.body.block.ops
+    if any(isinstance(op, payload.CmpOp) for op in ops):
+        found |= compared_sums(function)
     for op in function.body.block.ops:
         if isinstance(op, tensor.ScatterOp):
             computed = (op.values, *op.indices)
