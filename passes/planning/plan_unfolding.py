@@ -4,10 +4,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, Literal
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
@@ -57,7 +57,6 @@ class PlanUnfoldingPass(ModulePass):
     """
 
     name = "plan-unfolding"
-    needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 1}
 
     target: str | None = None
     strategy: Literal["model", "none"] = "model"
