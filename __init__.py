@@ -78,7 +78,7 @@ class _Checkout(Distribution):
 
     files_of_metadata = {
         "METADATA": "Name: deplodock\nVersion: unknown\n",
-        "entry_points.txt": "[torch_dynamo_backends]\ndeplodock = deplodock.frontend.api:torch_compile_backend\n",
+        "entry_points.txt": "[torch_dynamo_backends]\ndeplodock = deplodock.frontend.dynamo:torch_compile_backend\n",
     }
 
     def read_text(self, filename: str) -> str | None:

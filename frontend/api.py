@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -302,31 +301,3 @@ def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -
     compiled._use(captured, modules_of(module))
     compiled._compile_again = lambda copied: _compile((copied or module, *program[1:]), target, executor, how)
     return compiled
-
-
-_NOT_OF_GRAPHS = ("dynamic_shapes", "prepack_weights")  # Dynamo marks sizes, and passes parameters like arguments
-
-OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n not in _NOT_OF_GRAPHS]
-"""The arguments of `compile` that `torch.compile(..., options=...)` takes."""
-
-
-def torch_compile_backend(
-    graph: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
-    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found, and its
-    gradients where they may be asked for.
-
-    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`. Every
-    `mode` of PyTorch is taken; all give the same program, `reduce-overhead` and `max-autotune` with `cuda_graphs`.
-    Raises CompileError.
-    """
-    from .dynamo import compile_graph
-
-    try:
-        return compile_graph(graph, example_inputs, mode, options)
-    except DeplodockError as error:
-        raise presented(error) from error.__cause__

@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..errors import CompileError, ShapeError, UnsupportedError
-from .api import OPTIONS, CompiledFunction, compile
+from ..errors import CompileError, DeplodockError, ShapeError, UnsupportedError, presented
+from .api import CompiledFunction, compile
 from .capture.addressed_views import AddressedViews
 from .capture.decompositions.differentiable import above_autograd
 from .capture.decompositions.table import decomposition_table
@@ -60,6 +61,32 @@ _EXACT = {*_CHOOSING, *_MOVING, "aminmax", "where", "masked_fill", "_to_copy", "
 _SUMS = ("sum", "mean", "prod", "var", "var_mean", "std", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution")
 _ROUNDED = {*_SUMS, "cumsum", "cumprod", "linalg_vector_norm", "native_layer_norm", "_softmax", "_log_softmax"}
 """Operators whose last bits depend on the order in which they add, or multiply."""
+
+
+_NOT_OF_GRAPHS = ("dynamic_shapes", "prepack_weights")  # Dynamo marks sizes, and passes parameters like arguments
+
+OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n not in _NOT_OF_GRAPHS]
+"""The arguments of `compile` that `torch.compile(..., options=...)` takes."""
+
+
+def torch_compile_backend(
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found, and its
+    gradients where they may be asked for.
+
+    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`. Every
+    `mode` of PyTorch is taken; all give the same program, `reduce-overhead` and `max-autotune` with `cuda_graphs`.
+    Raises CompileError.
+    """
+    try:
+        return compile_graph(graph, example_inputs, mode, options)
+    except DeplodockError as error:
+        raise presented(error) from error.__cause__
 
 
 class RecompileWarning(UserWarning):

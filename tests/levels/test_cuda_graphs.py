@@ -21,7 +21,7 @@ from deplodock.backend.cuda.runtime import CudaProgram, GraphWarning, driver
 from deplodock.backend.cuda.runtime.graphs import LaunchGraph
 from deplodock.backend.cuda.runtime.prepared import Frame
 from deplodock.errors import ExecutionError
-from deplodock.frontend import api
+from deplodock.frontend import api, dynamo
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 
 
@@ -219,6 +219,6 @@ def test_modes_of_torch_compile(how: dict[str, Any], graphs: bool, monkeypatch) 
     monkeypatch.setattr(api, "make_executor", lambda name, c, g=False: seen.append(g) or real(name, c, g))
     traced = torch.fx.symbolic_trace(lambda x: (torch.relu(x) + 1,))
     traced.graph.find_nodes(op="placeholder")[0].meta["example_value"] = torch.ones(4)
-    run = api.torch_compile_backend(traced, [torch.ones(4)], **how)
+    run = dynamo.torch_compile_backend(traced, [torch.ones(4)], **how)
     assert torch.equal(run(-torch.ones(4))[0], torch.ones(4))
     assert seen == [graphs]

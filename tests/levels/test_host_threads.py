@@ -15,7 +15,7 @@ from stub_cuda import OnDevice
 import deplodock
 from deplodock.backend.cuda.runtime import driver, graphs
 from deplodock.errors import ExecutionError
-from deplodock.frontend import api
+from deplodock.frontend import api, dynamo
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -88,7 +88,7 @@ def test_backward_in_a_thread_of_autograd(stub_cuda, monkeypatch) -> None:
         node.meta["example_value"] = x
     OnDevice.paused = True  # AOTAutograd traces tensors of the host
     try:
-        run = api.torch_compile_backend(traced, [x], options={"executor": "cuda"})
+        run = dynamo.torch_compile_backend(traced, [x], options={"executor": "cuda"})
     finally:
         OnDevice.paused = False
     loss = run(x)[0].square().sum()

@@ -1,0 +1,69 @@
+"""The imports of the library have no circle, those inside of functions included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+
+import networkx
+import pytest
+
+import deplodock
+
+ROOT = Path(deplodock.__file__).parent
+FOLDERS = ("dialects", "passes", "backend", "frontend", "tools")
+
+
+def modules() -> dict[str, Path]:
+    """Returns the modules of the library by their names."""
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    files += [path for path in ROOT.glob("*.py") if path.name != "setup.py"]
+    return {
+        ".".join(("deplodock", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): p for p in files
+    }
+
+
+def imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
+    """Yields the imports of names that run, which are not those for the type checker alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.ImportFrom):
+            yield child
+        yield from imports(child)
+
+
+def imported(name: str, path: Path, known: Set[str]) -> set[str]:
+    """Returns the modules that a module imports: a name of a package is its module, where there is one."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    result = set[str]()
+    for node in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        outer = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+        source = ".".join([*outer, *([node.module] if node.module else [])])
+        inner = {f"{source}.{alias.name}" for alias in node.names}
+        result |= (inner & known) | ({source} & known if inner - known else set())
+    return result - {name}
+
+
+def circles(uses: Mapping[str, Set[str]]) -> list[set[str]]:
+    """Returns the groups of modules of which each imports each, directly or not."""
+    graph = networkx.DiGraph([(name, other) for name, others in uses.items() for other in others])
+    return [group for group in networkx.strongly_connected_components(graph) if len(group) > 1]
+
+
+def test_no_circles() -> None:
+    files = modules()
+    assert len(files) > 100
+    assert circles({name: imported(name, path, files.keys()) for name, path in files.items()}) == []
+
+
+@pytest.mark.parametrize("text", ["from .b import x", "def f():\n    from . import b", "from deplodock.b import x"])
+def test_circles_are_seen(text: str, tmp_path: Path) -> None:
+    a, b = tmp_path / "a.py", tmp_path / "b.py"
+    a.write_text(text)
+    b.write_text("from .a import y\nif TYPE_CHECKING:\n    from . import c\n")
+    names = {"deplodock.a": a, "deplodock.b": b, "deplodock.c": tmp_path / "c.py"}
+    uses = {name: imported(name, path, names.keys()) for name, path in list(names.items())[:2]}
+    assert uses == {"deplodock.a": {"deplodock.b"}, "deplodock.b": {"deplodock.a"}}
+    assert circles(uses) == [{"deplodock.a", "deplodock.b"}]
