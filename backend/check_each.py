@@ -75,7 +75,7 @@ def input_types(module: ModuleOp) -> list[Attribute]:
     """The types of the inputs of `@main`: all its arguments, but at the kernel level only those that are no results."""
     types = list(main_function(module).function_type.inputs)
     if is_kernel_level(module):
-        from .launch_plan import make_plan
+        from .host.launch_plan import make_plan
 
         return types[: make_plan(module).inputs]
     return types
@@ -273,8 +273,8 @@ class Checker:
         they do from now on."""
         from .cuda.printer import print_cuda
         from .emulator import run_cuda_on_cpu
-        from .host_compiler import compiler
-        from .launch_plan import make_plan
+        from .host.compiler import compiler
+        from .host.launch_plan import make_plan
 
         try:
             compiler(emulator=True)

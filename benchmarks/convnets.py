@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import deplodock
-from deplodock.backend.timing import in_turns
+from deplodock.backend.host.timing import in_turns
 
 PYTORCH, OURS = ("eager", "inductor"), ("ours", "prepacked")
 """Arms of PyTorch and of this compiler."""

@@ -23,7 +23,7 @@ from cases import DTYPES
 from results import FOLDER, commit_here, file_name, merge
 
 from deplodock.backend.cpu.measure import read_rate
-from deplodock.backend.timing import Timing
+from deplodock.backend.host.timing import Timing
 from deplodock.frontend.bench import OURS, environment
 from deplodock.frontend.llm import build_model, load_config
 from deplodock.frontend.llm.generate import Generator

@@ -26,12 +26,12 @@ from results import FOLDER, commit_here, read
 from torch import nn
 
 import deplodock
-from deplodock.backend.calls import building
 from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.cuda.machine_code import MachineCode, pack
 from deplodock.backend.cuda.runtime import CudaProgram, graphs
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.calls import building
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.frontend.bench import environment
 from deplodock.frontend.executors import Executor
 

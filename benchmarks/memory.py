@@ -18,8 +18,8 @@ import torch
 from cases import DTYPES, SUITES, cases
 
 import deplodock
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
-from deplodock.backend.launch_plan import make_plan
 from deplodock.errors import CompileError
 from deplodock.frontend.memory import beyond
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of

@@ -30,7 +30,7 @@ from results import geomean
 from torch import nn
 
 import deplodock
-from deplodock.backend.timing import by_clock
+from deplodock.backend.host.timing import by_clock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

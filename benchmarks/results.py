@@ -82,7 +82,7 @@ def ratio(row: Row, baseline: str = "best") -> float | None:
 
 
 def noise(timing: Row) -> float:
-    """Half the interval of 95 % for a median, relative to it (`deplodock.backend.timing`)."""
+    """Half the interval of 95 % for a median, relative to it (`deplodock.backend.host.timing`)."""
     return 1.46 * (timing["p80"] - timing["p20"]) / timing["repetitions"] ** 0.5 / timing["median"]
 
 

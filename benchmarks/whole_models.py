@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.frontend import memory
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.compilation import Compilation

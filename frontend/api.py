@@ -15,7 +15,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_st
 from torch.autograd import forward_ad
 from xdsl.ir import Attribute
 
-from ..backend.calls import building
+from ..backend.host.calls import building
 from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..backend.cuda.runtime.timing import on_device, whole_calls
-from ..backend.timing import Timing, by_clock
+from ..backend.host.timing import Timing, by_clock
 from ..errors import ExecutionError
 from ..progress import steps
 from ..target.host import cores, processor, read_measured

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
-from ..backend.launch_plan import make_plan
+from ..backend.host.launch_plan import make_plan
 from ..dialects import LEVELS
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context

@@ -22,8 +22,8 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from ..backend.cuda.runtime.nvrtc import compiler_build
-from ..backend.host_compiler import compiler
-from ..backend.timing import Span
+from ..backend.host.compiler import compiler
+from ..backend.host.timing import Span
 from ..errors import CompileError, ExecutionError, TargetError
 from ..target.architectures import CPU, ISAS, arch_of, on_cores
 from ..target.host import has_isa, processor, resolve_target
@@ -209,7 +209,7 @@ def _simulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArr
 
 def _emulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend.emulator import run_cuda_on_cpu
-    from ..backend.launch_plan import make_plan
+    from ..backend.host.launch_plan import make_plan
 
     source, plan = compilation.cuda, make_plan(compilation.at("kernel"))
 

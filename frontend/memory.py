@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backend.launch_plan import Buffer, LaunchPlan
+from ..backend.host.launch_plan import Buffer, LaunchPlan
 
 
 def beyond(plan: LaunchPlan, most: int) -> str:

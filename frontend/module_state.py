@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as every_module
 
-from ..backend.calls import extension
+from ..backend.host.calls import extension
 from ..errors import ExecutionError, ShapeError
 from .capture.captured_program import Binding, CapturedProgram, kind_of
 

@@ -12,8 +12,8 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
+from ..backend.host.launch_plan import make_plan
 from ..backend.interpreter.running import main_function
-from ..backend.launch_plan import make_plan
 from ..dialects.support.parsing import MalformedIRError, make_context, parse_module
 from ..errors import BorderError, CompileError, DeplodockError, presented
 from ..passes.verify_level import Level, border_violations

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from ..backend.cuda.printer import kernel_names
 from ..backend.cuda.runtime.counters import Counters
+from ..backend.host.launch_plan import make_plan
+from ..backend.host.timing import Span
 from ..backend.interpreter.running import main_function
-from ..backend.launch_plan import make_plan
-from ..backend.timing import Span
-from ..dialects.kernel import FuncOp
+from ..dialects.kernel import FuncOp, kernel_names
 from ..dialects.loop import NestOp
 from ..dialects.loop.work import Size, Work, nest_work
 from ..dialects.shapes.binding import bind_sizes

@@ -1,5 +1,5 @@
 """Calls that are like an earlier one, made without what an unknown one is checked for: what `Calls` has to know of a
-program and of its calls, that of `backend/calls.cpp` and that of `backend/cuda/runtime/repeated.py`."""
+program and of its calls, that of `backend/host/calls.cpp` and that of `backend/cuda/runtime/repeated.py`."""
 
 from __future__ import annotations
 

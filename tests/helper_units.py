@@ -13,10 +13,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from deplodock.backend.cuda.device import helper_section
-from deplodock.backend.cuda.device.generated import atomic_helpers
+from deplodock.backend.cpp.device import helper_section
+from deplodock.backend.cpp.device.generated import atomic_helpers
 from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
+from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int", "i64": "long long", "bf16": "bf16", "f16": "f16"}
 NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, Report
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import Report as SimReport, simulate
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.passes.pass_manager import run_passes, verify_module

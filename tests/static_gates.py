@@ -15,10 +15,10 @@ from disassembly import KernelCode, disassemble
 from printed_text import unaligned_arrays
 from seed84 import make_case
 
-from deplodock.backend.cuda.printer import kernel_names
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
 from deplodock.backend.simulator import KernelCounts, simulate
 from deplodock.dialects import kernel, loop
+from deplodock.dialects.kernel import kernel_names
 from deplodock.dialects.loop.work import Work, nest_work
 from deplodock.dialects.payload import element_bytes
 from deplodock.dialects.tile.schedule import ScheduleAttr

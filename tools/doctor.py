@@ -13,8 +13,8 @@ from ..errors import one_line
 
 def measure_cores() -> None:
     """Measure the cores of this machine, and keep the numbers for the planner. Raises ExecutionError."""
-    from ..backend.build_cache import cache_folder
     from ..backend.cpu.measure import measure
+    from ..backend.host.build_cache import cache_folder
     from ..target.host import measured_file
 
     found = measure()
@@ -77,14 +77,14 @@ def _nvrtc() -> str:
 
 def _compiler() -> str:
     """The compiler of programs for the CPU."""
-    from ..backend.host_compiler import compiler
+    from ..backend.host.compiler import compiler
 
     return _tool(compiler(), "--version")
 
 
 def _calls() -> str:
     """How programs for the CPU are called."""
-    from ..backend.calls import load_extension
+    from ..backend.host.calls import load_extension
 
     load_extension()
     return "of programs for the CPU need no Python from the second on"
@@ -117,7 +117,7 @@ def _tool(name: str, argument: str) -> str:
 
 
 def _cache() -> str:
-    from ..backend.build_cache import cache_folder
+    from ..backend.host.build_cache import cache_folder
 
     folder = cache_folder("cubin").parent
     files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []

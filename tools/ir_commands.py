@@ -88,8 +88,8 @@ def _executor(name: str, compilation: Compilation) -> Executor:
 def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
     """Returns the results of a program beside those of its text, in the form of `reports.outcome_text`."""
     from ..backend.check_each import factor_roundoff, input_types, make_inputs, reduction_length
+    from ..backend.host.launch_plan import make_plan
     from ..backend.interpreter.running import main_function
-    from ..backend.launch_plan import make_plan
     from ..dialects.shapes.binding import sample_sizes
     from ..frontend.capture.arrays import to_numpy, to_torch
 

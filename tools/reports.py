@@ -13,9 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..backend.check_each import factor_roundoff
-from ..backend.cuda.printer import folded
+from ..backend.cpp.program import folded
+from ..backend.host.launch_plan import make_plan
 from ..backend.interpreter.running import main_function
-from ..backend.launch_plan import make_plan
 from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text

@@ -233,7 +233,7 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given, deadline: D
     import torch
 
     from ..backend.cuda.runtime.timing import on_device
-    from ..backend.timing import by_clock
+    from ..backend.host.timing import by_clock
     from ..frontend.api import CompiledFunction
     from ..frontend.tuning.tuned import schedule_argument
 

@@ -15,7 +15,7 @@ from .tables import seconds, text_table
 from .terminal import write_file
 
 if TYPE_CHECKING:
-    from ..backend.timing import Timing
+    from ..backend.host.timing import Timing
     from ..frontend.tuning.search import Search
     from ..frontend.tuning.trial import Trial
 

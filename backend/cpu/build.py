@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ...progress import steps
 from ...target.host import cores
-from ..build_cache import cached_file, digest
-from ..cuda.printer import HOST_MARK, KERNELS_MARK
-from ..host_compiler import known, run_compiler
+from ..cpp.program import HOST_MARK, KERNELS_MARK
+from ..host.build_cache import cached_file, digest
+from ..host.compiler import known, run_compiler
 
 KERNELS = 6
 """Kernels of a part at least: each part has the helpers to read."""

@@ -15,7 +15,7 @@ from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
-from ..cuda.ordering import linear_steps, moved, registers
+from ..cpp.ordering import linear_steps, moved, registers
 from .folds import row_of
 
 Write = StoreOp | AtomicRmwOp

@@ -12,7 +12,7 @@ from ...dialects.kernel.memory import AtomicRmwOp
 from ...dialects.payload import element_type, is_float
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...target.model import MAX_LANES
-from ..cuda.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
+from ..cpp.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
 
 HELPERS = {"payload.logaddexp": "vector.log_add_exp"}
 """Operations of two vectors of f32 that are functions, and the sections of functions.hpp that have them."""

@@ -11,9 +11,9 @@ from xdsl.ir import SSAValue
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.shapes.extents import Extent, least
 from ...dialects.shapes.ranges import span
-from ..cuda.expressions import AND, RELATION, Expr, add, call, infix, multiply
-from ..cuda.memory import memory_extents, memory_name, pitches
-from ..cuda.writer import terms
+from ..cpp.expressions import AND, RELATION, Expr, add, call, infix, multiply
+from ..cpp.memory import memory_extents, memory_name, pitches
+from ..cpp.writer import terms
 from .writer import VECTOR, Lanes, VectorWriter
 
 ELEMENTS = ("float", "double", "int", "long long")

@@ -28,12 +28,12 @@ from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import enclosing
 from ...dialects.tensor import identity
 from ...target.model import MAX_LANES, PAGE
-from ..cuda.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
-from ..cuda.memory import combined_atomically, element_at, loaded, stored
-from ..cuda.names import hint_of
-from ..cuda.ordering import Group, Statement, registers, roots
-from ..cuda.statements import Statements, add_printer
-from ..cuda.writer import Place, terms
+from ..cpp.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
+from ..cpp.memory import combined_atomically, element_at, loaded, stored
+from ..cpp.names import hint_of
+from ..cpp.ordering import Group, Statement, registers, roots
+from ..cpp.statements import Statements, add_printer
+from ..cpp.writer import Place, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit, Write
 from .folds import HELPERS, columns_of, combined, combiner, combining, row_of

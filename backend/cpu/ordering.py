@@ -10,8 +10,8 @@ from ...dialects import kernel
 from ...dialects.kernel.memory import GLOBAL, LoadOp, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ...target.model import MAX_LANES
-from ..cuda.memory import memory_extents, pitches
-from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
+from ..cpp.memory import memory_extents, pitches
+from ..cpp.ordering import Group, Ordering, is_view, linear_steps, registers, roots
 from .ends import Write
 from .folds import columns_of, row_of
 from .panels import SIDE_BY_SIDE, distances, is_left_to_panels

@@ -14,10 +14,10 @@ from ...dialects.payload import CastOp, element_type
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import least
 from ...target.model import NEAR
-from ..cuda.expressions import ADD, Expr, infix
-from ..cuda.memory import element_at, memory_extents, pitches
-from ..cuda.ordering import linear_steps, moved, registers
-from ..cuda.writer import Writer
+from ..cpp.expressions import ADD, Expr, infix
+from ..cpp.memory import element_at, memory_extents, pitches
+from ..cpp.ordering import linear_steps, moved, registers
+from ..cpp.writer import Writer
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""

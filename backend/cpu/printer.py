@@ -14,12 +14,12 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ...dialects.kernel import FuncOp
+from ...dialects.kernel import FuncOp, kernel_names
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..cuda.device import STRUCTS, get_helper, read_helpers
-from ..cuda.device.generated import Helper
-from ..cuda.printer import declare_shared, header, kernel_names, parameters, text_of_kernels
+from ..cpp.device import STRUCTS, get_helper, read_helpers
+from ..cpp.device.generated import Helper
+from ..cpp.program import declare_shared, header, parameters, text_of_kernels
 from ..dtypes import STRUCTS as WORDS
 from .groups import VectorStatements
 from .writer import VectorWriter

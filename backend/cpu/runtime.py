@@ -23,18 +23,17 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block
 
-from ...dialects.kernel import FuncOp, PanelFmaOp
+from ...dialects.kernel import FuncOp, PanelFmaOp, kernel_names
 from ...dialects.kernel.memory import AtomicRmwOp
 from ...dialects.payload import AssertOp
 from ...dialects.shapes.ranges import trip_count
 from ...errors import ExecutionError
-from ..calls import building, extension
-from ..cuda.ordering import registers
-from ..cuda.printer import kernel_names
+from ..cpp.ordering import registers
 from ..dtypes import DTYPES
-from ..launch_plan import EagerStep, Launch, LaunchPlan, make_plan
-from ..planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
-from ..timing import Span
+from ..host.calls import building, extension
+from ..host.launch_plan import EagerStep, Launch, LaunchPlan, make_plan
+from ..host.planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
+from ..host.timing import Span
 from .build import build
 
 SHARED_WORK = 1 << 19

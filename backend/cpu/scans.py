@@ -12,9 +12,9 @@ from ...dialects.payload.folding import constant_of
 from ...dialects.tensor import identity
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...target.model import MAX_LANES
-from ..cuda.expressions import UNARY
-from ..cuda.names import hint_of
-from ..cuda.ordering import registers
+from ..cpp.expressions import UNARY
+from ..cpp.names import hint_of
+from ..cpp.ordering import registers
 from .folds import HELPERS, combiner, combining
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from xdsl.ir import Block, Operation
 from ...dialects.kernel import ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import is_payload
-from ..cuda.memory import element_at
-from ..cuda.ordering import linear_steps, registers
-from ..cuda.writer import Writer, terms
+from ..cpp.memory import element_at
+from ..cpp.ordering import linear_steps, registers
+from ..cpp.writer import Writer, terms
 from .panels import SIDE_BY_SIDE, distances, plain_load
 
 

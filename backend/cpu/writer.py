@@ -14,9 +14,9 @@ from ...dialects import kernel
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
 from ...target.model import LINE, MAX_LANES
-from ..cuda.expressions import EQUALITY, UNARY, Expr, add, multiply
-from ..cuda.ordering import is_view, linear_steps, registers
-from ..cuda.writer import Place, Writer
+from ..cpp.expressions import EQUALITY, UNARY, Expr, add, multiply
+from ..cpp.ordering import is_view, linear_steps, registers
+from ..cpp.writer import Place, Writer
 from ..dtypes import STRUCTS
 from .ends import Ends
 from .ordering import is_same_in_lanes

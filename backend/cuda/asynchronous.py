@@ -10,11 +10,11 @@ from ...dialects import kernel
 from ...dialects.kernel.mbarrier import MbarrierOp
 from ...dialects.kernel.warp_specialize import partition_of
 from ...target.model import launch_registers
-from .expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
-from .memory import condition, exclusive, memory_name, pointer_to, prepare
-from .names import sanitise
-from .statements import Statements, add_calls, add_pointer, add_printer, element_address, nothing
-from .writer import Place, Register, terms
+from ..cpp.expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
+from ..cpp.memory import condition, exclusive, memory_name, pointer_to, prepare
+from ..cpp.names import sanitise
+from ..cpp.statements import Statements, add_calls, add_pointer, add_printer, element_address, nothing
+from ..cpp.writer import Place, Register, terms
 
 
 def _barrier(statements: Statements, op: MbarrierOp | kernel.TmaLoadOp) -> str:

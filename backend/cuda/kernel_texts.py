@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..build_cache import digest
-from .printer import HELPERS_MARK, KERNELS_MARK
+from ..cpp.program import HELPERS_MARK, KERNELS_MARK
+from ..host.build_cache import digest
 
 _HEAD = re.compile(r'^extern "C" __global__ void (?:__\w+__\([^)]*\) )*(\w+)\(', re.MULTILINE)
 _DECLARED = re.compile(r"struct (?:__\w+__\(\d+\) )?(\w+)|(\w+)\s*\(")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PermuteRegistersOp, ShuffleOp
+from ..cpp.expressions import BIT_XOR, infix
+from ..cpp.ordering import registers
+from ..cpp.statements import Statements, add_printer, shuffled
+from ..cpp.writer import Place, Register, Writer, bare, flips
 from ..dtypes import STRUCTS
-from .expressions import BIT_XOR, infix
-from .ordering import registers
-from .statements import Statements, add_printer, shuffled
 from .tensor_cores import WORD, operand_array
-from .writer import Place, Register, Writer, bare, flips
 
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:

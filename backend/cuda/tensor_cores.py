@@ -12,11 +12,11 @@ from ...dialects.layouts.linear import combine
 from ...dialects.payload import shape_of
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from .device.generated import wgmma_key
-from .expressions import AND, Expr
-from .memory import pointer_to, prepare
-from .statements import Statements, add_calls, add_printer, element_address
-from .writer import Place, Register, Writer, terms
+from ..cpp.device.generated import wgmma_key
+from ..cpp.expressions import AND, Expr
+from ..cpp.memory import pointer_to, prepare
+from ..cpp.statements import Statements, add_calls, add_printer, element_address
+from ..cpp.writer import Place, Register, Writer, terms
 
 WORD = 4
 """Bytes of a register of the hardware, as which helpers read and write elements of matrices: two of 16 bits, or one."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from ..build_cache import cached_file, digest
-from ..host_compiler import compiler, run_compiler, told
+from ..host.build_cache import cached_file, digest
+from ..host.compiler import compiler, run_compiler, told
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent

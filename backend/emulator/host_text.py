@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...errors import ExecutionError
 from ...target.model import launch_registers
-from ..cuda.device import host_text_of
+from ..cpp.device import host_text_of
 from ..dtypes import DTYPES
 
 _KERNEL = re.compile(

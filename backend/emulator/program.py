@@ -20,8 +20,8 @@ from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import Step, steps
 from ..cuda.runtime.tensor_maps import aligned, describe
+from ..host.launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from ..interpreter.running import Eager, call_eager
-from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from .build import build, build_standalone, runtime_library
 from .host_text import kernel_bounds, source_name
 

@@ -19,15 +19,15 @@ from xdsl.ir import Attribute
 from xdsl.traits import SymbolTable
 
 from ...dialects import kernel
+from ...dialects.kernel import kernel_names
 from ...dialects.shapes.binding import bind_sizes
 from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import steps
-from ..cuda.printer import kernel_names
 from ..dtypes import numpy_dtype
+from ..host.launch_plan import EagerStep, make_plan
 from ..interpreter.domains import Array, TypedDomain
 from ..interpreter.running import Eager, Position, call_eager, check_arguments, main_function, make_domain
-from ..launch_plan import EagerStep, make_plan
 from .memory import GlobalBuffer
 from .program import Launcher
 from .report import Finding, KernelCounts, Report

@@ -22,8 +22,8 @@ from ...errors import CompileError, ExecutionError, UnsupportedError
 from ..check_each import factor_roundoff, reduction_length, tolerance
 from ..cuda.runtime.tensor_maps import Encoding, encoding
 from ..dtypes import DTYPES
+from ..host.launch_plan import Buffer, Launch, LaunchPlan, make_plan
 from ..interpreter.exact import mix
-from ..launch_plan import Buffer, Launch, LaunchPlan, make_plan
 from ..reference import run
 
 SAMPLES = 256

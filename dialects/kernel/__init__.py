@@ -14,7 +14,15 @@ from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, SymbolNameConstraint, SymbolRefAttr
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    ModuleOp,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+)
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute
 from xdsl.irdl import (
@@ -310,6 +318,17 @@ class LaunchOp(OrderedOp):
     kernel = prop_def(SymbolRefAttr)
     buffers = var_operand_def(base(MemRefType))
     assembly_format = "$kernel `` `(` $buffers `)` attr-dict `:` type($buffers)"
+
+
+def kernel_names(module: ModuleOp) -> dict[str, str]:
+    """Returns the printed name of each kernel of a module by its symbol: `k0`, `k1` ... in the order of the text."""
+    funcs = [op for op in module.body.ops if isinstance(op, FuncOp)]
+    return {op.sym_name.data: f"k{number}" for number, op in enumerate(funcs)}
+
+
+def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
+    """Returns the tensor maps of a kernel: its parameters behind the buffers, in this order."""
+    return [op for op in func.walk() if isinstance(op, TensorMapOp)]
 
 
 Kernel = Dialect("kernel", *definitions("kernel", globals()))

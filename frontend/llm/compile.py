@@ -70,7 +70,7 @@ def compile_model(
 
 def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
     """Of every step its kernels and launches, and the launches of every kind of layer."""
-    from ...backend.launch_plan import make_plan
+    from ...backend.host.launch_plan import make_plan
     from ..profile import kernels_of
 
     found: list[dict[str, Any]] = []

@@ -15,14 +15,15 @@ from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from ...backend.build_cache import digest
 from ...backend.cpu.build import build_at
 from ...backend.cpu.printer import print_cpp
 from ...backend.cpu.runtime import CpuPlan
-from ...backend.cuda.printer import kernel_names, print_cuda
+from ...backend.cuda.printer import print_cuda
 from ...backend.cuda.runtime.nvrtc import Compiled, KernelUse, compile_cubin
-from ...backend.launch_plan import LaunchPlan, make_plan
+from ...backend.host.build_cache import digest
+from ...backend.host.launch_plan import LaunchPlan, make_plan
 from ...dialects import kernel
+from ...dialects.kernel import kernel_names
 from ...dialects.loop import NestOp
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.tile.schedule import ScheduleAttr

@@ -17,8 +17,8 @@ import torch
 from ...backend import reference
 from ...backend.cpu.runtime import CpuPlan
 from ...backend.dtypes import DTYPES
+from ...backend.host.timing import in_turns
 from ...backend.interpreter.running import main_function
-from ...backend.timing import in_turns
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import bind_sizes
 from ..capture.arrays import to_torch

@@ -13,7 +13,7 @@ from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedModule, EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.errors import ExecutionError

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.build_cache import cached_file, digest
 from deplodock.backend.cpu.build import FLAGS
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cpu.runtime import CpuKernel, CpuPlan
 from deplodock.backend.dtypes import DTYPES
-from deplodock.backend.launch_plan import Launch, LaunchPlan, make_plan
+from deplodock.backend.host.build_cache import cached_file, digest
+from deplodock.backend.host.launch_plan import Launch, LaunchPlan, make_plan
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 
 MAIN = Path(__file__).parent / "alone.cpp"

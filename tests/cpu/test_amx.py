@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
+from deplodock.backend.cpp.device.generated import Helper
 from deplodock.backend.cpu import build, printer
-from deplodock.backend.cuda.device.generated import Helper
-from deplodock.backend.host_compiler import compiler
+from deplodock.backend.host.compiler import compiler
 
 MODEL = Path(__file__).with_name("amx_model.hpp").read_text()
 

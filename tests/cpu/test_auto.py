@@ -11,7 +11,7 @@ import torch
 
 import deplodock
 from deplodock.backend.cpu.runtime import CpuProgram
-from deplodock.backend.host_compiler import OPENMP, find_compiler
+from deplodock.backend.host.compiler import OPENMP, find_compiler
 from deplodock.errors import ExecutionError
 from deplodock.frontend import executors
 from deplodock.tools.cli import main

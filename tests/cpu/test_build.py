@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.backend import build_cache, calls
-from deplodock.backend.build_cache import SEAL, CacheWarning, cached_file, clean
-from deplodock.backend.calls import building
 from deplodock.backend.cpu import build
+from deplodock.backend.host import build_cache, calls
+from deplodock.backend.host.build_cache import SEAL, CacheWarning, cached_file, clean
+from deplodock.backend.host.calls import building
 from deplodock.errors import ExecutionError
 
 
@@ -210,7 +210,7 @@ def test_threads_make_the_same_and_different_files(made: list[Path]) -> None:
 
 WRITER = """
 import time
-from deplodock.backend.build_cache import cached_file
+from deplodock.backend.host.build_cache import cached_file
 
 def make(path):
     with path.open("wb") as file:

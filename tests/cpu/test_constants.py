@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.backend.calls import building
+from deplodock.backend.host.calls import building
 from deplodock.errors import ExecutionError
 from deplodock.frontend.loading import load
 

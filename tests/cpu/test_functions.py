@@ -15,7 +15,7 @@ from cpu.samples import of_function
 
 import deplodock
 from deplodock.backend.cpu.build import build
-from deplodock.backend.host_compiler import compiler
+from deplodock.backend.host.compiler import compiler
 
 MOST_ULPS = 1.5
 

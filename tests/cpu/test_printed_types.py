@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import IndexType, IntegerType, Signedness, f32, f64, 
 from xdsl.ir import Attribute, Block, Operation
 
 import deplodock
+from deplodock.backend.cpp.expressions import Expr, Scalars, c_type, literal
 from deplodock.backend.cpu.printer import helper_section
-from deplodock.backend.cuda.expressions import Expr, Scalars, c_type, literal
 from deplodock.dialects.payload import CastOp, CmpOp, SelectOp
 from deplodock.dialects.shapes.ranges import Ranges
 

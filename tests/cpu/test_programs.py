@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
-from deplodock.backend import host_compiler
 from deplodock.backend.cpu.build import build
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cpu.runtime import CpuProgram
-from deplodock.backend.host_compiler import CLANG, find_compiler
+from deplodock.backend.host import compiler as host_compiler
+from deplodock.backend.host.compiler import CLANG, find_compiler
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
 

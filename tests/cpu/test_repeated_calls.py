@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import deplodock
-from deplodock.backend import calls
 from deplodock.backend.cpu import runtime
+from deplodock.backend.host import calls
 from deplodock.errors import CompileError, ExecutionError, ShapeError
 from deplodock.frontend.api import CompiledFunction
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
-from deplodock.backend.calls import building
 from deplodock.backend.cpu import build, printer, runtime
 from deplodock.backend.cpu.runtime import CpuProgram, collapse_pages
+from deplodock.backend.host.calls import building
 from deplodock.errors import ExecutionError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 

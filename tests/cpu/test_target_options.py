@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.cpu import build
-from deplodock.backend.host_compiler import run_compiler
+from deplodock.backend.host.compiler import run_compiler
 from deplodock.errors import TargetError
 from deplodock.target.architectures import ISAS, get_target
 from deplodock.target.host import has_isa

@@ -12,7 +12,7 @@ from torch import nn
 
 import deplodock
 from deplodock.backend.cuda import runtime
-from deplodock.backend.launch_plan import EagerStep, make_plan
+from deplodock.backend.host.launch_plan import EagerStep, make_plan
 from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError, UnsupportedError

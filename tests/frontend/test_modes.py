@@ -14,7 +14,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import deplodock
-from deplodock.backend import calls
+from deplodock.backend.host import calls
 from deplodock.errors import ExecutionError
 
 F = nn.functional

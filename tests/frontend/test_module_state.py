@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.backend.calls import building
+from deplodock.backend.host.calls import building
 from deplodock.errors import ExecutionError, ShapeError
 
 building().result()  # so that the second call of a program is made without Python

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, j
 from torch_versions import VERSION, needs_torch
 
 import deplodock
-from deplodock.backend.calls import building
+from deplodock.backend.host.calls import building
 from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend.capture.transforms import as_before
 

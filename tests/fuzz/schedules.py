@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, loop

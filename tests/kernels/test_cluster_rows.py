@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.backend.standalone import emit_standalone

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, loop
 from deplodock.dialects.tile.schedule import ScheduleAttr

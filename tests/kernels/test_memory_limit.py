@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import deplodock
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
-from deplodock.backend.launch_plan import make_plan
 from deplodock.dialects.loop import NestOp
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of

@@ -8,7 +8,7 @@ from test_warpgroups import PRODUCTS
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.support.printing import print_module

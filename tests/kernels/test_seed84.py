@@ -14,7 +14,7 @@ from seed84 import BY_NAME, DISTINCT, Case, make_case
 
 from deplodock.backend.check_each import Checker
 from deplodock.backend.emulator import EmulatedProgram
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.arrays import to_numpy, to_torch

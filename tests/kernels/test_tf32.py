@@ -22,8 +22,8 @@ from deplodock.backend.check_each import Checker, factor_roundoff, within
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.domains import Array, cut_tf32, round_tf32
-from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, loop, payload

@@ -10,7 +10,7 @@ from torch import nn
 
 import deplodock
 from deplodock.backend.emulator import run_cuda_on_cpu
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.kernel import LaunchOp

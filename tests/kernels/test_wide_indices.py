@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import deplodock
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import run_cuda_on_cpu
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.target.architectures import TARGETS
 

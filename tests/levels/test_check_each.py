@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deplodock.backend.check_each import Checker, make_inputs, within
-from deplodock.backend.host_compiler import compiler
+from deplodock.backend.host.compiler import compiler
 from deplodock.backend.interpreter.running import main_function
 from deplodock.dialects.loop.work import count_flops
 from deplodock.dialects.shapes.binding import Sizes
@@ -88,7 +88,7 @@ def test_races_that_nobody_looked_for_are_told(monkeypatch: pytest.MonkeyPatch):
         raise ExecutionError("there is no g++")
 
     for found, told in ((compiler, False), (missing, True)):
-        monkeypatch.setattr("deplodock.backend.host_compiler.compiler", found)
+        monkeypatch.setattr("deplodock.backend.host.compiler.compiler", found)
         checker = Checker(module(TENSOR))
         checker.after("to-kernel", module(KERNEL))
         assert ("races were not looked for: there is no g++" in checker.summary()) == told

@@ -17,9 +17,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
-from deplodock.backend.build_cache import SEAL
+from deplodock.backend.host.build_cache import SEAL
 from deplodock.backend.cuda.machine_code import unpack
-from deplodock.backend.cuda.printer import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
 from deplodock.backend.cuda.runtime import nvrtc
 
 processes, rounds, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -111,7 +111,7 @@ def test_no_kernel_is_lost(tmp_path: Path) -> None:
     assert failures(tmp_path, ROUNDS) == []
 
 
-CACHE = "from deplodock.backend import build_cache as cache; import contextlib, pathlib, shutil; "
+CACHE = "from deplodock.backend.host import build_cache as cache; import contextlib, pathlib, shutil; "
 SLOW = CACHE + "real = os.path.lexists; os.path.lexists = lambda path: (time.sleep(2e-3), real(path))[1]; "
 FAULTS = {
     "NVRTC keeps what it compiles": ("nvrtc.UNCACHED = ()", "KeyError: 'k_"),

@@ -14,12 +14,13 @@ from hopper_running import allocated
 from mutation.hopper_mutants import SUBJECTS
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.cuda.device import HELPERS
-from deplodock.backend.cuda.names import RESERVED, Names, sanitise
-from deplodock.backend.cuda.printer import HELPERS_MARK, KERNELS_MARK, print_cuda
+from deplodock.backend.cpp.device import HELPERS
+from deplodock.backend.cpp.names import RESERVED, Names, sanitise
+from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.domains import BINARY, INTEGER, UNARY
-from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deplodock.backend.cuda.device import HELPERS, helper_section
+from deplodock.backend.cpp.device import HELPERS, helper_section
 from deplodock.backend.emulator import EmulatedProgram, build, compile_many, run_cuda_on_cpu
 from deplodock.backend.emulator.host_text import host_text, kernel_names
-from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan
+from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan
 from deplodock.errors import ExecutionError
 
 LOAD = "static __device__ void ld4(float* r, const float* p) { *(float4*)r = *(const float4*)p; }\n"
@@ -314,7 +314,7 @@ def test_a_compiler_that_checks_longjmp(tmp_path, request):
 
 
 def test_no_host_compiler(monkeypatch, tmp_path):
-    from deplodock.backend.host_compiler import compiler
+    from deplodock.backend.host.compiler import compiler
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

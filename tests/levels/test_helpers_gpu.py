@@ -17,7 +17,7 @@ from test_tensor_cores import PRODUCTS
 from test_tf32 import PRODUCTS as TF32_PRODUCTS
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.cuda.device import HELPERS
+from deplodock.backend.cpp.device import HELPERS
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin

@@ -13,7 +13,7 @@ from hopper_running import allocated, emulate, simulated, wrong
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import tensor_maps
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
-from deplodock.backend.launch_plan import TensorMap, make_plan
+from deplodock.backend.host.launch_plan import TensorMap, make_plan
 from deplodock.errors import ExecutionError
 
 GEMMS = {

@@ -13,7 +13,7 @@ from hopper_units import UNITS as BLOCK_UNITS
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import ScheduleError, TargetError

@@ -12,12 +12,13 @@ import torch
 from disassembly import disassemble, parse_listing, parse_loops
 
 import deplodock
-from deplodock.backend.build_cache import CacheWarning
+from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
 from deplodock.backend.cuda.kernel_texts import kernel_texts
 from deplodock.backend.cuda.machine_code import MachineCode, pack, unpack
-from deplodock.backend.cuda.printer import HELPERS_MARK, KERNELS_MARK, print_cuda
+from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
+from deplodock.backend.host.build_cache import CacheWarning
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError, TargetError
 from deplodock.passes.pass_manager import run_passes

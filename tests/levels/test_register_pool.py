@@ -16,11 +16,11 @@ from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
 from xdsl.utils.exceptions import VerifyException
 
 import deplodock
-from deplodock.backend.cuda.printer import kernel_names, print_cuda
+from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, Report, compile_many
-from deplodock.backend.launch_plan import make_plan
-from deplodock.dialects.kernel import FuncOp
+from deplodock.backend.host.launch_plan import make_plan
+from deplodock.dialects.kernel import FuncOp, kernel_names
 from deplodock.dialects.kernel.warp_specialize import (
     PRODUCER_REGISTERS,
     WARPGROUP,

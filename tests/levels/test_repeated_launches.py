@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.backend import calls
+from deplodock.backend.host import calls
 from deplodock.frontend.repeated_calls import RepeatedCalls
 
 

@@ -15,13 +15,13 @@ from stub_cuda.state import Stream
 from test_standalone import KERNEL, MAIN, module
 
 import deplodock
-from deplodock.backend import launch_plan
 from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.machine_code import MachineCode, pack
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, prepared, tensor_maps
 from deplodock.backend.cuda.runtime.driver import check_driver
 from deplodock.backend.dtypes import DTYPES
+from deplodock.backend.host import launch_plan
 from deplodock.errors import DeplodockError, ExecutionError, ShapeError, TargetError
 from deplodock.frontend.capture import arrays, captured_program
 

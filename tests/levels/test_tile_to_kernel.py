@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.check_each import make_inputs
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
-from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects.support.parsing import make_context, parse_module

@@ -16,7 +16,7 @@ import torch
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.errors import CompileError
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 from deplodock.frontend.comparison import compare, tolerances

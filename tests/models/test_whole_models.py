@@ -18,7 +18,7 @@ from xdsl.dialects.scf import ForOp
 from xdsl.ir import Operation
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.kernel import FuncOp as KernelOp
 from deplodock.dialects.loop.work import count_work
 from deplodock.dialects.payload import shape_of

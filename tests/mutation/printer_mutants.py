@@ -7,7 +7,7 @@ from deplodock.dialects.payload import Predicate
 from .editing import Code, in_printer, in_table, in_text
 
 access, control, expressions, statements, writer = (
-    Code(f"backend.cuda.{name}") for name in ("memory", "control", "expressions", "statements", "writer")
+    Code(f"backend.cpp.{name}") for name in ("memory", "control", "expressions", "statements", "writer")
 )
 Statements = statements.Statements
 
@@ -15,7 +15,7 @@ PRINTER_CODE = [
     in_printer(
         "registers are written that a product in flight reads",
         "attention of warpgroups",
-        Code("backend.cuda.ordering").Ordering._last_reads,
+        Code("backend.cpp.ordering").Ordering._last_reads,
         "in_flight.update(_)",
         "None",
     ),

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.launch_plan import LaunchPlan, make_plan
+from deplodock.backend.host.launch_plan import LaunchPlan, make_plan
 from deplodock.dialects import loop
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.frontend.capture.arrays import to_numpy

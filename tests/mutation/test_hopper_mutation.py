@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.errors import DeplodockError
 from mutation.hopper_mutants import CUDA_MUTANTS, IR_MUTANTS, SUBJECTS, TextMutant, tell_missed

@@ -16,8 +16,8 @@ from deplodock.backend.check_each import Checker
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
-from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.loop.work import count_flops

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.loop.work import count_work
 from deplodock.passes.convert.torch_to_tensor import sort
 

@@ -25,9 +25,9 @@ __all__ = ["DEVICE", "Device", "OnDevice", "StubError", "install"]
 def install(put: Callable[[Any, str, Any], object], **device: Any) -> torch_stub.OnDevice:
     """Put a fresh device in place, with `put(object, name, value)` for attributes: `setattr` for ever, or pytest's
     `monkeypatch.setattr`. Gives a mode of torch that has to be entered. `device` are properties of the device."""
-    from deplodock.backend import calls
     from deplodock.backend.cuda import runtime
     from deplodock.backend.cuda.runtime import driver, tensor_maps
+    from deplodock.backend.host import calls
 
     reset(**device)
     driver.library.cache_clear()

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.cuda.printer import kernel_names, tensor_maps
 from deplodock.backend.dtypes import dtype_of
 from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
+from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 from deplodock.dialects import kernel
-from deplodock.dialects.kernel import symbols_in
+from deplodock.dialects.kernel import kernel_names, symbols_in, tensor_maps
 from deplodock.dialects.kernel.tma import is_written
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.shapes.extents import extents_of, static

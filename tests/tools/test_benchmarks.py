@@ -138,7 +138,7 @@ def test_a_change_is_more_than_the_noise(
 
 
 def test_noise_is_the_same_in_files(benchmarks: Any) -> None:
-    from deplodock.backend.timing import Timing
+    from deplodock.backend.host.timing import Timing
 
     t = Timing(1.0, 0.9, 1.2, 20)
     assert benchmarks("results").noise(t.as_dict()) == pytest.approx(t.noise, rel=1e-2)

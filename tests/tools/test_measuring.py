@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from deplodock.backend.cuda.kernel_texts import entries
-from deplodock.backend.timing import Timing, in_turns
+from deplodock.backend.host.timing import Timing, in_turns
 from deplodock.frontend.bench import OURS, Measurement
 from deplodock.frontend.profile import Cost, Profile
 from deplodock.target.architectures import get_target

@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.domains import Array
-from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel
 from deplodock.dialects.kernel.mma import MMA_ATOMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from xdsl.dialects.builtin import DenseArrayBase, i64
 
-from deplodock.backend.cuda.ordering import linear_steps
+from deplodock.backend.cpp.ordering import linear_steps
 
 
 @pytest.mark.parametrize(

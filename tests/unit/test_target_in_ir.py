@@ -180,7 +180,7 @@ MAY_READ = {
     "passes/convert/torch_to_tensor/registry.py": "the modules of its folder",
     "dialects/torch/schemas.py": "a table of the package",
     "target/architectures.py": "a table of the package",
-    "backend/cuda/device/__init__.py": "a header of the package",
+    "backend/cpp/device/__init__.py": "a header of the package",
     "backend/cpu/printer.py": "headers of the package",
 }
 """Files below the driver that open files, each with the reason."""

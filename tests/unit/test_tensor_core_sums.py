@@ -13,8 +13,8 @@ import pytest
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import build, run_cuda_on_cpu
 from deplodock.backend.emulator.build import runtime_library
-from deplodock.backend.host_compiler import compiler
-from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.host.compiler import compiler
+from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

@@ -7,7 +7,7 @@ import time
 import torch
 
 from deplodock.backend.cuda.runtime.timing import on_device
-from deplodock.backend.timing import by_clock
+from deplodock.backend.host.timing import by_clock
 
 
 def test_a_long_call_is_timed_once() -> None:

@@ -18,11 +18,11 @@ from xdsl.dialects.builtin import ModuleOp
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
 from ....target.architectures import arch_of
-from ... import calls
 from ...dtypes import DTYPES
-from ...launch_plan import EagerStep, LaunchPlan, make_plan
-from ...planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
-from ...timing import Span
+from ...host import calls
+from ...host.launch_plan import EagerStep, LaunchPlan, make_plan
+from ...host.planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
+from ...host.timing import Span
 from ..machine_code import unpack
 from .driver import LOST_CONTEXT, advice, check_driver, driver_version
 from .graphs import LaunchGraph, Moving, all_addresses

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any
 
 from ....errors import ExecutionError
-from ...launch_plan import EagerStep
+from ...host.launch_plan import EagerStep
 from .driver import advice, library
 from .prepared import Encode, Frame, PreparedLaunches
 

@@ -20,7 +20,7 @@ from ....errors import CompileError, ExecutionError, TargetError
 from ....target.architectures import get_target
 from ....target.host import cores
 from ....target.model import Target
-from ...build_cache import cached_bytes, digest
+from ...host.build_cache import cached_bytes, digest
 from ..kernel_texts import KernelText, kernel_texts
 from ..machine_code import MachineCode, pack
 from .driver import Version

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...launch_plan import EagerStep, LaunchPlan, TensorMap
+from ...host.launch_plan import EagerStep, LaunchPlan, TensorMap
 
 KEPT_MAPS = 4096
 """So many encoded tensor maps are kept for each call that is under way at once."""

@@ -1,6 +1,6 @@
 """Calls on a GPU that are like an earlier one: what is left to do is to allocate results and to launch.
 
-Whether a call is alike is decided by the extension module of `backend/calls.cpp`, which compares types, shapes,
+Whether a call is alike is decided by the extension module of `backend/host/calls.cpp`, which compares types, shapes,
 strides, devices, dispatch keys and gradients of the arguments, and of constants also where they lie. Every other call
 gives NotImplemented: then Python makes it, finds out what is wrong with it, if anything is, and has it remembered.
 """

@@ -12,7 +12,7 @@ import numpy as np
 from ....dialects.shapes.extents import static
 from ....errors import ExecutionError
 from ...dtypes import DTYPES
-from ...launch_plan import TensorMap
+from ...host.launch_plan import TensorMap
 from .driver import library
 
 KEPT_MAPS = 4096

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from ....errors import DeplodockError
-from ...timing import Arms, Timing, in_turns
+from ...host.timing import Arms, Timing, in_turns
 from . import torch_with_cuda
 
 _FLUSHED_BYTES = 256 * 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..dialects.kernel.host import aligned
+from ...dialects.kernel.host import aligned
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,19 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from ..dialects import kernel
-from ..dialects.kernel import symbols_in
-from ..dialects.kernel.tma import is_written
-from ..dialects.payload import ConstantOp, same_elements
-from ..dialects.shapes.binding import Sizes, bind_sizes
-from ..dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
-from ..dialects.shapes.ranges import constant_index
-from ..dialects.support.calls import CONSTANT, IN_PLACE, Pairs, eager_results, is_eager, pairs_of
-from ..dialects.support.locations import location_text, refused
-from ..errors import CompileError, ExecutionError
+from ...dialects import kernel
+from ...dialects.kernel import kernel_names, symbols_in, tensor_maps
+from ...dialects.kernel.tma import is_written
+from ...dialects.payload import ConstantOp, same_elements
+from ...dialects.shapes.binding import Sizes, bind_sizes
+from ...dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
+from ...dialects.shapes.ranges import constant_index
+from ...dialects.support.calls import CONSTANT, IN_PLACE, Pairs, eager_results, is_eager, pairs_of
+from ...dialects.support.locations import location_text, refused
+from ...errors import CompileError, ExecutionError
+from ..cpp.writer import index_type
+from ..dtypes import DTYPES, dtype_of
 from .arena import Lifetime, place
-from .cuda.printer import kernel_names, tensor_maps
-from .cuda.writer import index_type
-from .dtypes import DTYPES, dtype_of
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first extent."""

@@ -15,8 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from ..errors import ExecutionError
-from ..target.host import user_folder
+from ...errors import ExecutionError
+from ...target.host import user_folder
 
 SEAL = hashlib.sha256().digest_size
 """Bytes at the end of a file of the cache, the SHA-256 of those before; who loads machine code does not see them."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..dialects.shapes.extents import static
-from ..errors import ExecutionError
-from .dtypes import DTYPES
+from ...dialects.shapes.extents import static
+from ...errors import ExecutionError
+from ..dtypes import DTYPES
 from .launch_plan import EagerStep, LaunchPlan
 
 KEPT_PLANS = 256

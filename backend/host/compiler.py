@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from ..errors import ExecutionError
+from ...errors import ExecutionError
 
 GNU, CLANG = "Free Software Foundation", "clang"
 """What versions of g++ and clang say."""

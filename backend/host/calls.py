@@ -14,9 +14,9 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import ExecutionError
+from ...errors import ExecutionError
 from .build_cache import cached_file, digest
-from .host_compiler import known, run_compiler
+from .compiler import known, run_compiler
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
 
