@@ -1,6 +1,6 @@
 """Prints the part of the compiler that a program enters: functions, lines and files, with the share of each level.
 
-    python benchmarks/compiler_path.py [--files] [--functions] [PROGRAM ...]
+    python benchmarks/compiler_path.py [--strategy simple] [--files] [--functions] [PROGRAM ...]
 
 A program is one of `PROGRAMS`, compiled to CUDA for sm_90a in a process of its own. A function counts with all its
 lines, from its decorators to its end, nested functions included. Code that runs at import does not count.
@@ -14,10 +14,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from pkgutil import walk_packages
+from textwrap import fill
 from types import CodeType, FrameType
 from typing import Any
 
@@ -42,7 +44,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 
 LEVELS = {
     "capture": r"frontend/(capture/|memory\.py)",
-    "driver": r"frontend/|passes/\w+\.py|\w+\.py",
+    "driver": r"frontend/|backend/host/|passes/\w+\.py|\w+\.py",
     "torch": r"passes/(torch|convert/torch_to_tensor)/|dialects/torch/",
     "tensor": r"passes/(tensor/|convert/tensor_to_loop)|dialects/tensor/",
     "loop": r"(passes|dialects)/loop/",
@@ -50,7 +52,7 @@ LEVELS = {
     "tile": r"passes/(tile|convert/loop_to_tile)/|dialects/(tile|layouts)/",
     "kernel": r"passes/(kernel|host|convert/tile_to_kernel)/|dialects/kernel/",
     "analysis": r"passes/analysis/|dialects/shapes/",
-    "printer": r"backend/cuda/",
+    "printer": r"backend/(cuda|cpp)/",
     "common": "",
 }
 """Level -> a regular expression for its files. A file belongs to the first level that matches."""
@@ -89,29 +91,91 @@ def lines_of(codes: list[CodeType]) -> dict[str, set[int]]:
     return lines
 
 
-def measure(name: str) -> tuple[dict[str, int], list[str]]:
+def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], list[str]]:
     """Compiles a program. Returns the number of lines by file, and the functions as `file:line name` in order."""
     for module in walk_packages(deplodock.__path__, "deplodock."):
         if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes", "target"):
             import_module(module.name)
     function, args = PROGRAMS[name]()
-    codes = entered(lambda: deplodock.compile(function, args, target="sm_90a", record="none").ir("cuda"))
+    how = {"target": "sm_90a", "record": "none", "strategy": strategy}
+    codes = entered(lambda: deplodock.compile(function, args, **how).ir("cuda"))
     places = [f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname}" for c in codes]
     return {file: len(numbers) for file, numbers in lines_of(codes).items()}, places
 
 
+STATIONS = {
+    "driver": "The driver: from a call of `deplodock.compile` to passes that run one after the other",
+    "capture": "Capture: from Python to the torch dialect",
+    "torch": "From ATen operators to tensors",
+    "tensor": "Fusion: which tensors are kept in memory",
+    "loop": "From tensors to nests of loops",
+    "planning": "A schedule for each nest",
+    "tile": "From nests to programs of blocks over tiles, and the layouts of tiles",
+    "kernel": "From tiles to the program of one thread",
+    "printer": "The text",
+    "analysis": "Questions that passes ask: accesses, ranges, affine forms",
+    "common": "Shared by all levels: locations, payload, printing",
+}
+"""Level -> the heading of its part of the page."""
+
+INTRODUCTION = """# Reading the compiler
+
+The functions that `relu(matmul(x + b, w))` enters on its way to CUDA with the simple strategies, in the order of their
+first call. {lines} lines of {functions} functions in {files} files. A file stands where its first function is called;
+the number behind its name counts the lines of the functions below it. Methods are named without their class.
+
+`python benchmarks/compiler_path.py --strategy simple --page relu > docs/reading.md` writes this page, and a test
+compares it with the compiler.
+"""
+
+
+def level_of(file: str) -> str:
+    """Returns the level of a file of the library."""
+    return next(level for level, pattern in LEVELS.items() if re.match(pattern, file))
+
+
+def summary_of(file: str) -> str:
+    """Returns the first sentence of the docstring of a file."""
+    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
+    return re.split(r"(?<=[.:;])\s|\n\n", text, maxsplit=1)[0].replace("\n", " ").rstrip(".:;")
+
+
+def page(lines: dict[str, int], places: list[str]) -> str:
+    """Returns the reading page as Markdown: a part for each level, a paragraph for each file."""
+    functions: dict[str, dict[str, None]] = {}
+    for place in places:
+        file, name = place.split(":")[0], place.split()[-1].split(".")[-1]
+        if name != "<lambda>":
+            functions.setdefault(file, {})[name] = None
+    parts: dict[str, list[str]] = {level: [] for level in STATIONS}
+    for file, names in functions.items():
+        listed = ", ".join(f"`{name}`" for name in names)
+        head = f"**[{file}](../{file})**, {lines.get(file, 0)} lines: {summary_of(file)}."
+        parts[level_of(file)].append(
+            fill(head, 120) + "\n\n" + fill(listed, 118, initial_indent="> ", subsequent_indent="> ")
+        )
+    count = {"lines": sum(lines.values()), "functions": len(places), "files": len(lines)}
+    texts = [f"## {STATIONS[level]}\n\n" + "\n\n".join(files) + "\n" for level, files in parts.items() if files]
+    return "\n".join([INTRODUCTION.format(**count), *texts])
+
+
 @click.command()
 @click.argument("programs", nargs=-1, type=click.Choice([*PROGRAMS]))
+@click.option("--strategy", type=click.Choice(["model", "simple"]), default="model", help="As of `deplodock compile`.")
 @click.option("--files", is_flag=True, help="Also list the files, the longest first.")
+@click.option("--page", "as_page", is_flag=True, help="Print the functions as a page of Markdown instead.")
 @click.option("--functions", is_flag=True, help="Also list the functions in the order of their first call.")
-def main(programs: tuple[str, ...], files: bool, functions: bool) -> None:
+def main(programs: tuple[str, ...], strategy: str, files: bool, as_page: bool, functions: bool) -> None:
     """Compile PROGRAMS (default: all) to CUDA and count."""
     names = programs or tuple(PROGRAMS)
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for name, (lines, places) in zip(names, pool.map(measure, names)):
+        for name, (lines, places) in zip(names, pool.map(partial(measure, strategy=strategy), names)):
+            if as_page:
+                click.echo(page(lines, places), nl=False)
+                continue
             levels = Counter[str]()
             for file, count in lines.items():
-                levels[next(level for level, pattern in LEVELS.items() if re.match(pattern, file))] += count
+                levels[level_of(file)] += count
             total = levels.total()
             click.echo(f"{name}: {total} lines of {len(places)} functions in {len(lines)} files")
             click.echo("".join(f"{count:7} {count / total:4.0%}  {level}\n" for level, count in levels.most_common()))
