@@ -25,6 +25,7 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     CallSiteLoc,
     FileLineColLoc,
+    FunctionType,
     FusedLoc,
     ModuleOp,
     NameLoc,
@@ -91,7 +92,7 @@ class Names:
             return self.aliases.get(attribute)
         stem = self._stem(attribute)
         if stem is None and long is not None:
-            if isinstance(attribute, TypeAttribute):
+            if isinstance(attribute, TypeAttribute) and not isinstance(attribute, FunctionType):
                 stem = "!t" if long(attribute) else None
             elif attribute.name == "tile.schedule":
                 stem = "#schedule"

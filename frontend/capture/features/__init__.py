@@ -102,15 +102,21 @@ def _words_of_results(graph: Graph) -> set[str]:
     leaves = pytree.tree_leaves(graph.output_node().args)
     values = [leaf.meta.get("val") for leaf in leaves if isinstance(leaf, Node)]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    plain = all(
-        t.layout is torch.strided and t.stride() == torch.empty(t.shape, device="meta").stride() for t in tensors
-    )
+    plain = all(map(_is_plain, tensors))
     returned = any(isinstance(leaf, Node) and leaf.op == "placeholder" for leaf in leaves)
     return {
         *(["results"] if len(leaves) > 1 else []),
         *([] if plain else ["strided"]),
         *(["alias"] if returned else []),
     }
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is known to have the strides of its shape. Symbols are not compared, which would be a
+    guard."""
+    if tensor.layout is not torch.strided or any(not isinstance(n, int) for n in (*tensor.shape, *tensor.stride())):
+        return False
+    return tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
 
 
 @dataclass
