@@ -29,7 +29,7 @@ class DeferLaneSumsPass(TilePass):
     Why: an iteration exchanges nothing between lanes for the sum. Online softmax rescales the sum of its exponentials
     in every chunk, but multiplication and sums of columns commute.
     Why here: layouts tell which columns a lane has; before loops are divided, so that there is one reduction after
-    them.
+    them. Loops with products on CUDA cores stay: ptxas spilled the columns beside their register tiles.
 
     ```mlir
     %s = scf.for %k = %c0 to %n step %c1 iter_args(%l = %zero) -> (tensor<64xf32, #row>) {
@@ -58,10 +58,15 @@ class DeferLaneSumsPass(TilePass):
     inside = scf.ForOp
 
     def on(self, op: tile.KernelOp) -> None:
-        for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp)]:
+        for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp) and not _multiplies_on_cores(o)]:
             sums = [s for i in range(len(loop.iter_args)) if (s := _row_sum(loop, i)) is not None]
             if sums:
                 _defer(loop, sums)
+
+
+def _multiplies_on_cores(loop: scf.ForOp) -> bool:
+    """Returns whether a loop has products on CUDA cores, whose register tiles leave no registers for columns."""
+    return any(isinstance(o, tile.DotOp) and o.atom is None for o in loop.walk())
 
 
 @dataclass(frozen=True)
