@@ -16,6 +16,7 @@ from ...dialects.kernel.tma import is_written
 from ...dialects.support.locations import blamed, refused
 from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
+from . import control  # noqa: F401  it adds its statements
 from .expressions import Expr
 from .memory import memory_extents
 from .names import sanitise

@@ -8,7 +8,6 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.kernel import FuncOp, SharedOp, WgmmaOp
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
-from ..cpp import control  # noqa: F401  it adds its statements
 from ..cpp.device import helper_section
 from ..cpp.program import declare_shared, header, parameters, text_of_kernels
 from ..cpp.statements import Statements

@@ -140,7 +140,7 @@ def exponents(small: CountCalls, large: CountCalls) -> dict[str, float]:
     """How the work of each pass, and all of it, grows when the size doubles."""
     found = {"all": log2(sum(large.calls.values()) / sum(small.calls.values()))}
     for name, calls in large.calls.items():
-        if small.calls[name] >= FEW * sum(small.calls.values()):
+        if name in small.calls and small.calls[name] >= FEW * sum(small.calls.values()):
             operations = max(2, large.operations[name] / small.operations[name])
             found[name] = log2(calls / small.calls[name]) / log2(operations)
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
@@ -67,3 +69,34 @@ def test_circles_are_seen(text: str, tmp_path: Path) -> None:
     uses = {name: imported(name, path, names.keys()) for name, path in list(names.items())[:2]}
     assert uses == {"deplodock.a": {"deplodock.b"}, "deplodock.b": {"deplodock.a"}}
     assert circles(uses) == [{"deplodock.a", "deplodock.b"}]
+
+
+PRINT = """
+import sys
+from deplodock.backend.{0}.printer import print_{1}
+from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.passes.pass_manager import run_passes
+from deplodock.passes.pipelines import parse_passes
+
+module = parse_module(make_context(), sys.argv[1])
+passes = parse_passes("tensor-to-loop,loop-to-tile,tile-to-kernel", {{"target": ("{2}",)}})
+run_passes(make_context(), module, passes)
+assert "for (" in print_{1}(module)
+assert "deplodock.backend.{3}.printer" not in sys.modules
+"""
+
+SUM = """
+func.func @main(%x: tensor<64x4096xf32>) -> tensor<64xf32> {
+  %s = tensor.reduce add %x over [1] : tensor<64x4096xf32> -> tensor<64xf32>
+  func.return %s : tensor<64xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("words", [("cpu", "cpp", "cpu", "cuda"), ("cuda", "cuda", "sm_80", "cpu")])
+def test_each_printer_prints_loops_alone(words: tuple[str, ...]) -> None:
+    """What prints statements is registered by the printers that need it."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT.format(*words), SUM], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

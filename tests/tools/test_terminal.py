@@ -94,7 +94,7 @@ def visible(text: str) -> list[str]:
 
 FITTING: dict[str, tuple[Command, list[str], int, str]] = {
     "the passes": (dl_opt.main, ["--list-passes"], 0, "Replace an op by an earlier one"),
-    "help of a pass": (dl_opt.main, ["--help-pass", "tensor-plan-fusion"], 0, "strategy  one of best, none, all, keep"),
+    "help of a pass": (dl_opt.main, ["--help-pass", "tensor-plan-fusion"], 0, "one of best, greedy, none, all, keep"),
     "help of dl-opt": (dl_opt.main, ["--help"], 0, "--run-reproducer"),
     "help of dl-gui": (dl_gui.main, ["--help"], 0, "It is xDSL's own"),
     "help of compile": (cli.main, ["compile", "--help"], 0, "--schedule"),

@@ -55,7 +55,8 @@ def _decorated(module: ModuleOp, seed: str) -> list[Operation]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda f: f.relative_to(FILECHECK).as_posix())
 def test_file(path: Path) -> None:
-    for number, module in enumerate(_modules(path)):
+    for number, written in enumerate(_modules(path)):
+        module = parse_module(make_context(), print_module(written), path.name)  # operands in the order of text
         ours = _decorated(module, f"{path.name} {number}")
         text = print_module(module)
         again = parse_module(make_context(), text, path.name)

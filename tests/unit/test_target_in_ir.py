@@ -168,7 +168,8 @@ BELOW = sorted(
         "dialects/**/*.py",
         "target/*.py",
         "backend/cuda/*.py",
-        "backend/cuda/device/*.py",
+        "backend/cpp/*.py",
+        "backend/cpp/device/*.py",
     )
     for path in ROOT.glob(pattern)
     if path.suffix == ".py" and path != ROOT / "target" / "host.py"
