@@ -78,7 +78,7 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 
-module = parse_module(make_context(), sys.argv[1])
+module = parse_module(make_context(), sys.argv[1], "sum.mlir")
 passes = parse_passes("tensor-to-loop,loop-to-tile,tile-to-kernel", {{"target": ("{2}",)}})
 run_passes(make_context(), module, passes)
 assert "for (" in print_{1}(module)
