@@ -79,8 +79,9 @@ from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 
 module = parse_module(make_context(), sys.argv[1], "sum.mlir")
-passes = parse_passes("tensor-to-loop,loop-to-tile,tile-to-kernel", {{"target": ("{2}",)}})
-run_passes(make_context(), module, passes)
+pipeline = "tensor-to-loop,plan-schedules{{block=8 chunk=64}},loop-to-tile,tile-to-kernel"
+run_passes(make_context(), module, parse_passes(pipeline, {{"target": ("{2}",)}}))
+assert "scf.for" in str(module)
 assert "for (" in print_{1}(module)
 assert "deplodock.backend.{3}.printer" not in sys.modules
 """
