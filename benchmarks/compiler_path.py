@@ -122,7 +122,8 @@ INTRODUCTION = """# Reading the compiler
 
 The functions that `relu(matmul(x + b, w))` enters on its way to CUDA with the simple strategies, in the order of their
 first call. {lines} lines of {functions} functions in {files} files. A file stands where its first function is called;
-the number behind its name counts the lines of the functions below it. Methods are named without their class.
+the number behind its name counts the lines of its functions. Methods are named without their class, private functions
+are left out.
 
 `python benchmarks/compiler_path.py --strategy simple --page relu > docs/reading.md` writes this page, and a test
 compares it with the compiler.
@@ -145,7 +146,7 @@ def page(lines: dict[str, int], places: list[str]) -> str:
     functions: dict[str, dict[str, None]] = {}
     for place in places:
         file, name = place.split(":")[0], place.split()[-1].split(".")[-1]
-        if name != "<lambda>":
+        if name != "<lambda>" and (not name.startswith("_") or name == "_compile"):
             functions.setdefault(file, {})[name] = None
     parts: dict[str, list[str]] = {level: [] for level in STATIONS}
     for file, names in functions.items():

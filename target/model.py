@@ -103,6 +103,7 @@ class CoreCosts:
     access    a load or store of a vector in the nearest cache
     gathered  each element where the neighbours of a vector are not neighbours in memory
     checked   more where each of these is checked by itself, as some are past an end
+    near      a vector of every other element, of which some may be past an end
     turned    a vector where squares of vectors are transposed
     masked    more of a vector where rows of a tile end inside of it, so that what is past the end is masked
     spread    each vector of sums of columns, for each chunk of these: it is stored, and added to those of chunks before
@@ -123,6 +124,7 @@ class CoreCosts:
     access: VectorOps = 1.5
     gathered: VectorOps = 8.0
     checked: VectorOps = 30.0
+    near: VectorOps = 20.0
     turned: VectorOps = 12.0
     masked: VectorOps = 4.0
     spread: VectorOps = 8.0

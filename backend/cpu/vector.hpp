@@ -267,7 +267,7 @@ INLINE bool no_lane(mask m) { return !__builtin_ia32_cvtd2mask512(m); }
 INLINE bool no_lane(mask m) { return !__builtin_ia32_movmskps256((vec<float>)m); }
 #endif
 // Elements at an offset for each lane, before `end`. Lanes that are not `inside` are `fill`, and read nothing. Offsets within
-// one vector of memory, as at the borders of images and in those that are enlarged, are a load and a permutation.
+// one vector of memory, or two, as at the borders of images and where every other element is read, are loads and a permutation.
 template <class T> INLINE vec<T> gather(const T* p, const T* end, mask at, mask inside, T fill) {
 #if defined(AVX512) || defined(AVX) && defined(__AVX2__)
   if constexpr (sizeof(T) == 4) {
@@ -278,6 +278,11 @@ template <class T> INLINE vec<T> gather(const T* p, const T* end, mask at, mask 
     if (no_lane(inside & (near >= lanes))) {
       const vec<T> window = load_first(p + low, end - (p + low), fill);
       return choose(inside, __builtin_shuffle(window, near), all(fill));
+    }
+    if (no_lane(inside & (near >= 2 * lanes))) {
+      const T *const first = p + low, *const second = first + lanes;
+      const vec<T> window = load(first), next = load_first(second, end - second, fill);
+      return choose(inside, shuffled(window, next, near), all(fill));
     }
   }
 #endif

@@ -60,7 +60,7 @@ def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
             yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in short))
         return
     rest = [i for i in info.free if i not in info.reduced]
-    for sizes in row_tiles(info, ROWS, WIDTHS):
+    for sizes in row_tiles(info, ROWS, WIDTHS, written=True):
         walked = [i for i in rest if sizes.tile[i] < info.extents[i] or info.may_be_longer([i])]
         yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in walked))
 

@@ -279,7 +279,8 @@ class CoreTime:
                 spent = self._gathered(site, factors[site.op], tiles)
             else:
                 along, tile = contiguous_index(site.op), self._tile_of(site)
-                spent = self._access(site.indices, tile, along, site.op.source.type, tiles, bool(site.op.symbols))
+                near = self._near(site, tile, tiles)
+                spent = self._access(site.indices, tile, along, site.op.source.type, tiles, bool(site.op.symbols), near)
             found = found + self._repeats(site.op, site.indices, tiles) * spent
         for result in self.info.nest.res:
             found = found + self._access(self.info.free, self.info.free, self.result, result.type, tiles)
@@ -297,6 +298,12 @@ class CoreTime:
         each = (self.costs.gathered + self.costs.checked) * self.vector
         strided = is_strided(site.op, (outer, p.reduction.indices), copied, tiles)
         return np.where(strided, 0.0, each * tiles.visits(site.indices))
+
+    def _near(self, site: LoadSite, tile_of: Collection[SSAValue], tiles: Tiles) -> Bools:
+        """Returns true where the lanes of a vector are every other element in memory: two loads and a permutation."""
+        gaps, lanes = strides(site.op), self._lanes(tile_of, tiles)
+        every_other = [lanes[i] & (tiles.tile[i] >= self.core.lanes) for i in tile_of if gaps.get(i) in (2, -2)]
+        return np.any(every_other, axis=0) if every_other else np.zeros(tiles.rows, dtype=np.bool_)
 
     def _tile_of(self, site: LoadSite) -> Collection[SSAValue]:
         """The indices of the tiles that what is loaded is used for, in which it is loaded for each element."""
@@ -317,9 +324,10 @@ class CoreTime:
         tensor: Attribute,
         tiles: Tiles,
         computed: bool = False,
+        near: Bools | bool = False,
     ) -> Floats:
         """Seconds to load or store elements of `tensor` over `indices`, which are neighbours along `along`, in tiles
-        over `tile_of`; at coordinates of which some are `computed` from data."""
+        over `tile_of`; at coordinates of which some are `computed` from data, or every other element where `near`."""
         if along is None or along not in indices:
             return self._vectors(indices, tiles)[0] * self.costs.access * self.vector
         count, full = self._vectors(tile_of, tiles)
@@ -334,6 +342,7 @@ class CoreTime:
         ends = np.any([self.info.extents[i] % tiles.tile[i] != 0 for i in tile_of], axis=0)
         checked = ends & (~first[along] | computed)  # a row of neighbours has one check
         each = np.where(checked, self.costs.gathered + self.costs.checked, self.costs.gathered)
+        each = np.where(near, self.costs.near / lanes, each)
         padding = product((ceil_div(n, t) * t / max(1, n) for n, t in self._pairs(tile_of, tiles)), tiles.rows)
         turned = np.where(full & (tile >= lanes), self.costs.turned / lanes, each * padding) * tiles.visits(tile_of)
         copied = np.where(spread & there, 2 * self.costs.access * own, 0.0)

@@ -59,10 +59,12 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     return sorted(found, key=lambda plan: found[plan])
 
 
-def row_tiles(info: NestInfo, heights: Sequence[int], widths: Sequence[int]) -> list[TileExtents]:
+def row_tiles(
+    info: NestInfo, heights: Sequence[int], widths: Sequence[int], written: bool = False
+) -> list[TileExtents]:
     """Different tiles and chunks: of so many elements over the free indices that reductions depend on, and of so many
-    over others and over a reduction."""
-    rows, rest = in_order(info, True), in_order(info, False)
+    over others and over a reduction. Indices are in the order of `in_order`."""
+    rows, rest = in_order(info, True, written), in_order(info, False, written)
     found: dict[tuple[int, ...], TileExtents] = {}
     for height, width, chunk in product(heights if rows else (1,), widths if rest else (1,), widths):
         sizes = TileExtents(info)
@@ -129,11 +131,13 @@ def _plans(
             yield plan, (not kept, ranks, kept, wasted, copies, off)
 
 
-def in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:
+def in_order(info: NestInfo, reduced: bool, written: bool = False) -> list[SSAValue]:
     """The free indices that some reduction depends on, or those that none does: those along which most bytes are
-    contiguous first, then the last."""
-    found = [i for i in info.free if (i in info.reduced) == reduced]
-    return sorted(found, key=lambda i: (-info.contiguous.get(i, 0), -info.free.index(i)))
+    contiguous first, then the last. Bytes of results count where `written`."""
+    found, bytes_along = [i for i in info.free if (i in info.reduced) == reduced], dict(info.contiguous)
+    if written and (last := next((i for i in reversed(info.free) if info.extents[i] > 1), None)) is not None:
+        bytes_along[last] = bytes_along.get(last, 0) + sum(tensor_bytes(r.type) for r in info.nest.res)
+    return sorted(found, key=lambda i: (-bytes_along.get(i, 0), -info.free.index(i)))
 
 
 def _clusters(info: NestInfo, target: Target, sizes: TileExtents) -> tuple[int, ...]:

@@ -67,7 +67,9 @@ def test_gathers_within_a_vector(isa: str) -> None:
     assert "gather(&" in f.compilation.cpp.partition("static void k0(")[2]
     for result, wanted in zip(f(x), function(x), strict=True):
         assert torch.equal(result, wanted)
-    flat, ends = x.flatten(), torch.cat([torch.arange(545, 577), torch.arange(16).flip(0), torch.arange(-3, 5)])
+    others = [torch.arange(0, 64, 2), torch.arange(529, 561, 2), torch.arange(-3, 13, 2), torch.arange(30, -2, -2)]
+    ends = torch.cat([torch.arange(545, 577), torch.arange(16).flip(0), torch.arange(-3, 5), *others])
+    flat = x.flatten()
     g = deplodock.compile(lambda x, i: x[i] * 2, (flat, ends), target=f"cpu{{isa={isa}}}")
     inside = (ends >= -560) & (ends < 560)
     assert torch.equal(g(flat, ends), 2 * flat[ends.where(inside, 0)].where(inside, 0))
@@ -79,7 +81,11 @@ def test_gathers_within_a_vector_read_nothing_behind_the_buffer() -> None:
         pytest.skip("this machine has no AVX2")
     x, i = torch.randn(61), torch.arange(57, 61).repeat(8)
     sample = of_function("ends", lambda x, i: x[i] * 2, [x, i])
-    (found,) = Machine("g++", ("-O1", "-march=x86-64-v3", "-fsanitize=address")).run(sample.module, sample.args)
+    machine = Machine("g++", ("-O1", "-march=x86-64-v3", "-fsanitize=address"))
+    (found,) = machine.run(sample.module, sample.args)
+    assert torch.equal(found, 2 * x[i])
+    i = torch.arange(45, 61, 2).repeat(4)  # two vectors of eight elements, of which the second ends at the buffer
+    (found,) = machine.run(sample.module, [x, i])
     assert torch.equal(found, 2 * x[i])
 
 

@@ -188,6 +188,17 @@ def test_what_follows_in_memory_is_read_faster() -> None:
     assert four == pytest.approx(one, rel=0.05), "the next block goes on where the last has ended"
 
 
+def test_lanes_of_strided_windows_are_columns() -> None:
+    """A convolution of each channel with a stride reads every other pixel of a row: by two loads and a permutation."""
+    weight = torch.randn(96, 1, 3, 3)
+    info = nest_of(lambda x: F.conv2d(x, weight, None, 2, 1, 1, 96), (2, 96, 112, 112))
+    best, other = planned(info), predicted(info, block=(1, 16, 1, 1), chunk=(1, 1, 4))
+    assert best.schedule.data.block[-1] >= 16
+    assert best.schedule.data.chunk[-1] == 1
+    assert best.prediction is not None
+    assert best.prediction.seconds < 0.7 * other.seconds
+
+
 def test_few_elements_are_the_work_of_one_core() -> None:
     add = planned(nest_of(lambda x, y: x + y, (64, 64), (64, 64)))
     assert add.prediction is not None
