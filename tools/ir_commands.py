@@ -1,9 +1,9 @@
 """Commands about programs that are written as IR: `compile PROGRAM.mlir`, `run PROGRAM.mlir`.
 
-A program enters the pipeline at its level, the highest at which all of its operations are legal. `run` calls it with
-random arguments and compares the results with those of the program as it is written, which the reference computes in
-float64. The simulator takes its place for a program at the kernel level, and a program of ATen operators is compared
-at the tensor level.
+A program enters the pipeline at its level, the highest at which all of its operations are legal. `run` calls the
+compiled program with random arguments and compares the results with the values of the program in the file. An
+interpreter computes these in float64: the reference, or the simulator for a program at the kernel level. The reference
+does not run ATen operators, so a program of them is first lowered to the tensor level.
 """
 
 from __future__ import annotations

@@ -300,7 +300,14 @@ class CoreTime:
         return np.where(strided, 0.0, each * tiles.visits(site.indices))
 
     def _near(self, site: LoadSite, tile_of: Collection[SSAValue], tiles: Tiles) -> Bools:
-        """Returns true where the lanes of a vector are every other element in memory: two loads and a permutation."""
+        """Returns, for each schedule, whether a load reads every other element in memory with the lanes of a vector, in
+        either direction. Such a vector is printed as two loads and a permutation.
+
+        Args:
+            site: load.
+            tile_of: indices of the tile that is loaded.
+            tiles: tiles of the schedules.
+        """
         gaps, lanes = strides(site.op), self._lanes(tile_of, tiles)
         every_other = [lanes[i] & (tiles.tile[i] >= self.core.lanes) for i in tile_of if gaps.get(i) in (2, -2)]
         return np.any(every_other, axis=0) if every_other else np.zeros(tiles.rows, dtype=np.bool_)

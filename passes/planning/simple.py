@@ -1,7 +1,7 @@
-"""One schedule for a nest, by a rule: legal for every nest and every target, and fast for none.
+"""Schedules by a rule in place of a cost model: `plan-schedules{strategy=simple}`.
 
-The rule looks at the nest alone. It needs no model and no number of the machine, so it serves targets without measured
-rates and whoever reads the compiler for the first time; `plan-schedules{strategy=simple}` applies it.
+The rule reads the nest alone. Its tiles are small enough for the registers and the shared memory of every target, so
+the schedule is legal everywhere, and it is tuned for no target. A first reading of the compiler begins here.
 
 | nest | tile of a block | threads |
 |---|---|---|

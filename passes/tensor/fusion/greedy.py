@@ -1,13 +1,14 @@
 """Fusion by one walk over the program: `tensor-plan-fusion{strategy=greedy}`.
 
-A tensor is kept in memory, or computed by the kernels that read it. `greedy` visits the tensors in the order of the
-program and does not keep one
+A tensor is stored in memory, or the kernels that read it compute it. `greedy` visits the tensors in the order of the
+program. A tensor without a reduction since memory is computed by its readers if
 
-- whose elements take few operations on tensors in memory (`CHEAP`), however often they are read,
-- whose elements are each read once, by one operation,
-- that is a sum, if an operation on elements of the same shape alone reads it, as an epilogue does.
+- its elements take at most `CHEAP` operations since memory, however often they are read, or
+- one operation reads it, and reads each element once.
 
-So the sums of a kernel have the shape of its result, and no sum is an operand of another. No time is predicted.
+A tensor with a reduction since memory is computed by its reader if that is one elementwise operation with a result of
+the same shape, as an addition of a bias after a matmul. All other tensors are stored. So the reductions of a kernel
+have the shape of its result, and none is an operand of another. No time is predicted.
 """
 
 from __future__ import annotations
