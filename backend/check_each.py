@@ -81,6 +81,29 @@ def input_types(module: ModuleOp) -> list[Attribute]:
     return types
 
 
+def interpreted(
+    module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None = None
+) -> list[Array]:
+    """Returns the results of a module below the torch level, from the interpreter of its level.
+
+    Args:
+        module: program at the tensor, loop, tile or kernel level.
+        inputs: arrays of the types of its inputs.
+        domain: `typed` for its own types, `real` for float64, or an exact domain.
+        chunk: iterations in which staged reductions are computed; None computes them at once.
+
+    Raises:
+        ExecutionError: for a finding of the simulator, which runs the kernel level.
+    """
+    if not is_kernel_level(module):
+        return run(module, inputs, domain, chunk=chunk)
+    from .simulator import simulate
+
+    results, report = simulate(module, inputs, domain=domain)
+    report.raise_errors()
+    return results
+
+
 def is_executable(module: ModuleOp) -> bool:
     """Whether the program is below the torch level, which only PyTorch itself executes."""
     return not any(op.name.startswith("torch.") for op in module.walk())
@@ -178,8 +201,8 @@ class Checker:
         flops = count_flops(main_function(without_calls(module)), self.sizes)
         if flops > self.max_flops:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
-        exact, real, typed = (self._run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
-        loud = self._run(module, self.loud, "typed")
+        exact, real, typed = (interpreted(module, self.inputs, d) for d in (self.exact, "real", "typed"))
+        loud = interpreted(module, self.loud, "typed")
         self.opaque = {op.name for op in module.walk() if is_opaque(op.name)}
         self.answer = _Answer(exact, real, typed, loud, reduction_length(module, self.sizes))
 
@@ -245,7 +268,7 @@ class Checker:
         self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
     ) -> list[Array]:
         try:
-            results = self._run(module, inputs, domain, chunk)
+            results = interpreted(module, inputs, domain, chunk)
             if domain == "typed" and inputs is self.inputs and is_kernel_level(module):
                 self._check_races(module, self.synchronised or pass_name == _SYNCHRONISES)
         except ExecutionError as error:
@@ -254,18 +277,6 @@ class Checker:
         assert self.answer is not None
         if len(results) != len(self.answer.typed):
             raise ExecutionError(f"after pass {pass_name}: {len(results)} results, not {len(self.answer.typed)}")
-        return results
-
-    def _run(
-        self, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None = None
-    ) -> list[Array]:
-        """The results of `module` at its level; at the kernel level every finding is an error."""
-        if not is_kernel_level(module):
-            return run(module, inputs, domain, chunk=chunk)
-        from .simulator import simulate
-
-        results, report = simulate(module, inputs, domain=domain)
-        report.raise_errors()
         return results
 
     def _check_races(self, module: ModuleOp, count: bool) -> None:

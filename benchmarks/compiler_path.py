@@ -146,7 +146,7 @@ def page(lines: dict[str, int], places: list[str]) -> str:
     functions: dict[str, dict[str, None]] = {}
     for place in places:
         file, name = place.split(":")[0], place.split()[-1].split(".")[-1]
-        if name != "<lambda>" and (not name.startswith("_") or name == "_compile"):
+        if not name.startswith(("_", "<")):
             functions.setdefault(file, {})[name] = None
     parts: dict[str, list[str]] = {level: [] for level in STATIONS}
     for file, names in functions.items():

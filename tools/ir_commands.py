@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -22,8 +22,6 @@ from . import terminal
 from .modes import IR_OPTIONS, Given
 
 if TYPE_CHECKING:
-    from xdsl.dialects.builtin import ModuleOp
-
     from ..backend.interpreter.domains import Array
     from ..frontend.compilation import Compilation
     from ..frontend.executors import Executor
@@ -87,7 +85,7 @@ def _executor(name: str, compilation: Compilation) -> Executor:
 
 def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
     """Returns the results of a program beside those of its text, in the form of `reports.outcome_text`."""
-    from ..backend.check_each import factor_roundoff, input_types, make_inputs, reduction_length
+    from ..backend.check_each import factor_roundoff, input_types, interpreted, make_inputs, reduction_length
     from ..backend.host.launch_plan import make_plan
     from ..backend.interpreter.running import main_function
     from ..dialects.shapes.binding import sample_sizes
@@ -97,7 +95,7 @@ def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[st
     written = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
     sizes = sample_sizes(main_function(written))
     inputs = make_inputs(input_types(written), seed, sizes)
-    first, real = (_computed(written, inputs, domain) for domain in ("typed", "real"))
+    first, real = (interpreted(written, inputs, domain) for domain in ("typed", "real"))
     actual = [to_numpy(t) for t in executor.run([to_torch(a) for a in inputs])]
     length, factors = reduction_length(written, sizes), factor_roundoff(kernels)
     results = [_result(*values, length, factors) for values in zip(actual, first, real, strict=True)]
@@ -110,19 +108,6 @@ def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[st
         "results": results,
         "ok": all(r["ok"] for r in results),
     }
-
-
-def _computed(module: ModuleOp, inputs: list[Array], domain: Literal["typed", "real"]) -> list[Array]:
-    """Returns the results of a module, computed in its own types or in float64."""
-    from ..backend.check_each import is_kernel_level
-    from ..backend.reference import run
-    from ..backend.simulator import simulate
-
-    if not is_kernel_level(module):
-        return run(module, inputs, domain)
-    results, report = simulate(module, inputs, domain=domain)
-    report.raise_errors()
-    return results
 
 
 def _result(actual: Array, first: Array, real: Array, length: int, factors: float) -> dict[str, Any]:

@@ -308,9 +308,12 @@ class CoreTime:
             tile_of: indices of the tile that is loaded.
             tiles: tiles of the schedules.
         """
-        gaps, lanes = strides(site.op), self._lanes(tile_of, tiles)
-        every_other = [lanes[i] & (tiles.tile[i] >= self.core.lanes) for i in tile_of if gaps.get(i) in (2, -2)]
-        return np.any(every_other, axis=0) if every_other else np.zeros(tiles.rows, dtype=np.bool_)
+        gaps = strides(site.op)
+        every_other = [i for i in tile_of if gaps.get(i) in (2, -2)]
+        if not every_other:
+            return np.zeros(tiles.rows, dtype=np.bool_)
+        lanes = self._lanes(tile_of, tiles)
+        return np.any([lanes[i] & (tiles.tile[i] >= self.core.lanes) for i in every_other], axis=0)
 
     def _tile_of(self, site: LoadSite) -> Collection[SSAValue]:
         """The indices of the tiles that what is loaded is used for, in which it is loaded for each element."""
