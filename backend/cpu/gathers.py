@@ -50,14 +50,17 @@ def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
     across, mask = _across(steps, "int"), _mask(writer, op, holds)
     if across is None or mask is None:
         return None
+    fill = f"({element}){'0' if op.fill is None else writer.read(op.fill).text}"
+    name = memory_name(writer, op.memory)
+    memory = f"&{name}[{base.text}], &{name}[{prod(static)}]"
+    if across and not offsets:
+        return Expr(f"load_every<{steps[0]}>({memory}, {mask}, {fill})")
     offset = Expr("0")
     for part in [*offsets, *across]:
         offset = add(offset, part)
     if offset.text == "0":
         offset = Expr("vec<int>{}")
-    fill = f"({element}){'0' if op.fill is None else writer.read(op.fill).text}"
-    name = memory_name(writer, op.memory)
-    return Expr(f"gather(&{name}[{base.text}], &{name}[{prod(static)}], {offset.text}, {mask}, {fill})")
+    return Expr(f"gather({memory}, {offset.text}, {mask}, {fill})")
 
 
 def _across(steps: Sequence[int], element: str) -> list[Expr] | None:

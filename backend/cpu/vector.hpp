@@ -298,6 +298,23 @@ template <class T> INLINE vec<T> gather(const T* p, const T* end, mask at, mask 
   return v;
 }
 
+// Every `step`-th element from `p` on, before `end`. Lanes that are not `inside` are `fill`, and read nothing.
+template <int step, class T> INLINE vec<T> load_every(const T* p, const T* end, mask inside, T fill) {
+#if defined(AVX512) && defined(__BMI2__)
+  if constexpr (step == 2 && sizeof(T) == 4) {
+    // Two masked loads, and the even elements of both. A masked load starts no prefetch of the processor: the one below reads
+    // a page ahead.
+    const unsigned read = __builtin_ia32_pdep_si((unsigned short)__builtin_ia32_cvtd2mask512(inside), 0x55555555);
+    const vec<float> fills = (vec<float>)all(fill);
+    const vec<float> low = __builtin_ia32_loadups512_mask((const float*)p, fills, read);
+    const vec<float> high = __builtin_ia32_loadups512_mask((const float*)p + lanes, fills, read >> lanes);
+    __builtin_prefetch((const char*)p + 4096);
+    return (vec<T>)shuffled(low, high, numbers<int>() * 2);
+  }
+#endif
+  return gather(p, end, numbers<int>() * step, inside, fill);
+}
+
 
 // A kernel with atomics runs on one core: plain accesses take a tenth of the time of locked ones.
 #define ATOMIC(NAME, EXPRESSION) template <class T> INLINE T NAME(T* p, T v) { const T old = *p; *p = EXPRESSION; return old; }

@@ -148,6 +148,22 @@ def test_gathers_read_what_is_inside(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
+def test_every_other_element_of_an_image_is_loaded(isa: str) -> None:
+    """Padding at both ends of rows, which end within a vector, with fills that are zero and minus infinity."""
+    image = torch.randint(-50, 50, (2, 3, 37, 41), generator=torch.Generator().manual_seed(0)).float()
+    weight = torch.arange(-13.0, 14.0).reshape(3, 1, 3, 3)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        strided = F.conv2d(x, weight, None, 2, 1, 1, 3)
+        return strided, F.max_pool2d(x, 3, 2, 1), F.pad(x, (1, 1, 0, 0), value=7.0)[..., ::2].int()
+
+    f = deplodock.compile(function, (image,), target=f"cpu{{isa={isa}}}")
+    assert "load_every<2>(" in f.compilation.cpp.partition("static void k0(")[2]
+    for result, expected in zip(f(image), function(image), strict=True):
+        assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
 def test_wide_elements_are_compared_and_selected(isa: str) -> None:
     """At the ends of the ranges, and NaN; of lengths that end within a vector."""
     i = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 2**32, -(2**32), 5] * 5)[:37]
