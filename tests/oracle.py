@@ -8,11 +8,11 @@
 Its programs are the 84 shapes in f32 and bf16 for every target, the programs of `tests/programs` and
 `tests/data/programs.txt`, and a decoder layer of each of the two models at full size. C++ is printed for every
 instruction set of `CPUS` (of people's programs for one of them, by their names), for four cores of the common CPU, so
-that it does not depend on the machine. The kernels of `tests/programs` are GPU kernels and have no C++. Each is kept
-as two hashes: of the text, and of the text without comments, whose identifiers are numbered in the order in which
-they appear. A check says of each program `identical`, `names` (identical up to comments and identifiers),
-`different`, or `new`; of the 84 shapes it also says where the predicted time changed. The exit code is 1 if a text is
-different or gone.
+that it does not depend on the machine, and compared without its headers, which are files of the library. The kernels
+of `tests/programs` are GPU kernels and have no C++. Each is kept as two hashes: of the text, and of the text without
+comments, whose identifiers are numbered in the order in which they appear. A check says of each program `identical`,
+`names` (identical up to comments and identifiers), `different`, or `new`; of the 84 shapes it also says where the
+predicted time changed. The exit code is 1 if a text is different or gone.
 """
 
 from __future__ import annotations
@@ -98,8 +98,15 @@ def _compile(
 def _printed(compilation: Any, predicted: bool = False) -> tuple[str, float | None]:
     """C++ or CUDA, by the target, and the predicted seconds if asked for."""
     if compilation.target.startswith("cpu"):
-        return compilation.cpp, None
+        return _without_headers(compilation.cpp), None
     return compilation.cuda, _predicted(compilation, compilation.target) if predicted else None
+
+
+def _without_headers(text: str) -> str:
+    """Returns the text from its kernels on."""
+    from deplodock.backend.cpp.program import KERNELS_MARK
+
+    return text.partition(KERNELS_MARK)[2]
 
 
 def _predicted(compilation: Any, target: str) -> float:
@@ -168,7 +175,7 @@ def _hand_written(name: str, cpp: bool) -> Texts:
             ctx = make_context()
             module = parse_module(ctx, text, f"{name}.mlir")
             run_passes(ctx, module, parse_passes(HAND_WRITTEN[name], {"target": (target,)}))
-            texts[f"{name}/{i}{suffix}"] = (print_cpp(module) if cpp else print_cuda(module), None)
+            texts[f"{name}/{i}{suffix}"] = (_without_headers(print_cpp(module)) if cpp else print_cuda(module), None)
     return texts
 
 
