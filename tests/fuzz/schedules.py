@@ -1,10 +1,13 @@
-"""Random legal schedules: any nest of a corpus, any tiles, any transport, run by all threads in the simulator."""
+"""Random legal schedules: any nest of a corpus, any tiles, any transport, run by all threads in the simulator.
+
+For `cpu` the tiles of the same schedules belong to blocks of one thread, and the printed C++ runs as well.
+"""
 
 from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -14,6 +17,8 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from deplodock.backend.cpu.printer import print_cpp
+from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.host.launch_plan import make_plan
@@ -25,7 +30,9 @@ from deplodock.dialects.shapes.extents import Extent, typical
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.tile.schedule import LEGAL, PLAIN, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
+from deplodock.passes.analysis.packed_operands import packable_loads
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.nest_info import NestInfo
@@ -34,6 +41,14 @@ from deplodock.target.architectures import get_target
 
 LOWERING = "loop-to-tile,tile-to-kernel"
 TARGET = "sm_90a"
+TARGETS = (TARGET, "cpu")
+
+PACKED = 3
+"""For `cpu`, one case in so many copies a factor of a product before."""
+
+OF_ONE_THREAD = ("block", "chunk", "serial", "split_k", "group_m", "num_ctas", "cache_rows")
+"""The decisions that a block of one thread carries out."""
+
 DRAWS = 400
 """Schedules drawn for one that is legal."""
 
@@ -123,6 +138,24 @@ def draw(seed: int) -> Case:
                 continue
             return Case(seed, name, module, schedule)
     raise AssertionError(f"no legal schedule of {name} in {DRAWS} draws")
+
+
+def one_thread(case: Case) -> Case:
+    """Returns the case with the tiles of its schedule, for a block of one thread."""
+    decided = {name: value if name in OF_ONE_THREAD else PLAIN[name] for name, value in vars(case.schedule.data).items()}
+    schedule = case.schedule.changed(**decided | {"lanes": 1, "warps": 1})
+    for nest in case.module.walk():
+        if isinstance(nest, loop.NestOp):
+            along = [i for i, a in enumerate(nest.body.block.args) if isinstance(packable_loads(nest, a), list)]
+            if along and case.seed % PACKED == 0:
+                schedule = schedule.changed(pack=[along[case.seed // PACKED % len(along)]])
+            nest.attributes["schedule"] = schedule
+    return replace(case, schedule=schedule)
+
+
+def case_for(seed: int, target: str) -> Case:
+    """Returns the case of a seed for `sm_90a` or `cpu`."""
+    return one_thread(draw(seed)) if target == "cpu" else draw(seed)
 
 
 def steps(nest: loop.NestOp, schedule: ScheduleAttr) -> int:
@@ -232,10 +265,13 @@ def made_of(case: Case) -> list[str]:
 
 
 def judge(case: Case, target: str = TARGET) -> tuple[str, str]:
-    """("right" | "refused" | "wrong" | "crash", why). Right is bit for bit in the exact domain, without a finding;
-    of a kernel with shared memory, whose order of accesses the simulator does not know, also without one of the
-    emulator."""
+    """Returns ("right" | "refused" | "wrong" | "crash", reason).
+
+    Right is bit for bit in the exact domain, without a finding; of a kernel with shared memory, whose order of accesses
+    the simulator does not know, also without one of the emulator; and for `cpu` near in floats as C++.
+    """
     inputs, want = expected(case.name)
+    source = case.module.clone()
     try:
         run_passes(make_context(), case.module, parse_passes(LOWERING, {"target": (target,)}))
         found = simulate(case.module, inputs, domain="exact")
@@ -252,4 +288,17 @@ def judge(case: Case, target: str = TARGET) -> tuple[str, str]:
         _, reports = EmulatedProgram(print_cuda(case.module), make_plan(case.module)).run(inputs, (0,))
         if reports:
             return "wrong", str(reports[0])
+    if target == "cpu" and (reason := _wrong_as_cpp(case.module, inputs, run(source, inputs))):
+        return "wrong", reason
     return "right", ""
+
+
+def _wrong_as_cpp(module: ModuleOp, inputs: list[np.ndarray], wanted: list[np.ndarray]) -> str:
+    """Returns how far a result of the printed C++ is off; empty if all are right."""
+    found = CpuProgram(module, print_cpp(module)).run([to_torch(a) for a in inputs])
+    for i, (t, want) in enumerate(zip(found, wanted, strict=True)):
+        a, b = to_numpy(t).astype(np.float64), want.astype(np.float64)
+        near = np.isclose(a, b, rtol=2e-2, atol=2e-2 * max(1.0, float(np.abs(b).mean())), equal_nan=True)
+        if not near.all():
+            return f"result {i} as C++: {int((~near).sum())} of {near.size} elements differ"
+    return ""
