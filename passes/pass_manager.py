@@ -17,7 +17,7 @@ from xdsl.passes import ModulePass
 from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 
-from ..dialects.payload.types import element_type
+from ..dialects.payload import element_type
 from ..dialects.support.locations import location_text
 from ..dialects.support.parsing import one_line
 from ..dialects.support.printing import Names, print_module

@@ -13,7 +13,7 @@ from ...dialects import kernel
 from ...dialects.kernel.memory import space_of
 from ...dialects.payload import element_type, is_float, is_payload
 from ...dialects.support.locations import refused
-from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...dialects.tensor import MONOIDS
 from ...errors import CompileError
 from ..dtypes import STRUCTS
 from .expressions import ATOM, OPERATORS, TERNARY, UNARY, Expr, c_type

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute
 from ...dialects.kernel import ReduceRegistersOp, ScanRegistersOp
 from ...dialects.kernel.memory import AtomicRmwOp
 from ...dialects.payload import element_type, is_float
-from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...dialects.tensor import MONOIDS
 from ...target.model import MAX_LANES
 from ..cpp.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
 

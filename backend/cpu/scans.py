@@ -9,8 +9,7 @@ from xdsl.dialects.builtin import i1
 from ...dialects.kernel import ScanRegistersOp
 from ...dialects.payload import element_type
 from ...dialects.payload.folding import constant_of
-from ...dialects.tensor import identity
-from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...dialects.tensor import MONOIDS, identity
 from ...target.model import MAX_LANES
 from ..cpp.expressions import UNARY
 from ..cpp.names import hint_of

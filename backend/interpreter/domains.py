@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import AnyFloat, Float32Type
 from xdsl.ir import Attribute
 
 from ...dialects.payload import is_low_precision
-from ...dialects.tensor.reduction_kinds import MONOIDS, ReductionKind, identity
+from ...dialects.tensor import MONOIDS, ReductionKind, identity
 from ..dtypes import numpy_dtype
 
 Array = np.ndarray[Any, Any]

@@ -28,9 +28,8 @@ from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
 from ...dialects.tensor import identity
 from .affine_access import Axis, coordinates, read
-from .contraction import Product, sum_of_product
 from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, scan_value
-from .payload import feeds_only_a_sum
+from .payload import Product, feeds_only_a_sum, sum_of_product
 from .tensor import full
 
 MAX_ELEMENTS = 1 << 25

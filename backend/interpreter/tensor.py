@@ -10,8 +10,8 @@ from ...dialects import tensor
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
 from .affine_access import Axis, evaluate, fetch, read, within
-from .contraction import Product, compact, sum_of_product
 from .domains import Array, TypedDomain, ranked, reduce_value, scan_value, scatter_into
+from .payload import Product, compact, sum_of_product
 
 
 def full(x: Array, value: SSAValue, sizes: Sizes) -> Array:

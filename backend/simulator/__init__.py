@@ -9,28 +9,280 @@ races, is the emulator's: threads run in step here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import MemRefType, ModuleOp, i64
 from xdsl.interpreter import Interpreter
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.traits import SymbolTable
 
-from ...dialects import kernel
+from ...dialects import kernel, payload
 from ...dialects.kernel import kernel_names
-from ...dialects.shapes.binding import bind_sizes
+from ...dialects.kernel.memory import memory_bytes, shape_of_memory
+from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
+from ...dialects.kernel.warp_specialize import WARPGROUP, partition_of
+from ...dialects.kernel.wgmma import AsyncAccumulatorsType
+from ...dialects.payload import element_type, shape_of
+from ...dialects.shapes.binding import Sizes, bind_sizes
 from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import steps
 from ..dtypes import numpy_dtype
 from ..host.launch_plan import EagerStep, make_plan
-from ..interpreter.domains import Array, TypedDomain
+from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain, ranked
+from ..interpreter.payload import PayloadFunctions, stop
 from ..interpreter.running import Eager, Position, call_eager, check_arguments, main_function, make_domain
-from .memory import GlobalBuffer
-from .program import Launcher
+from ..interpreter.tile import trips
+from .machine import Machine
+from .memory import GlobalBuffer, SharedBuffer, poison
+from .ops import OPERATIONS
 from .report import Finding, KernelCounts, Report
+
+Values: TypeAlias = tuple[Any, ...]
+Ready: TypeAlias = Callable[[], bool]
+Steps: TypeAlias = Generator[Ready, None, Values]
+"""A program that gives way with the condition under which it can go on, and ends with values."""
+
+_FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "math.copysign"}
+
+MAX_ELEMENTS = 1 << 22
+"""Elements of the largest value; a grid of more blocks than fit is run in batches."""
+
+ASYNCHRONOUS = (
+    kernel.WarpSpecializeOp,
+    kernel.MbarInitOp,
+    kernel.TmaStoreOp,
+    kernel.WgmmaOp,
+    kernel.GroupBarrierOp,
+    kernel.FenceAsyncOp,
+)
+"""What makes a kernel asynchronous; copies into shared memory need an mbarrier."""
+
+
+class Launcher:
+    """Runs launches, one after another; `position` says where, and `machine` are the blocks that run at present."""
+
+    def __init__(
+        self, interpreter: Interpreter, position: Position, domain: TypedDomain, report: Report, sizes: Sizes
+    ) -> None:
+        self.interpreter = interpreter
+        self.position = position
+        self.domain = domain
+        self.report = report
+        self.sizes = sizes
+        self.machine: Machine
+        interpreter.register_implementations(PayloadFunctions(domain, sizes, self._stop))
+
+    def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
+        """Raise ExecutionError for an assertion that fails in a thread that runs."""
+        rank, active = len(shape_of(op.result.type)), self.machine.active
+        wrong = ranked(wrong, 2 + rank) & active.reshape(*active.shape, *(1,) * rank)
+        if wrong.any():
+            stop(op, ranked(value, 2 + rank), wrong)
+
+    def launch(self, function: kernel.FuncOp, buffers: Sequence[GlobalBuffer], blocks: int) -> None:
+        """Run so many blocks of a kernel."""
+        for position, buffer in enumerate(buffers):
+            buffer.writer, buffer.position = None, position
+        counts = KernelCounts(function.sym_name.data, blocks)
+        self.report.launches.append(counts)
+        size = function.cluster_size
+        if size > 1 and function.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in function.walk()):
+            raise ExecutionError("wgmma in a cluster of blocks that are no whole warpgroups")
+        with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
+            each = size if is_asynchronous(function) else batch_size(function)
+            for first in range(0, blocks, each):
+                last = min(first + each, blocks)
+                blocks_run = np.arange(first, last, dtype=np.int64)[::size]
+                head = self.domain, self.report, counts, blocks_run, function.threads * size, first == 0
+                self.machine = Machine(*head, self.sizes, size)
+                place_shared(self.machine, function)
+                self._run(function.body, buffers)
+                step(last - first)
+
+    def _run(self, body: Region, args: Sequence[object]) -> None:
+        """The whole kernel; a deadlock is a finding, and the end."""
+        machine, everybody = self.machine, self.machine.active
+        block = np.arange(machine.threads)[None, :] // machine.block_threads
+        programs = [(everybody & (block == r), self._block(body, args, r)) for r in range(machine.cluster)]
+        for _ in self._turns(programs):
+            machine.deadlock()
+            return
+
+    def _block(self, body: Region, args: Sequence[object], rank: int) -> Steps:
+        yield from self._region(body, args, {})
+        self.machine.meet(ended=rank)
+        return ()
+
+    def _turns(self, programs: list[tuple[Array, Steps]]) -> Steps:
+        """Run programs, each with its threads, until all have ended; gives way when none of them can go on."""
+        waiting: list[tuple[Array, Steps, Ready]] = [(active, steps, lambda: True) for active, steps in programs]
+        while waiting:
+            turn = next((i for i, (_, _, ready) in enumerate(waiting) if ready()), None)
+            if turn is None:
+                yield lambda: any(ready() for _, _, ready in waiting)
+                continue
+            self.machine.active, steps, _ = waiting.pop(turn)
+            try:
+                ready = next(steps)
+            except StopIteration:
+                continue
+            waiting.append((self.machine.active, steps, ready))
+        return ()
+
+    def _region(self, region: Region, args: Sequence[object], scope: dict[SSAValue, Any]) -> Steps:
+        """The values that a region yields; those in `scope` are there already, and its own are added."""
+        scope.update(zip(region.block.args, args, strict=True))
+        for op in region.block.ops:
+            if isinstance(op, scf.YieldOp):
+                return tuple(scope[v] for v in op.operands)
+            self.position.stack = [op]
+            control = CONTROL.get(type(op))
+            results = self._execute(op, scope) if control is None else (yield from control(self, op, scope))
+            scope.update(zip(op.results, results, strict=True))
+        return ()
+
+    def _execute(self, op: Operation, scope: dict[SSAValue, Any]) -> Values:
+        run = OPERATIONS.get(type(op))
+        if run is not None:
+            found = run(self.machine, op, scope)
+            return () if found is None else found if isinstance(found, tuple) else (found,)
+        results = self.interpreter.run_op(op, tuple(scope[v] for v in op.operands))
+        if op.name in _FLOPS:
+            size = shape_of(op.results[0].type)
+            self.machine.count_flops(size[0] if size else 1)
+        return results
+
+    def _for(self, op: scf.ForOp, scope: dict[SSAValue, Any]) -> Steps:
+        """The values that a loop carries to its end; threads may run different numbers of iterations."""
+        machine, outer = self.machine, self.machine.active
+        lower, upper, step = (ranked(scope[v], 2) for v in (op.lb, op.ub, op.step))
+        state = tuple(scope[v] for v in op.iter_args)
+        most, count = trips(lower, upper, step)
+        for i in range(most):
+            running = i < count
+            machine.active = outer & running
+            if not machine.active.any():
+                continue
+            new = yield from self._region(op.body, (lower + i * step, *state), scope)
+            if np.broadcast_to(running, outer.shape)[outer].all():
+                state = new
+            else:
+                state = tuple(where(running, a, b, r) for a, b, r in zip(new, state, op.results, strict=True))
+        machine.active = outer
+        return state
+
+    def _if(self, op: scf.IfOp, scope: dict[SSAValue, Any]) -> Steps:
+        """The results of a conditional; each side runs for the threads that take it."""
+        machine, outer, condition = self.machine, self.machine.active, ranked(scope[op.cond], 2)
+        results: list[Values] = []
+        for region, chosen in ((op.true_region, condition), (op.false_region, ~condition)):
+            machine.active = outer & chosen
+            empty = not region.blocks or not machine.active.any()
+            results.append(() if empty else (yield from self._region(region, (), scope)))
+        machine.active = outer
+        yes, no = results
+        if not yes or not no:
+            return yes or no
+        return tuple(where(condition, a, b, r) for a, b, r in zip(yes, no, op.results, strict=True))
+
+    def _until(self, ready: Ready, op: Operation, text: str) -> Steps:
+        """Give way until `ready`; a deadlock says that `op` waits `text`."""
+        machine, active = self.machine, self.machine.active
+        if not ready():
+            thread = machine.running()[0]
+            machine.waits[thread] = op, text
+            yield ready
+            machine.active = active
+            del machine.waits[thread]
+        return ()
+
+    def _wait(self, op: kernel.MbarWaitOp, scope: dict[SSAValue, Any]) -> Steps:
+        """A wait for the phase of an mbarrier."""
+        wanted, index = self.machine.uniform(scope[op.parity]), self.machine.uniform(scope[op.index])
+        found = set(self.machine.barriers(op, scope[op.barriers], scope[op.index]))
+        text = f"for parity {wanted} of mbarrier {index}"
+        return self._until(lambda: all(b.phase % 2 != wanted for b in found), op, text)
+
+    def _cluster_barrier(self, op: kernel.ClusterBarrierOp, scope: dict[SSAValue, Any]) -> Steps:
+        """The block, or a partition of it, waits for the other threads of its cluster."""
+        machine, before = self.machine, self.machine.cluster_phase
+        if partition_of(op) is None:
+            machine.barrier_of_block(op)
+            machine.meet(machine.active[0].reshape(machine.cluster, -1).any(axis=1).repeat(machine.block_threads))
+        else:
+            machine.together(op, "is at a barrier of the cluster")
+            machine.meet(machine.active[0])
+        return self._until(lambda: machine.cluster_phase > before, op, "for the other blocks of its cluster")
+
+    def _partitions(self, op: kernel.WarpSpecializeOp, scope: dict[SSAValue, Any]) -> Steps:
+        machine, outer = self.machine, self.machine.active
+        warp = np.arange(machine.threads)[None, :] % machine.block_threads // 32
+        programs: list[tuple[Array, Steps]] = []
+        for number, (count, program) in enumerate(zip(op.partition_warps, op.programs, strict=True)):
+            first = op.first_warp(number)
+            mine = ranked(outer & (warp >= first) & (warp < first + count), 2)
+            programs.append((mine, self._region(program, (warp - first,), dict(scope))))
+        yield from self._turns(programs)
+        machine.active = outer
+        return ()
+
+
+CONTROL: dict[type[Operation], Callable[[Launcher, Any, dict[SSAValue, Any]], Steps]] = {
+    scf.ForOp: Launcher._for,
+    scf.IfOp: Launcher._if,
+    kernel.MbarWaitOp: Launcher._wait,
+    kernel.ClusterBarrierOp: Launcher._cluster_barrier,
+    kernel.WarpSpecializeOp: Launcher._partitions,
+}
+"""What holds other operations, or waits."""
+
+
+def is_asynchronous(function: kernel.FuncOp) -> bool:
+    """Whether something goes on beside the threads of a block, or warps or blocks go different ways: such
+    blocks, or clusters, run alone."""
+    return function.cluster_size > 1 or any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
+
+
+def batch_size(function: kernel.FuncOp) -> int:
+    """How many blocks run at once without very large arrays."""
+    widest = max((math.prod(shape_of(r.type)) for op in function.walk() for r in op.results), default=1)
+    shared = sum(op.result.type.get_shape()[0] for op in function.walk() if isinstance(op, kernel.SharedOp))  # pyright: ignore
+    return max(1, MAX_ELEMENTS // max(function.threads * widest, shared))
+
+
+def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
+    """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet."""
+    ops = [op for op in function.walk() if isinstance(op, kernel.SharedOp)]
+    sizes = [memory_bytes(op.result.type) for op in ops]
+    ends = [op.offset.data + size for op, size in zip(ops, sizes, strict=True) if op.offset is not None]
+    end = max(ends, default=0)
+    if function.shared is not None and end > function.shared.data:
+        last = [op for op in ops if op.offset is not None][ends.index(end)]
+        text = f"ends at byte {end} of {function.shared.data} bytes of shared memory"
+        machine.report.add("out-of-bounds", last, text)
+    blocks, alignment = len(machine.numbers) * machine.cluster, SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
+    for op, size in zip(ops, sizes, strict=True):
+        offset = -(-end // alignment) * alignment if op.offset is None else op.offset.data
+        end = offset + size if op.offset is None else end
+        element, shape = element_type(op.result.type), (blocks, *shape_of_memory(op.result.type))
+        if isinstance(element, kernel.MbarrierType):
+            data, element = np.full(shape, None), i64
+        else:
+            data = np.full(shape, poison(machine.domain, element), machine.domain.dtype(element))
+        machine.shared[op] = SharedBuffer(data, np.zeros(shape, np.bool_), element, offset, shape[1])
+
+
+def where(condition: Array, a: Array, b: Array, result: SSAValue) -> Array:
+    """One of two values in each thread."""
+    t = result.type.registers if isinstance(result.type, AsyncAccumulatorsType) else result.type
+    rank = len(shape_of(t))
+    mask = condition.reshape(*condition.shape, *(1,) * rank)
+    return np.where(mask, ranked(a, 2 + rank), ranked(b, 2 + rank))
+
 
 __all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
 

@@ -17,9 +17,9 @@ from ...dialects.layouts.linear import LANES, combine
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
 from ..interpreter.domains import Array, combine_values, ranked, reduce_value
-from . import mma, sm90
 from .machine import Access, Barrier, Machine, Scope, combine_global, load, register_offsets, store_global, store_shared
 from .memory import SharedBuffer
+from .tensor_cores import load_matrices, mma, store_matrices, tma_load, tma_store, wgmma
 
 
 def registers(x: Array, value: SSAValue) -> Array:
@@ -236,9 +236,9 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     ),
     kernel.OuterFmaOp: _outer_fma,
     kernel.PanelFmaOp: _panel_fma,
-    kernel.LdMatrixOp: lambda m, op, v: mma.load_matrices(m, op, v[op.memory], v[op.origin]),
-    kernel.StMatrixOp: lambda m, op, v: mma.store_matrices(m, op, v[op.memory], v[op.origin], v[op.value]),
-    kernel.MmaOp: lambda m, op, v: mma.multiply(m, op, v[op.lhs], v[op.rhs], v[op.acc]),
+    kernel.LdMatrixOp: lambda m, op, v: load_matrices(m, op, v[op.memory], v[op.origin]),
+    kernel.StMatrixOp: lambda m, op, v: store_matrices(m, op, v[op.memory], v[op.origin], v[op.value]),
+    kernel.MmaOp: lambda m, op, v: mma(m, op, v[op.lhs], v[op.rhs], v[op.acc]),
     kernel.MbarInitOp: _set_up,
     kernel.MbarExpectOp: _arrive,
     kernel.MbarArriveOp: _arrive,
@@ -246,10 +246,10 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     kernel.AdvanceOp: _advance,
     kernel.GroupBarrierOp: lambda m, op, v: m.together(op, "waits at a barrier"),
     kernel.TensorMapOp: lambda m, op, v: v[op.memory],
-    kernel.TmaLoadOp: sm90.load,
-    kernel.TmaStoreOp: sm90.store,
+    kernel.TmaLoadOp: tma_load,
+    kernel.TmaStoreOp: tma_store,
     kernel.AccumulatorsOp: _accumulators,
-    kernel.WgmmaOp: sm90.multiply,
+    kernel.WgmmaOp: wgmma,
     kernel.WgmmaWaitOp: lambda m, op, v: v[op.acc],
     **dict.fromkeys(
         (

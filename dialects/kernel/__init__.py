@@ -50,8 +50,7 @@ from xdsl.utils.str_enum import StrEnum
 from ..layouts.linear import LANES
 from ..payload import ExtentOp
 from ..shapes.extents import Count, CountAttr, SymbolAttr, extents_in, extents_of, most_tiles, static
-from ..support.assembly import FormattedOp, OrderedOp, PureOp
-from ..support.builders import definitions
+from ..support.assembly import FormattedOp, OrderedOp, PureOp, definitions
 from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
 from .host import SliceOp
 from .mbarrier import (

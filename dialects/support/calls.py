@@ -23,8 +23,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from ...errors import CompileError
-from ..tensor import ScatterOp
-from ..tensor.scan import ScanOp
+from ..tensor import ScanOp, ScatterOp
 from .locations import location_text, refused
 
 Call: TypeAlias = func.CallOp | ScanOp | ScatterOp

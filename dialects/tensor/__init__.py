@@ -3,19 +3,40 @@
 An elementwise operator is the payload (`arith.addf %a, %b : tensor<16x64xf32>`, both operands of one shape), a
 broadcast or any other view is an `index_map`, a reduction is a `reduce`; there are no named operators. A matrix
 multiplication is two index maps, a product and a reduction.
+
+Each kind of a reduction is one `Monoid` record, from which lowerings, interpreters and the printer derive the rest. What
+combines two values is an operation of the payload, so a new kind is a member of `ReductionKind` and its record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, IntegerType, TensorType, i64
-from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    SymbolRefAttr,
+    TensorType,
+    f32,
+    f64,
+    i32,
+    i64,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
+    AttrSizedOperandSegments,
     VarConstraint,
     base,
+    irdl_attr_definition,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -23,21 +44,215 @@ from xdsl.irdl import (
     prop_def,
     result_def,
     var_operand_def,
+    var_result_def,
 )
+from xdsl.traits import SymbolTable
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
 
-from ..payload import element_type
+from ..payload import LogAddExpOp, element_type, is_float, is_low_precision
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, extents_of, tensor_of
-from ..support.assembly import NUMBERS, SAME_TYPE, PureOp
-from .reduction_kinds import (
-    KindAttr as KindAttr,
-    ReductionKind as ReductionKind,
-    identity as identity,
-    verify_atomic,
-    verify_kind,
-)
-from .scan import ScanOp
+from ..support.assembly import NO_NUMBERS, NUMBERS, SAME_TYPE, PureOp
+
+
+class ReductionKind(StrEnum):
+    """How a reduction combines: a commutative monoid on the element type.
+
+    `max` and `min` propagate NaN (`arith.maximumf`); their identities are -inf and +inf, or the integer type's bounds.
+    `and`, `or` and `xor` are bitwise; on `i1` the first two are "all" and "any". Only scans combine by
+    `logaddexp`: sums of exponentials are reductions that use a maximum."""
+
+    ADD = "add"
+    MUL = "mul"
+    MAX = "max"
+    MIN = "min"
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+    LOGADDEXP = "logaddexp"
+
+
+@irdl_attr_definition
+class KindAttr(EnumAttribute[ReductionKind], SpacedOpaqueSyntaxAttribute):
+    """`#tensor<kind add>`: used by the reductions of all levels."""
+
+    name = "tensor.kind"
+
+
+def _smallest(width: int) -> int:
+    return -(1 << (width - 1)) if width > 1 else 0
+
+
+def _largest(width: int) -> int:
+    return (1 << (width - 1)) - 1 if width > 1 else 1
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """One reduction kind: the operations that combine two floats, two integers and two `i1` (None: no reduction of
+    these), the identity among floats and among integers of some bits, and what CUDA calls the atomic operation on
+    integers (None: a loop around `atomicCAS`), signed if it compares."""
+
+    floats: Callable[..., Operation] | None
+    integers: Callable[..., Operation] | None
+    booleans: Callable[..., Operation] | None
+    float_identity: float
+    integer_identity: int | Callable[[int], int]
+    atomic: str | None = None
+    atomic_is_signed: bool = False
+
+    def combiner(self, element: Attribute) -> Any:
+        """The class of the payload operation that combines two values of type `element`."""
+        if is_float(element):
+            return self.floats
+        return self.booleans if element_type(element) == IntegerType(1) else self.integers
+
+
+_INFINITY = float("inf")
+
+MONOIDS = {
+    ReductionKind.ADD: Monoid(arith.AddfOp, arith.AddiOp, arith.AddiOp, 0, 0, "Add"),
+    ReductionKind.MUL: Monoid(arith.MulfOp, arith.MuliOp, arith.MuliOp, 1, 1),
+    ReductionKind.MAX: Monoid(arith.MaximumfOp, arith.MaxSIOp, arith.OrIOp, -_INFINITY, _smallest, "Max", True),
+    ReductionKind.MIN: Monoid(arith.MinimumfOp, arith.MinSIOp, arith.AndIOp, _INFINITY, _largest, "Min", True),
+    ReductionKind.AND: Monoid(None, arith.AndIOp, arith.AndIOp, _INFINITY, lambda width: -1 if width > 1 else 1, "And"),
+    ReductionKind.OR: Monoid(None, arith.OrIOp, arith.OrIOp, 0, 0, "Or"),
+    ReductionKind.XOR: Monoid(None, arith.XOrIOp, arith.XOrIOp, 0, 0, "Xor"),
+    ReductionKind.LOGADDEXP: Monoid(LogAddExpOp, None, None, -_INFINITY, 0),
+}
+
+
+def combine(kind: ReductionKind, lhs: SSAValue, rhs: SSAValue) -> Operation:
+    """The operation that combines two partial results of a reduction, in whatever container they are."""
+    return MONOIDS[kind].combiner(lhs.type)(lhs, rhs)
+
+
+def identity(kind: ReductionKind, element: Attribute) -> float | int:
+    """The neutral element of `kind` on the scalar type `element`, as a Python number."""
+    monoid = MONOIDS[kind]
+    if is_float(element):
+        return monoid.float_identity
+    if isinstance(monoid.integer_identity, int):
+        return monoid.integer_identity
+    if not isinstance(element, IntegerType):
+        raise VerifyException(f"no identity of {kind.value} on {element}")
+    return monoid.integer_identity(element.bitwidth)
+
+
+def verify_kind(kind: ReductionKind, element: Attribute, scan: bool = False) -> None:
+    """Refuse a kind, of a reduction or a `scan`, that has no meaning on `element`, or computes in a storage type."""
+    if kind == ReductionKind.LOGADDEXP and not scan:
+        raise VerifyException(f"reduction {kind.value}: only scans combine so")
+    if is_low_precision(element):
+        raise VerifyException(f"reduces {element}, a storage type: cast to f32 first")
+    if MONOIDS[kind].combiner(element) is None:
+        raise VerifyException(f"reduction {kind.value} of {element}")
+
+
+def verify_atomic(kind: ReductionKind, element: Attribute) -> None:
+    """Refuse to combine in memory what no atomic operation does: elements of other widths than 32 and 64 bits."""
+    verify_kind(kind, element)
+    if element not in (f32, f64, i32, i64):
+        raise VerifyException(f"nothing combines {element} in memory: cast to 32 or 64 bits first")
+
+
+@irdl_op_definition
+class ScanOp(PureOp):
+    """A recurrence over the leading dimension of some tensors: carries = @step(carries, slices, shared), `count` times.
+
+    `@step` takes the carries, then slice `t` (element `t` of the leading dimension) of every tensor in `each`, then
+    the tensors in `with`, which stay the same; it gives the next carries. Every carry has one result: its last value,
+    or, if its number is in `history`, the values after each of the steps, stacked. It is an operation of the host, like
+    a call: it may stand at the tensor, loop and tile level, and becomes a loop of launches.
+
+    ```
+    %h, %c = tensor.scan @step 50 carry(%h0, %c0 : tensor<4x8xf32>, tensor<4x8xf32>) each(%x : tensor<50x4x32xf32>)
+      with(%w : tensor<32x8xf32>) history [0] -> tensor<50x4x8xf32>, tensor<4x8xf32>
+    ```
+    """
+
+    name = "tensor.scan"
+    step = prop_def(SymbolRefAttr)
+    count = prop_def(IntegerAttr.constr(i64))
+    history = prop_def(NUMBERS, default_value=NO_NUMBERS)
+    carries = var_operand_def(base(TensorType))
+    each = var_operand_def(base(TensorType))
+    shared = var_operand_def(base(TensorType))
+    res = var_result_def(base(TensorType))
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "$step $count `carry` `(` $carries `:` type($carries) `)` (`each` `(` $each^ `:` type($each) `)`)?"
+        " (`with` `(` $shared^ `:` type($shared) `)`)? (`history` $history^)? attr-dict `->` type($res)"
+    )
+
+    def __init__(
+        self,
+        step: str,
+        count: int,
+        carries: Sequence[SSAValue],
+        each: Sequence[SSAValue],
+        shared: Sequence[SSAValue],
+        history: Sequence[int] = (),
+    ):
+        res, steps = _result_types(carries, count, history), IntegerAttr(count, i64)
+        super().__init__(step=step, count=steps, carries=carries, each=each, shared=shared, history=history, res=res)
+
+    @property
+    def steps(self) -> int:
+        """How often the function is applied."""
+        return self.count.value.data
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The carries of which the result is the history."""
+        return tuple(int(i) for i in self.history.get_values())
+
+    @property
+    def step_types(self) -> list[Attribute]:
+        """The types of the arguments that `@step` has to take."""
+        slices = [tensor_of(element_type(v.type), extents_of(v.type)[1:]) for v in self.each]
+        return [*(v.type for v in self.carries), *slices, *(v.type for v in self.shared)]
+
+    def verify_(self) -> None:
+        if self.steps < 1:
+            raise VerifyException(f"a fold has at least one step, not {self.steps}")
+        if not self.carries:
+            raise VerifyException("a fold without carries computes nothing")
+        for v in self.each:
+            if not extents_of(v.type) or extents_of(v.type)[0] != self.steps:
+                raise VerifyException(f"{v.type} has no slice for each of {self.steps} steps")
+        kept = self.kept
+        if list(kept) != sorted(set(kept)) or not all(0 <= i < len(self.carries) for i in kept):
+            raise VerifyException(f"histories {list(kept)} are not distinct, ascending and below {len(self.carries)}")
+        want = _result_types(self.carries, self.steps, kept)
+        if len(self.res) != len(want):
+            raise VerifyException(f"{len(self.res)} results of {len(want)} carries")
+        for i, (result, type) in enumerate(zip(self.res, want, strict=True)):
+            if result.type != type:
+                raise VerifyException(f"result {i} is {type}, not {result.type}")
+        self._verify_function()
+
+    def _verify_function(self) -> None:
+        root = self.get_toplevel_object()
+        if not isinstance(root, ModuleOp):
+            return  # still being built
+        name = self.step.string_value()
+        function = SymbolTable.lookup_symbol(root, name)
+        if not isinstance(function, FuncOp):
+            raise VerifyException(f"applies @{name}, which is no function of this module")
+        takes, gives = list(function.function_type.inputs), list(function.function_type.outputs)
+        if takes != self.step_types:
+            raise VerifyException(f"@{name} does not take the carries, the slices and the shared tensors")
+        if gives != [v.type for v in self.carries]:
+            raise VerifyException(f"@{name} does not give the next carries")
+
+
+def _result_types(carries: Sequence[SSAValue], steps: int, history: Sequence[int]) -> list[Attribute]:
+    """The types of the carries, stacked for those in `history`."""
+    stacked = ([steps] if i in history else [] for i in range(len(carries)))
+    return [tensor_of(element_type(v.type), [*n, *extents_of(v.type)]) for v, n in zip(carries, stacked, strict=True)]
+
 
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""

@@ -20,9 +20,9 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...errors import ShapeError, UnsupportedError
 from .. import payload, tensor
 from ..payload import element_type, is_float, is_float8, is_low_precision
+from ..shapes.binding import Algebra, Polynomial
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import Extent, SymbolAttr, extents_of, extents_text, tensor_of
-from ..shapes.polynomial import Algebra, Polynomial
 from ..support.locations import line_text
 
 Number = int | float | bool | SymbolAttr

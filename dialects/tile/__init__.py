@@ -36,8 +36,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of
 from ..shapes.domain import DomainAttr, verify_access
-from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, OrderedOp, PureOp, WritingOp
-from ..support.builders import definitions
+from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, OrderedOp, PureOp, WritingOp, definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp, verify_places
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp

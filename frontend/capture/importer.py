@@ -17,9 +17,8 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects.payload import element_type
-from ...dialects.shapes.binding import SIZES
+from ...dialects.shapes.binding import SIZES, Algebra
 from ...dialects.shapes.extents import Extent, SymbolAttr
-from ...dialects.shapes.polynomial import Algebra
 from ...dialects.support.calls import EAGER
 from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type

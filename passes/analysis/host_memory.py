@@ -15,7 +15,7 @@ from ...dialects import loop
 from ...dialects.kernel.host import aligned
 from ...dialects.payload import is_tensor, tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
-from ...dialects.tensor.scan import ScanOp
+from ...dialects.tensor import ScanOp
 from ...errors import CompileError
 from ...target.model import Target
 

@@ -15,7 +15,7 @@ from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.support.locations import ancestors
-from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...dialects.tensor import MONOIDS
 from ...target.model import LINE, NEAR, PAGE, TLB, Core, Target
 from ..analysis.packed_operands import loaded_factor
 from .compute import Arithmetic

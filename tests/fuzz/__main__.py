@@ -4,8 +4,8 @@ At the levels `kernel` (the simulator) and `cuda` (the emulator) the targets tak
 With `--log FILE` every verdict is a line of FILE, and seeds that have one are left out, so a run may be ended and gone
 on with; the summary is that of the whole file, with the most memory and memory maps that this process had.
 
-`python -m fuzz --schedules --count 1000`: the kernels of a corpus under random legal schedules for `sm_90a` and `cpu` in
-turns, in the simulator, and in the emulator or as C++. `--first` goes on where an earlier run ended.
+`python -m fuzz --schedules --count 1000`: the kernels of a corpus under random legal schedules, for `sm_90a` and `cpu`
+in turns, in the simulator, and in the emulator or as C++. `--first` goes on where an earlier run ended.
 `--expressions` are random index expressions, simplified and evaluated.
 """
 

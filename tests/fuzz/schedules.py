@@ -142,7 +142,9 @@ def draw(seed: int) -> Case:
 
 def one_thread(case: Case) -> Case:
     """Returns the case with the tiles of its schedule, for a block of one thread."""
-    decided = {name: value if name in OF_ONE_THREAD else PLAIN[name] for name, value in vars(case.schedule.data).items()}
+    decided = {
+        name: value if name in OF_ONE_THREAD else PLAIN[name] for name, value in vars(case.schedule.data).items()
+    }
     schedule = case.schedule.changed(**decided | {"lanes": 1, "warps": 1})
     for nest in case.module.walk():
         if isinstance(nest, loop.NestOp):

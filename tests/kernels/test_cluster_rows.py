@@ -13,8 +13,7 @@ from row_programs import FUNCTIONS, Lowered, is_close, lowered, rows
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu
-from deplodock.backend.emulator.program import run_standalone_on_cpu
+from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu, run_standalone_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate

@@ -12,7 +12,7 @@ import pytest
 
 from deplodock.backend.cpp.device import HELPERS, helper_section
 from deplodock.backend.emulator import EmulatedProgram, build, compile_many, run_cuda_on_cpu
-from deplodock.backend.emulator.host_text import host_text, kernel_names
+from deplodock.backend.emulator.build import host_text, kernel_names
 from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan
 from deplodock.errors import ExecutionError
 
@@ -147,7 +147,7 @@ def broken():
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_mistake_is_reported(broken, name, monkeypatch):
-    monkeypatch.setattr("deplodock.backend.emulator.program.ACCESS_LIMIT", 100_000)
+    monkeypatch.setattr("deplodock.backend.emulator.ACCESS_LIMIT", 100_000)
     body, kind, line = BROKEN[name]
     _, reports = EmulatedProgram(kernel(body), SMALL, broken[name]).run([ONES])
     assert reports, "nothing was reported"

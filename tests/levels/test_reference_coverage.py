@@ -8,8 +8,8 @@ from deplodock.backend.interpreter.loop import LoopFunctions
 from deplodock.backend.interpreter.payload import PayloadFunctions
 from deplodock.backend.interpreter.tensor import TensorFunctions
 from deplodock.backend.interpreter.tile import TileFunctions
+from deplodock.backend.simulator import CONTROL
 from deplodock.backend.simulator.ops import OPERATIONS
-from deplodock.backend.simulator.program import CONTROL
 from deplodock.dialects import get_all_dialects
 
 CLASSES = (PayloadFunctions, TensorFunctions, LoopFunctions, TileFunctions)

@@ -14,8 +14,7 @@ import torch
 import deplodock
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram
-from deplodock.backend.emulator import run_cuda_on_cpu
-from deplodock.backend.emulator.program import run_standalone_on_cpu
+from deplodock.backend.emulator import run_cuda_on_cpu, run_standalone_on_cpu
 from deplodock.backend.host.launch_plan import Buffer, make_plan
 from deplodock.backend.standalone import SAMPLES, emit_standalone, make_input, sample_step
 from deplodock.dialects.support.parsing import make_context, parse_module

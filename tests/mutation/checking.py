@@ -12,8 +12,7 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.check_each import reduction_length, within
-from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.emulator.program import EmulatedModule
+from deplodock.backend.emulator import EmulatedModule, EmulatedProgram, compile_many
 from deplodock.backend.interpreter.exact import ExactDomain
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate

@@ -10,7 +10,7 @@ import torch
 from aten import check, evaluate
 
 import deplodock
-from deplodock.dialects.shapes.polynomial import Algebra
+from deplodock.dialects.shapes.binding import Algebra
 from deplodock.errors import CompileError
 from deplodock.passes.convert.torch_to_tensor.reshape import regroup
 

@@ -14,8 +14,7 @@ from torch import nn
 import deplodock
 from deplodock.backend.check_each import Checker
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.emulator import run_cuda_on_cpu
-from deplodock.backend.emulator.program import run_standalone_on_cpu
+from deplodock.backend.emulator import run_cuda_on_cpu, run_standalone_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run

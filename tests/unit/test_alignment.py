@@ -14,8 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import deplodock
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.emulator.program import EmulatedModule
+from deplodock.backend.emulator import EmulatedModule, EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.passes.pass_manager import verify_module

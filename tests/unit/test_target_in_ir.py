@@ -179,7 +179,7 @@ MAY_READ = {
     "passes/record_file.py": "the database that an option names",
     "passes/records.py": "the file that an option names",
     "passes/convert/torch_to_tensor/registry.py": "the modules of its folder",
-    "dialects/torch/schemas.py": "a table of the package",
+    "dialects/torch/__init__.py": "a table of the package",
     "target/architectures.py": "a table of the package",
     "backend/cpp/device/__init__.py": "a header of the package",
     "backend/cpu/printer.py": "headers of the package",

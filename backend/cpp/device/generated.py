@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import f32, i32
 
 from ....dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom
 from ....dialects.payload import element_bytes
-from ....dialects.tensor.reduction_kinds import MONOIDS, Monoid, ReductionKind
+from ....dialects.tensor import MONOIDS, Monoid, ReductionKind
 from ...dtypes import STRUCTS
 
 

@@ -22,9 +22,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from ....backend.interpreter.running import main_function
 from ....dialects.payload import AssertOp, is_float
-from ....dialects.shapes.binding import SIZES, symbols_of
+from ....dialects.shapes.binding import SIZES, Algebra, symbols_of
 from ....dialects.shapes.extents import SymbolAttr
-from ....dialects.shapes.polynomial import Algebra
 from ....errors import CompileError, ExecutionError
 from ....passes.convert.torch_to_tensor.conversion import decompose_all
 from ....passes.rewriting import erase

@@ -15,8 +15,7 @@ from ....dialects.loop.dependence import access_indices
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import Count, Extent, extents_of
 from ....dialects.support.locations import location_of
-from ....dialects.tensor import ReductionKind
-from ....dialects.tensor.reduction_kinds import combine
+from ....dialects.tensor import ReductionKind, combine
 from ....errors import UnsupportedError
 from .tile_values import Coordinates, Dim, Tile, padding_of, shape, union
 

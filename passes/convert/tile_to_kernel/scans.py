@@ -10,8 +10,7 @@ from ....dialects import kernel, payload, tile
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2, unit
 from ....dialects.payload import element_type, shape_of
 from ....dialects.support.locations import refused
-from ....dialects.tensor import ReductionKind, identity
-from ....dialects.tensor.reduction_kinds import combine
+from ....dialects.tensor import ReductionKind, combine, identity
 from .emitter import Index, Lowering, lowers
 from .shared_staging import gathered_from_warps
 

@@ -31,7 +31,7 @@ from ....dialects.layouts.linear import (
 from ....dialects.layouts.wgmma import part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
-from ....dialects.tensor.reduction_kinds import combine
+from ....dialects.tensor import combine
 from ....dialects.tile import RingOp
 from ...analysis.memory_access import WIDEST, memory_type
 from ...analysis.swizzle import Reader, choose_shared

@@ -11,8 +11,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type
+from ....dialects.shapes.binding import Polynomial, constant, plus, times
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, most
-from ....dialects.shapes.polynomial import Polynomial, constant, plus, times
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes

@@ -15,9 +15,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from ....dialects import tensor
 from ....dialects.payload import element_type, is_float
-from ....dialects.shapes.binding import SIZES, derived_sizes
+from ....dialects.shapes.binding import SIZES, Algebra, derived_sizes
 from ....dialects.shapes.extents import ExtentError, extents_of, extents_text
-from ....dialects.shapes.polynomial import Algebra
 from ....dialects.support.equivalence import structure
 from ....dialects.support.locations import location_text
 from ....dialects.tensor.builder import Builder

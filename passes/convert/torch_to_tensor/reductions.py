@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.payload import element_type, is_float
+from ....dialects.shapes.binding import Polynomial
 from ....dialects.shapes.extents import Extent, extents_of
-from ....dialects.shapes.polynomial import Polynomial
 from ....dialects.tensor.builder import Builder, normal_dims, work_type
 from ....errors import ShapeError
 from .registry import decomposes

@@ -12,8 +12,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects import tensor
+from ....dialects.shapes.binding import Algebra, Polynomial
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, static
-from ....dialects.shapes.polynomial import Algebra, Polynomial
 from ....dialects.tensor.builder import Builder, dims
 from ....errors import ShapeError
 

@@ -18,9 +18,8 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from ....dialects.payload import element_type, is_float, shape_of
 from ....dialects.shapes.extents import Extent, extents_of, most
-from ....dialects.tensor import ReductionKind, ScatterOp, identity
+from ....dialects.tensor import ReductionKind, ScatterOp, combine, identity
 from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, width_of
-from ....dialects.tensor.reduction_kinds import combine
 from ....errors import ShapeError
 from .gather import wrapped
 from .registry import decomposes

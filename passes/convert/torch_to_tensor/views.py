@@ -15,6 +15,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import shape_of
+from ....dialects.shapes.binding import Polynomial, constant, divided, plus
 from ....dialects.shapes.extents import (
     Extent,
     SymbolAttr,
@@ -25,7 +26,6 @@ from ....dialects.shapes.extents import (
     most,
     static,
 )
-from ....dialects.shapes.polynomial import Polynomial, constant, divided, plus
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .creation import filled

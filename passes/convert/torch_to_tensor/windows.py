@@ -14,8 +14,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type, is_float
+from ....dialects.shapes.binding import Algebra, constant, divided, plus
 from ....dialects.shapes.extents import Extent, extents_of, fixed, static
-from ....dialects.shapes.polynomial import Algebra, constant, divided, plus
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, work_type
 from ....errors import ShapeError

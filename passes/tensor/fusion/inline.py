@@ -21,8 +21,7 @@ from ....dialects.shapes.affine import Form, add, complexity, constant, dim as a
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
-from ....dialects.tensor import ROOT
-from ....dialects.tensor.reduction_kinds import ReductionKind
+from ....dialects.tensor import ROOT, ReductionKind
 from ....errors import UnsupportedError
 from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction, either
 

@@ -1,4 +1,4 @@
-"""TMA copies and products of warpgroups in a simulated block."""
+"""Tensor cores of a simulated kernel: matrices of a warp, TMA copies, and products of warps and warpgroups."""
 
 from __future__ import annotations
 
@@ -6,18 +6,118 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from xdsl.dialects.builtin import VectorType
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel
+from ...dialects.kernel.mma import ROWS, word_elements
 from ...dialects.kernel.tma import TensorMapType
-from ...dialects.kernel.wgmma import ROWS, AsyncAccumulatorsType, slice_elements
-from ...dialects.layouts.linear import LANES
+from ...dialects.kernel.wgmma import ROWS as GROUP_ROWS, AsyncAccumulatorsType, slice_elements
+from ...dialects.layouts.linear import LANES, Linear
 from ...dialects.layouts.mma import fragments
 from ...dialects.payload import element_bytes, element_type, shape_of
 from ..interpreter.domains import Array, ranked
-from .machine import Machine, Scope
+from .machine import Access, Machine, Scope, load, store_shared
 from .memory import SharedBuffer
-from .mma import matrices
+
+_LANE = np.arange(LANES)
+
+
+def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer, origin: Array) -> Array:
+    """The registers of every lane, from the rows that the lanes of its warp name."""
+    count, active = op.count.data, machine.active
+    access = _rows(machine, op, buffer, origin)
+    nothing = machine.domain.constant(0, element_type(op.result.type))
+    rows = load(machine, op, buffer, access, nothing)
+    machine.active = active
+    steps = 1 << len(op.steps)
+    rows = rows.reshape(len(active), -1, 4, ROWS, steps, op.row)[
+        :, :, :count
+    ]  # block, warp, matrix, row, step, element
+    row, element = _held(op)
+    found = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
+    found = found.transpose(0, 1, 4, 2, 3, 5)
+    return found.reshape(*active.shape, -1)
+
+
+def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer, origin: Array, value: Array) -> None:
+    """The rows that the lanes of a warp name, from the registers of all its lanes."""
+    count, active, steps = op.count.data, machine.active, 1 << len(op.steps)
+    access = _rows(machine, op, buffer, origin)
+    each = word_elements(op.value.type)
+    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * each))
+    held = held.reshape(len(active), -1, 32, steps, count, each).transpose(0, 1, 3, 4, 2, 5)
+    rows = np.zeros((*held.shape[:3], 4, ROWS, op.row), held.dtype)  # block, warp, step, matrix, row, element
+    row, element = _held(op)
+    rows[:, :, :, :count, row, element] = held
+    moved = rows.transpose(0, 1, 3, 4, 2, 5).reshape(*active.shape, steps * op.row)
+    store_shared(machine, op, buffer, access, moved)
+    machine.active = active
+
+
+def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: SharedBuffer, origin: Array) -> Access:
+    """Where the rows lie; from here on only lanes that name one are active."""
+    active = machine.active
+    machine.together(op, "moves matrices")
+    machine.active = active & (np.arange(machine.threads) % 32 < ROWS * op.count.data)
+    return machine.locate(op, buffer, (origin,))
+
+
+def _held(op: kernel.LdMatrixOp | kernel.StMatrixOp) -> tuple[Array, Array]:
+    """[lane, e] -> row and element of a matrix."""
+    each = op.row // 4
+    pair, group, e = each * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(each)
+    return (pair + e, group) if op.trans is not None else (group, pair + e)
+
+
+def mma(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) -> Array:
+    """The accumulators after the products of every warp."""
+    machine.together(op, "multiplies")
+    atom = op.atom
+    one = fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
+    rows, cols = op.rows.get_values(), op.cols.get_values()
+    halves, down = [1, *(1 << bit for bit in rows[: atom.row_bits])], [1 << bit for bit in rows[atom.row_bits :]]
+    left = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # block, warp, i, m, k
+    right = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # block, warp, j, k, n
+    narrow = element_type(op.lhs.type)
+    left, right = (machine.domain.factor(x, narrow, atom.accumulator) for x in (left, right))
+    left = left.reshape(-1, left.shape[2] * atom.m, atom.k)
+    right = np.moveaxis(right, 2, 3).reshape(len(left), atom.k, -1)
+    product = machine.domain.matmul(left, right).reshape(len(left), -1, atom.m, 1 << len(cols), atom.n)
+
+    c = _by_warp(machine, acc, op.acc)
+    r = np.arange(c.shape[-1])
+    across = [1 << bit for bit in cols]
+    i, j, e = (sum(((r & step) > 0) << bit for bit, step in enumerate(steps)) for steps in (down, across, halves))
+    row, column = _coordinates(one.acc)
+    part = product[:, i, row[:, e], j, column[:, e]]
+    machine.count_flops(len(r) * 2 * atom.k)
+    total = machine.domain.binary("arith.addf", c, part.reshape(c.shape), atom.accumulator)
+    return total.reshape(len(machine.active), machine.threads, -1)
+
+
+def _coordinates(layout: Linear) -> tuple[Array, Array]:
+    """[lane, register] -> row and column of one fragment."""
+    held = [[layout.apply(r, lane, 0) for r in range(layout.registers)] for lane in range(LANES)]
+    return tuple(np.moveaxis(np.array(held), 2, 0))
+
+
+def matrices(registers: Array, layout: Linear) -> Array:
+    """[block, warp, number, row, column] from the fragments that follow each other in the registers of lanes."""
+    count = registers.shape[-1] // layout.registers
+    found = np.zeros((*registers.shape[:2], count, *layout.shape), registers.dtype)
+    row, column = _coordinates(layout)
+    held = registers.reshape(*registers.shape[:3], count, layout.registers)
+    found[:, :, :, row, column] = held.swapaxes(2, 3)
+    return found
+
+
+def _by_warp(machine: Machine, x: Array, value: SSAValue) -> Array:
+    """Registers as [blocks, warps, lanes, registers]."""
+    assert isinstance(value.type, VectorType)
+    n = shape_of(value.type)[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    x = np.broadcast_to(ranked(x, 3), (*machine.active.shape, n))
+    return x.reshape(len(machine.active), -1, LANES, n)
 
 
 def swizzled(address: Array, swizzle: int) -> Array:
@@ -60,7 +160,7 @@ def _copies(
         yield thread, places, elements, inside
 
 
-def load(m: Machine, op: kernel.TmaLoadOp, values: Scope) -> None:
+def tma_load(m: Machine, op: kernel.TmaLoadOp, values: Scope) -> None:
     """Copies into shared memory, of this block or those that they are multicast to; their bytes count at mbarriers."""
     memory, shared = values[op.map], values[op.shared]
     for thread, places, elements, inside in _copies(m, op, values):
@@ -76,7 +176,7 @@ def load(m: Machine, op: kernel.TmaLoadOp, values: Scope) -> None:
             barrier.arrive(-math.prod(op.map_type.shape) * shared.itemsize, 0)
 
 
-def store(m: Machine, op: kernel.TmaStoreOp, values: Scope) -> None:
+def tma_store(m: Machine, op: kernel.TmaStoreOp, values: Scope) -> None:
     """Copies out of shared memory."""
     memory, shared = values[op.map], values[op.shared]
     for thread, places, elements, inside in _copies(m, op, values):
@@ -91,7 +191,7 @@ _ROW = _WARPGROUP[:, None] // 32 * 16 + _WARPGROUP[:, None] % 32 // 4
 """[thread, 1] -> the first row of which a thread holds elements."""
 
 
-def multiply(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
+def wgmma(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
     """The accumulators after the products of the active warpgroups."""
     assert isinstance(op.acc.type, AsyncAccumulatorsType)
     m.together(op, "multiplies", 128)
@@ -112,18 +212,18 @@ def multiply(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
         found = m.domain.matmul(left[None], right.T[None])[0][rows, columns]
         mine = slice(first, first + 128)
         result[0, mine] = m.domain.binary("arith.addf", result[0, mine], found, wide) if accumulate else found
-        m.counts.flops += 2 * ROWS * op.columns * op.depth
+        m.counts.flops += 2 * GROUP_ROWS * op.columns * op.depth
     return result
 
 
 def _lhs(m: Machine, op: kernel.WgmmaOp, values: Scope, first: int) -> Array:
     """A as [64, k], from shared memory or the registers of the warpgroup's threads."""
     if op.lhs_offset is not None:
-        return _in_shared(m, op, values, first, op.lhs, op.lhs_offset, ROWS, op.lhs_transposed is not None)
+        return _in_shared(m, op, values, first, op.lhs, op.lhs_offset, GROUP_ROWS, op.lhs_transposed is not None)
     held = np.broadcast_to(ranked(values[op.lhs], 3), (1, m.threads, op.depth // 2))[:, first : first + 128]
-    layout = fragments(ROWS // 4, 8, slice_elements(op.element), 8 * element_bytes(op.element)).lhs
+    layout = fragments(GROUP_ROWS // 4, 8, slice_elements(op.element), 8 * element_bytes(op.element)).lhs
     blocks = matrices(held.reshape(1, 4, LANES, -1), layout)[0]  # warp, slice, row, k
-    return blocks.swapaxes(1, 2).reshape(ROWS, op.depth)
+    return blocks.swapaxes(1, 2).reshape(GROUP_ROWS, op.depth)
 
 
 def _in_shared(
