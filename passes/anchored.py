@@ -81,12 +81,8 @@ class NestPass(AnchoredPass[loop.NestOp]):
 
 
 class TilePass(AnchoredPass[tile.KernelOp]):
-    """A pass on the kernels of the tile level."""
-
     anchor = tile.KernelOp
 
 
 class FuncPass(AnchoredPass[kernel.FuncOp]):
-    """A pass on the kernels of the kernel level."""
-
     anchor = kernel.FuncOp

@@ -101,7 +101,6 @@ def read_insertion(text: str) -> Insertion:
 
 
 def get_all_insertions() -> tuple[str, ...]:
-    """Returns the insertions that plugins declare."""
     return tuple(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values())
 
 
@@ -262,7 +261,6 @@ class PassOption:
 
 
 def pass_options(cls: type[ModulePass]) -> tuple[PassOption, ...]:
-    """The options of a pass, in the order they were declared."""
     hints = get_type_hints(cls)
     return tuple(PassOption(f.name, type_words(hints[f.name]), _default(f)) for f in dataclasses.fields(cls) if f.init)
 

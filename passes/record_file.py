@@ -109,7 +109,6 @@ class RecordFile:
             self._prepare(read_only)
 
     def close(self) -> None:
-        """Close it."""
         self._db.close()
 
     def __enter__(self) -> RecordFile:
@@ -164,7 +163,6 @@ class RecordFile:
             yield from self._db.execute(query, values).fetchall()
 
     def _put(self, table: str, *rows: tuple[object, ...]) -> None:
-        """Put rows into a table, in place of those with the same keys."""
         with self._writing() as db:
             for row in rows:
                 db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)

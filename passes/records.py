@@ -108,12 +108,10 @@ class Record:
             raise self.refused(f"the fusion {key} of {self.path} is refused: {error.reason}") from None
 
     def add_nest(self, nest: NestOp, target: str) -> None:
-        """Note the schedule of `nest`."""
         entry = str(nest.attributes["schedule"]), describe_nest(nest)
         self.schedules.setdefault(target, {})[plan_key(nest)] = entry
 
     def add_function(self, function: FuncOp) -> None:
-        """Note what of `function` is marked to be kept."""
         self.fusions[plan_key(function)] = roots_of(function)
 
     def text(self) -> str:
@@ -128,7 +126,6 @@ class Record:
             raise self.refused(str(error.strerror)) from None
 
     def refused(self, reason: str) -> RecordError:
-        """The error that says what is wrong with this record."""
         return RecordError(reason, argument="record", location=self.path)
 
 
@@ -207,12 +204,10 @@ def operations_at(function: FuncOp, roots: Sequence[int | str]) -> list[Operatio
 
 
 def roots_of(function: FuncOp) -> list[int]:
-    """The positions of the operations whose results are marked to be kept."""
     return [i for i, op in enumerate(function.body.block.ops) if ROOT in op.attributes]
 
 
 def describe_nest(nest: NestOp) -> str:
-    """What a nest is, for people."""
     sums = ", ".join(extents_text(group[0].sizes) for group in reduction_groups(nest))
     return f"a nest over {extents_text(nest.sizes)}" + (f", sums over {sums}" if sums else "")
 

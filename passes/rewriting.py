@@ -30,7 +30,6 @@ from ..errors import CompileError
 
 
 def block_of(op: Operation) -> Block:
-    """The block that `op` is in."""
     assert op.parent is not None, op
     return op.parent
 
@@ -63,7 +62,6 @@ def replace(op: Operation, *ops: Operation, results: Sequence[SSAValue] | None =
 
 
 def move_before(anchor: Operation, op: Operation) -> None:
-    """Let `op` stand in front of `anchor`."""
     op.detach()
     block_of(anchor).insert_op_before(op, anchor)
 
@@ -76,7 +74,6 @@ def erase(*ops: Operation) -> None:
 
 
 def retype(value: SSAValue, type: Attribute) -> None:
-    """Give `value` another type in place."""
     value._type = type  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
@@ -136,7 +133,6 @@ def rewrite_region(region: Region, patterns: Sequence[RewritePattern], *, region
 
 
 def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:
-    """`rewrite_region` of a whole module."""
     return rewrite_region(module.body, patterns)
 
 

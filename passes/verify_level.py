@@ -52,7 +52,6 @@ class Border:
     ops: frozenset[str]
 
     def allows(self, name: str) -> bool:
-        """Whether the op `name` (`"tensor.reduce"`) may appear."""
         return name in self.ops or (name.split(".", 1)[0] in self.dialects and name not in REPLACED)
 
 

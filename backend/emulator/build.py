@@ -102,7 +102,6 @@ def translation_unit(sources: Sequence[str]) -> str:
 
 
 def source_name(number: int) -> str:
-    """The file name that debug information gives to a program of a translation unit."""
     return f"source{number}.cu"
 
 

@@ -203,13 +203,11 @@ class TypedDomain:
         return np.asarray(value).astype(self.dtype(element))
 
     def unary(self, name: str, x: Array, element: Attribute) -> Array:
-        """The float function of op `name` at `x`."""
         if is_low_precision(element):
             return UNARY[name](np.asarray(x).astype(np.float32)).astype(self.dtype(element))
         return UNARY[name](x)
 
     def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
-        """The float function of op `name` at `a`, `b`."""
         if is_low_precision(element):
             wide = BINARY[name](np.asarray(a).astype(np.float32), np.asarray(b).astype(np.float32))
             return wide.astype(self.dtype(element))
@@ -223,7 +221,6 @@ class TypedDomain:
         return fused(a, b, c)
 
     def compare(self, predicate: str, a: Array, b: Array) -> Array:
-        """Floats `a predicate b` as bool."""
         return getattr(operator, predicate)(a, b)
 
     def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
@@ -275,7 +272,6 @@ class RealDomain(TypedDomain):
 
 
 def _combiner(kind: ReductionKind, element: Attribute) -> str:
-    """The name of the payload operation that combines two values of a reduction."""
     return MONOIDS[kind].combiner(element).name
 
 

@@ -63,7 +63,6 @@ _LOG2_E = float(np.float32(math.log2(math.e)))
 
 
 def pack(u: Array, w: Array) -> Array:
-    """The code of the pair (u, w)."""
     return (np.asarray(u, np.uint64) << _SHIFT) | np.asarray(w, np.uint64)
 
 
@@ -120,7 +119,6 @@ def _matmul(a: Array, b: Array, prime: int) -> Array:
 
 @cache
 def _powers_of_two(prime: int) -> Array:
-    """2 ** e mod prime for e in -1200..1200, at index e + 1200."""
     return np.array([pow(2, e, prime) for e in range(-1200, 1201)], np.uint64)
 
 
@@ -145,7 +143,6 @@ much, which pairs are not."""
 
 
 def encode_integers(x: Array) -> Array:
-    """Integers as codes."""
     x = np.asarray(x)
     if x.dtype.kind != "u":
         x = x.astype(np.int64)

@@ -33,7 +33,6 @@ class Product:
     element: Attribute
 
     def compute(self, domain: TypedDomain) -> Array:
-        """The product itself."""
         result = self.factors[0]
         for factor in self.factors[1:]:
             result = domain.binary("arith.mulf", result, factor, self.element)

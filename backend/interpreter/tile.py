@@ -79,11 +79,9 @@ class Row:
 
     @staticmethod
     def create(places: int, blocks: int, shape: Sequence[int], dtype: Any) -> Row:
-        """A row with nothing in it."""
         return Row(np.zeros((blocks, places, *shape), dtype), np.zeros((blocks, places), np.bool_))
 
     def keep(self, value: Array, place: Array, active: Array) -> None:
-        """Put the tile of each block in `active` into its own `place`."""
         blocks, places = self._where(place, active)
         value = np.broadcast_to(value, (len(active), *self.data.shape[2:]))
         self.data[blocks, places], self.full[blocks, places] = value[blocks], True

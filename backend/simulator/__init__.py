@@ -277,7 +277,6 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
 
 
 def where(condition: Array, a: Array, b: Array, result: SSAValue) -> Array:
-    """One of two values in each thread."""
     t = result.type.registers if isinstance(result.type, AsyncAccumulatorsType) else result.type
     rank = len(shape_of(t))
     mask = condition.reshape(*condition.shape, *(1,) * rank)

@@ -107,7 +107,6 @@ class Machine:
 
     @property
     def block_threads(self) -> int:
-        """Threads of one block."""
         return self.threads // self.cluster
 
     @property
@@ -127,7 +126,6 @@ class Machine:
         return np.broadcast_to(ranked(value, 2), self.active.shape)
 
     def running(self) -> list[int]:
-        """The active threads of a block, or cluster, that runs alone."""
         return [int(t) for t in np.flatnonzero(self.active[0])]
 
     def element(self, buffer: SharedBuffer, place: Array, thread: int) -> int:
@@ -171,7 +169,6 @@ class Machine:
         self.find("divergent", op, alone, f"{{who}} {what} without the other {threads - 1} threads")
 
     def count_flops(self, each: int) -> None:
-        """Count float operations, so many of each active thread."""
         self.counts.flops += each * int(np.count_nonzero(self.active))
 
     # -- mbarriers and clusters

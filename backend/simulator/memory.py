@@ -46,7 +46,6 @@ class GlobalBuffer:
 
     @staticmethod
     def empty(domain: TypedDomain, shape: Sequence[int], element: Attribute) -> GlobalBuffer:
-        """A buffer in which nothing was written yet."""
         size = int(np.prod(shape, dtype=np.int64))
         data = np.full(size, poison(domain, element), domain.dtype(element))
         return GlobalBuffer(data, tuple(shape), element, np.zeros(size, np.bool_))
@@ -71,12 +70,10 @@ class GlobalBuffer:
         return other, wrong | ~domain.same(self.data[place], value)
 
     def missing(self, place: Any) -> Array:
-        """Which of the elements were never written."""
         return np.zeros((), np.bool_) if self.written is None else ~self.written[place]
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element on the device."""
         return numpy_dtype(self.element).itemsize
 
 
@@ -99,11 +96,9 @@ class SharedBuffer:
 
     @property
     def shape(self) -> tuple[int]:
-        """Its one extent."""
         return (self.size,)
 
     def missing(self, place: Any) -> Array:
-        """Which of the elements were never written."""
         return ~self.written[place]
 
     def rows(self, own: Array) -> Array:
@@ -112,7 +107,6 @@ class SharedBuffer:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element on the device."""
         return numpy_dtype(self.element).itemsize
 
 

@@ -23,7 +23,6 @@ from .tensor_cores import load_matrices, mma, store_matrices, tma_load, tma_stor
 
 
 def registers(x: Array, value: SSAValue) -> Array:
-    """`x` as [blocks, threads, registers] with all its registers."""
     x = ranked(x, 3)
     return np.broadcast_to(x, (*x.shape[:2], shape_of(value.type)[0]))
 

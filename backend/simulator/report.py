@@ -59,7 +59,6 @@ class KernelCounts:
 
 
 def op_text(op: Operation) -> str:
-    """The op in one line, without what is inside it."""
     text = str(op).splitlines()[0].strip()
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
 
@@ -73,7 +72,6 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """The mistakes, in the order in which they were first made."""
         return list(self._findings.values())
 
     def add(self, kind: Kind, op: Operation, message: str, count: int = 1) -> None:

@@ -113,7 +113,6 @@ def matrices(registers: Array, layout: Linear) -> Array:
 
 
 def _by_warp(machine: Machine, x: Array, value: SSAValue) -> Array:
-    """Registers as [blocks, warps, lanes, registers]."""
     assert isinstance(value.type, VectorType)
     n = shape_of(value.type)[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     x = np.broadcast_to(ranked(x, 3), (*machine.active.shape, n))

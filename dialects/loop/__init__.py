@@ -160,7 +160,6 @@ class _IndexedOp(PureOp):
 
     @property
     def sizes(self) -> tuple[Extent, ...]:
-        """The extents of the indices."""
         return extents_in(self.extents)
 
     @property
@@ -282,7 +281,6 @@ class StagedReduceOp(PureOp):
 
     @property
     def stage_ops(self) -> tuple[ReduceOp, ...]:
-        """The reductions, in order."""
         return tuple(op for op in self.stages.block.ops if isinstance(op, ReduceOp))
 
     def verify_(self) -> None:

@@ -36,7 +36,6 @@ def used_dims(*maps: AffineMap) -> set[int]:
 
 
 def access_indices(op: loop.LoadOp) -> tuple[SSAValue, ...]:
-    """The indices that the map or the domain of `op` uses."""
     maps = [op.map.data] if op.domain is None else [op.map.data, op.domain.affine]
     used = used_dims(*maps)
     return tuple(v for i, v in enumerate(op.indices) if i in used)
@@ -57,7 +56,6 @@ def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
 
 
 def _terms(expr: AffineExpr) -> list[AffineExpr]:
-    """The summands of an expression."""
     if isinstance(expr, AffineBinaryOpExpr) and expr.kind == AffineBinaryOpKind.Add:
         return _terms(expr.lhs) + _terms(expr.rhs)
     return [expr]
@@ -103,7 +101,6 @@ class Dependence:
         return _NONE.union(*(self.of(v) for v in values))
 
     def of_reduce(self, op: loop.ReduceOp) -> Indices:
-        """What the result of a reduction depends on."""
         return self._union(*yielded(op.body.block)) - frozenset(op.body.block.args)
 
     def of_staged(self, op: loop.StagedReduceOp) -> list[Indices]:
@@ -130,7 +127,6 @@ def transport_slice(op: loop.StagedReduceOp, result: int) -> list[Operation]:
 
 
 def _rescaling_arguments(op: loop.StagedReduceOp, result: int) -> list[int]:
-    """Positions of the rescaling's arguments that moving result `result` uses."""
     used = {yielded(op.rescale.block)[result]}
     for inner in transport_slice(op, result):
         used.update(inner.operands)
@@ -150,12 +146,10 @@ class Contraction:
 
     @property
     def sides(self) -> tuple[Indices, Indices]:
-        """The indices of the left and of the right factor alone."""
         return self.only_lhs, self.only_rhs
 
     @property
     def turned(self) -> Contraction:
-        """The same with its factors the other way round."""
         return Contraction(self.product, self.rhs, self.lhs, self.only_rhs, self.only_lhs, self.shared)
 
 

@@ -42,11 +42,9 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved in both directions."""
         return self.read + self.written
 
     def __add__(self, other: Work) -> Work:
-        """The work of two nests, each by itself."""
         return Work(self.read + other.read, self.written + other.written, self.flops + other.flops)
 
 
@@ -60,7 +58,6 @@ class Counted:
 
 
 def count_work(module: ModuleOp) -> list[Work]:
-    """The work of every `loop.nest` of a module, in order."""
     return [nest_work(op) for op in module.walk() if isinstance(op, NestOp)]
 
 
@@ -84,7 +81,6 @@ def _flops(op: Operation, sizes: Sizes) -> int:
 
 
 def nest_work(nest: NestOp, size: Size = typical) -> Work:
-    """The work of one nest."""
     return Work(_read(nest, size), sum(_bytes(v, size) for v in nest.res), _nest_flops(nest, size))
 
 

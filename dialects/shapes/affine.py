@@ -45,7 +45,6 @@ class Form(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether no index occurs."""
         return not self.terms
 
     def atoms(self) -> Iterator[Atom]:
@@ -65,17 +64,14 @@ class Form(NamedTuple):
 
 
 def constant(value: int) -> Form:
-    """The form of a number."""
     return Form((), value)
 
 
 def dim(index: int) -> Form:
-    """The form of index `index`."""
     return Form((((DIM, index), 1),), 0)
 
 
 def symbol(index: int) -> Form:
-    """The form of symbol `index`."""
     return Form((((SYM, index), 1),), 0)
 
 
@@ -90,7 +86,6 @@ def add(a: Form, b: Form, factor: int = 1) -> Form:
 
 
 def scale(a: Form, factor: int) -> Form:
-    """`factor * a`"""
     if factor == 0:
         return constant(0)
     return Form(tuple((atom, c * factor) for atom, c in a.terms), a.constant * factor)
@@ -101,12 +96,10 @@ def _form(sums: dict[Atom, int], number: int) -> Form:
 
 
 def dividend(atom: Atom) -> Form:
-    """What a floordiv or mod divides."""
     return Form(atom[1], atom[2])
 
 
 def number_of(atom: Atom) -> int:
-    """Which dimension or symbol an atom is."""
     number: int = atom[1]
     return number
 

@@ -8,8 +8,8 @@ func.func @main(%x: tensor<?xf32, #payload.extents<#s0>>) -> tensor<?xf32, #payl
 ```
 The host evaluates it before anything runs, so below a derived size is a symbol like any other.
 
-Whether a reshape keeps its elements, or which symbol is the size of two tensors one after the other, is a question about
-polynomials of symbols (`Algebra`), in which a derived symbol stands for what it is computed from.
+Whether a reshape keeps its elements, or which symbol is the size of two tensors one after the other, is a question
+about polynomials of symbols (`Algebra`), in which a derived symbol stands for what it is computed from.
 """
 
 from __future__ import annotations
@@ -111,11 +111,9 @@ class Sizes:
         return self.values[extent.hint]
 
     def numbers(self, extents: Sequence[Extent]) -> tuple[int, ...]:
-        """The values of extents."""
         return tuple(self.number(e) for e in extents)
 
     def count(self, count: Count) -> int:
-        """How many tiles there are."""
         return count if isinstance(count, int) else -(-self.number(count.symbol) // count.tile.data)
 
     def shape(self, t: Attribute) -> tuple[int, ...]:
@@ -123,7 +121,6 @@ class Sizes:
         return self.numbers(extents_of(t))
 
     def domain(self, domain: DomainAttr | None) -> DomainAttr | None:
-        """A domain with numbers as bounds."""
         if domain is None or all(isinstance(hi, int) for _, hi in domain.limits):
             return domain
         return DomainAttr.get(domain.affine, [(lo, self.number(hi)) for lo, hi in domain.limits])
@@ -273,12 +270,10 @@ def _polynomial(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> Polynomial:
 
 
 def constant(value: int) -> Polynomial:
-    """A number."""
     return _polynomial([((), value)])
 
 
 def plus(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
-    """`a + factor * b`"""
     return _polynomial([*a.terms, *((atoms, factor * c) for atoms, c in b.terms)])
 
 

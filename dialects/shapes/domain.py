@@ -45,7 +45,6 @@ class DomainAttr(FormattedAttr):
 
     @property
     def limits(self) -> tuple[tuple[int, Extent], ...]:
-        """(lower, upper) of every constraint."""
         return bounds_in(self.lower, self.upper)
 
     @property
@@ -55,7 +54,6 @@ class DomainAttr(FormattedAttr):
 
     @property
     def affine(self) -> AffineMap:
-        """The constrained expressions, one result each."""
         return self.map.data
 
     def verify(self) -> None:

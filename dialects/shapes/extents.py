@@ -67,17 +67,14 @@ class SymbolAttr(FormattedAttr):
 
     @property
     def hint(self) -> str:
-        """Its name."""
         return self.symbol.data
 
     @property
     def minimum(self) -> int:
-        """The smallest value it can have."""
         return self.lower.data
 
     @property
     def maximum(self) -> int:
-        """The largest value it can have."""
         return self.upper.data - 1
 
     def verify(self) -> None:
@@ -118,7 +115,6 @@ class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
 
     @staticmethod
     def get(extents: Iterable[Extent]) -> ExtentsAttr:
-        """The attribute of these extents."""
         return ExtentsAttr(extents_attr(extents))
 
     def verify(self) -> None:
@@ -136,12 +132,10 @@ S = TypeVar("S", bound="SymbolAttr | CountAttr")
 
 
 def extents_attr(extents: Iterable[int | S]) -> ArrayAttr[IntAttr | S]:
-    """Extents, or counts of tiles, as an attribute."""
     return ArrayAttr([IntAttr(e) if isinstance(e, int) else e for e in extents])
 
 
 def extents_in(attr: ArrayAttr[IntAttr | S]) -> tuple[int | S, ...]:
-    """The extents, or counts of tiles, that an attribute holds."""
     return tuple(e if isinstance(e, SymbolAttr | CountAttr) else e.data for e in attr)
 
 
@@ -197,7 +191,6 @@ COUNT = Parameter(lambda parser: parse_count(parser), EXTENT.write)
 
 
 def bounds_in(lower: ArrayAttr[IntAttr], upper: ArrayAttr[IntAttr | SymbolAttr]) -> tuple[tuple[int, Extent], ...]:
-    """(lower, upper) of every interval."""
     return tuple((lo.data, hi) for lo, hi in zip(lower, extents_in(upper), strict=True))
 
 
@@ -230,12 +223,10 @@ def fixed(e: Extent) -> int:
 
 
 def least(e: Extent) -> int:
-    """The smallest value of an extent."""
     return e if isinstance(e, int) else e.minimum
 
 
 def most(e: Extent) -> int:
-    """The largest value of an extent."""
     return e if isinstance(e, int) else e.maximum
 
 
@@ -254,12 +245,10 @@ def extents_text(extents: Iterable[Extent]) -> str:
 
 
 def tensor_of(element: Attribute, extents: Sequence[Extent]) -> TensorType[Any]:
-    """The tensor type with these extents."""
     return TensorType(element, _shape(extents), _names(extents))
 
 
 def memref_of(element: Attribute, extents: Sequence[Extent], space: Attribute | None = None) -> MemRefType[Any]:
-    """The memref type with these extents."""
     return MemRefType(element, _shape(extents), _names(extents), space or NoneAttr())
 
 
@@ -312,17 +301,14 @@ def count_of(extent: Extent, tile: int) -> Count:
 
 
 def most_tiles(count: Count) -> int:
-    """The largest value of a count."""
     return count if isinstance(count, int) else -(-count.symbol.maximum // count.tile.data)
 
 
 def fewest_tiles(count: Count) -> int:
-    """The smallest value of a count."""
     return count if isinstance(count, int) else -(-count.symbol.minimum // count.tile.data)
 
 
 def parse_count(parser: AttrParser) -> IntAttr | CountAttr:
-    """`4`, `#s0` or `#s0 / 64`"""
     extent = parse_extent(parser)
     if isinstance(extent, IntAttr):
         return extent

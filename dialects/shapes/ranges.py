@@ -63,7 +63,6 @@ class Ranges:
         return found
 
     def is_natural(self, value: SSAValue) -> bool:
-        """Whether `value` is never negative."""
         return self.of(value)[0] >= 0
 
     def _compute(self, value: SSAValue) -> Range:

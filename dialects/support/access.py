@@ -72,7 +72,6 @@ class Writer:
         self.printer, self.dims, self.symbols = printer, dims, symbols
 
     def list(self, exprs: Sequence[AffineExpr]) -> None:
-        """Prints `[expr, expr]`."""
         with self.printer.in_square_brackets():
             self.printer.print_list(exprs, self.expr)
 
@@ -156,13 +155,11 @@ class _Reader(ABC):
         """Reads a dimension or a symbol; None at a number, a sign or a parenthesis."""
 
     def expr(self) -> AffineExpr:
-        """Reads one expression."""
         with _affine(self.parser, self.parser.pos):
             affine = AffineParser(self.parser._parser_state)  # pyright: ignore[reportPrivateUsage]
             return affine._parse_affine_expr(self.leaf)  # pyright: ignore[reportPrivateUsage]
 
     def list(self) -> list[AffineExpr]:
-        """Reads `[expr, expr]`."""
         return self.parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, self.expr)
 
 
@@ -238,7 +235,6 @@ class _Access(_Reader):
 
     @staticmethod
     def of(state: ParsingState) -> _Access:
-        """Returns the access that `state` holds."""
         return vars(state)["access"]
 
     def leaf(self) -> AffineExpr | None:
@@ -359,11 +355,9 @@ class _Coordinates(CustomDirective, ABC):
         self.write(Writer(printer, dims, symbols or ()), _map_of(self.map, op).results)
 
     def read(self, access: _Access) -> Sequence[AffineExpr]:
-        """Reads the results of the map."""
         return access.list()
 
     def write(self, writer: Writer, results: Sequence[AffineExpr]) -> None:
-        """Prints the results of the map."""
         writer.list(results)
 
 

@@ -210,7 +210,6 @@ class Bounds(CustomDirective):
 
 
 def _arguments(state: ParsingState) -> list[Parser.Argument]:
-    """The block arguments that were read for the next region."""
     return vars(state).setdefault("arguments", [])
 
 
@@ -230,15 +229,12 @@ class _ArgumentsDirective(CustomDirective, ABC):
             printer.print_list(self.written(self.body.get(op).block.args), lambda a: self.write(printer, a))
 
     def read(self, parser: Parser) -> Parser.Argument:
-        """Parse one argument."""
         return parser.parse_argument()
 
     def written(self, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
-        """The arguments that are written."""
         return arguments
 
     def write(self, printer: Printer, argument: SSAValue) -> None:
-        """Print one argument."""
         printer.print_block_argument(argument)  # pyright: ignore[reportArgumentType]
 
 

@@ -67,7 +67,6 @@ def _is_read(location: Attribute) -> bool:
 
 
 def _read(location: Attribute) -> tuple[Attribute, Attribute]:
-    """The origin and the place of a location that was read from text."""
     assert isinstance(location, builtin.FusedLoc)
     assert isa(location.locations, builtin.ArrayAttr[Attribute])
     origin, place = location.locations
@@ -75,7 +74,6 @@ def _read(location: Attribute) -> tuple[Attribute, Attribute]:
 
 
 def ancestors(op: Operation) -> Iterator[Operation]:
-    """The ops around `op`, from the inside out."""
     while (around := op.parent_op()) is not None:
         yield (op := around)
 

@@ -236,7 +236,6 @@ class _AliasPrinter(Printer):
 
 
 def _sums(module: ModuleOp) -> set[Attribute]:
-    """The layouts of the results of products."""
     types = [op.results[0].type for op in module.walk() if op.name in ("tile.dot", "tile.dot_wait")]
     return {t.encoding for t in types if isinstance(t, TensorType)}
 

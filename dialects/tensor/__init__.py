@@ -4,8 +4,8 @@ An elementwise operator is the payload (`arith.addf %a, %b : tensor<16x64xf32>`,
 broadcast or any other view is an `index_map`, a reduction is a `reduce`; there are no named operators. A matrix
 multiplication is two index maps, a product and a reduction.
 
-Each kind of a reduction is one `Monoid` record, from which lowerings, interpreters and the printer derive the rest. What
-combines two values is an operation of the payload, so a new kind is a member of `ReductionKind` and its record.
+Each kind of a reduction is one `Monoid` record, from which lowerings, interpreters and the printer derive the rest.
+What combines two values is an operation of the payload, so a new kind is a member of `ReductionKind` and its record.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ class Monoid:
     atomic_is_signed: bool = False
 
     def combiner(self, element: Attribute) -> Any:
-        """The class of the payload operation that combines two values of type `element`."""
         if is_float(element):
             return self.floats
         return self.booleans if element_type(element) == IntegerType(1) else self.integers
@@ -200,12 +199,10 @@ class ScanOp(PureOp):
 
     @property
     def steps(self) -> int:
-        """How often the function is applied."""
         return self.count.value.data
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The carries of which the result is the history."""
         return tuple(int(i) for i in self.history.get_values())
 
     @property

@@ -63,7 +63,6 @@ class Builder:
         self.functions: list[tuple[tensor.ScanOp, FuncOp]] = []
 
     def insert(self, op: Operation) -> SSAValue:
-        """Append `op` and return its result."""
         if self.location is not None and isinstance(op.location, UnknownLoc):
             op.location = self.location  # pyright: ignore[reportAttributeAccessIssue]
         self.ops.append(op)
@@ -75,7 +74,6 @@ class Builder:
 
     @property
     def result_element(self) -> Attribute:
-        """The element type of the torch op's (first) result."""
         return element_type(self.result_types[0])
 
     @property
@@ -83,7 +81,6 @@ class Builder:
         return extents_of(self.result_types[0])
 
     def count(self, extents: Iterable[Extent]) -> Extent:
-        """How many elements a tensor of these extents has."""
         return self.algebra.extent(self.algebra.product(extents))
 
     # Types
@@ -179,11 +176,9 @@ class Builder:
         return self.insert(self._pick(x, arith.DivfOp, arith.DivSIOp, None)(x, y))
 
     def floordiv(self, x: SSAValue, y: SSAValue) -> SSAValue:
-        """Division of integers, rounding down."""
         return self.insert(arith.FloorDivSIOp(x, y))
 
     def rem(self, x: SSAValue, y: SSAValue) -> SSAValue:
-        """The remainder of truncating division."""
         return self.insert(self._pick(x, payload.FmodOp, arith.RemSIOp, None)(x, y))
 
     def neg(self, x: SSAValue) -> SSAValue:
@@ -223,7 +218,6 @@ class Builder:
         return x if factor == 1 else self.mul(x, self.like(x, factor))
 
     def plus(self, x: SSAValue, value: Number) -> SSAValue:
-        """`x + value` for a Python number."""
         return self.add(x, self.like(x, value))
 
     def sigmoid(self, x: SSAValue) -> SSAValue:
@@ -321,12 +315,10 @@ class Builder:
         return self.place(x, [d for d in range(len(shape)) if d not in over], shape)
 
     def iota(self, dim: int, shape: Sequence[Extent], element: Attribute = i64) -> SSAValue:
-        """The index along `dim`."""
         return self.insert(tensor.IotaOp(dim, tensor_of(element, shape)))
 
 
 def dims(rank: int) -> list[AffineExpr]:
-    """The expressions d0, d1, ..."""
     return [AffineExpr.dimension(i) for i in range(rank)]
 
 

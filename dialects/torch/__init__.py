@@ -100,7 +100,6 @@ class Schema:
 
 
 def aten_schemas() -> dict[str, Schema]:
-    """The schemas of the dialect by name."""
     return read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
 
 
