@@ -6,8 +6,8 @@ Nothing is imported until a dialect is asked for, so a tool that never meets the
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from importlib import import_module
+from importlib.metadata import EntryPoint
+from importlib.util import resolve_name
 
 import xdsl.dialects
 from xdsl.ir import Dialect
@@ -36,20 +36,13 @@ UPSTREAM_DIALECTS = ("affine", "arith", "builtin", "func", "math", "memref", "pd
 """The dialects of xDSL that we use as they are. Explicit: xDSL has a `tensor` of its own that ours must not meet."""
 
 
-def _load_dialect(reference: str) -> Dialect:
-    """Import a dialect by `.module:attribute`, relative to this package."""
-    module, _, attribute = reference.partition(":")
-    dialect = getattr(import_module(module, __name__), attribute)
-    assert isinstance(dialect, Dialect), reference
-    return dialect
-
-
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
     """Every dialect that the tools know, by name, as a function that imports it.
 
     A third-party dialect may not take a name that is already in use: PluginError.
     """
+    places = {name: resolve_name(place, __name__) for name, place in OWN_DIALECTS.items()}
+    dialects = {name: EntryPoint(name, place, ENTRY_POINT_GROUP).load for name, place in places.items()}
     upstream = xdsl.dialects.get_all_dialects()
-    found: dict[str, Callable[[], Dialect]] = {n: partial(_load_dialect, ref) for n, ref in OWN_DIALECTS.items()}
-    found |= {name: upstream[name] for name in UPSTREAM_DIALECTS}
-    return found | plugins(ENTRY_POINT_GROUP, found, "dialect")
+    dialects |= {name: upstream[name] for name in UPSTREAM_DIALECTS}
+    return dialects | plugins(ENTRY_POINT_GROUP, dialects, "dialect")

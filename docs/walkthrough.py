@@ -50,7 +50,7 @@ Fusion has put the bias and the activation into the nest of the product. Nothing
 def page() -> str:
     """The text of docs/schedules.md."""
     stream = io.StringIO()
-    loaded = load(None, PROGRAM, TARGET, diffs_to=stream)
+    loaded = load(None, PROGRAM, TARGET, diffs_to=stream.write)
     nests = print_module(loaded.compilation.at("loop"))
     above = stream.tell()
     cuda = loaded.compilation.cuda

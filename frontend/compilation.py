@@ -29,10 +29,9 @@ from ..dialects.support.printing import WIDTH, print_module, stamp_comment
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, run_passes
-from ..passes.pipelines import parse_passes, pipeline_text
+from ..passes.pipelines import Options, parse_passes, pipeline_text, with_options
 from ..passes.record_file import read_record
 from ..passes.remarks import Remark, collect_remarks
-from ..passes.searched import Options, with_options
 from ..passes.verify_level import VerifyLevelPass
 from ..target.architectures import DEFAULT, TARGETS, arch_of, on_cores
 from ..target.attribute import set_target

@@ -12,8 +12,7 @@ helpers of the level that it starts from, and fusion the cost model of `planning
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from importlib import import_module
+from importlib.metadata import EntryPoint
 
 from xdsl.passes import ModulePass
 
@@ -97,18 +96,11 @@ def group_of(name: str) -> str:
     return folder if folder in GROUPS else "general"
 
 
-def _load_pass(reference: str) -> type[ModulePass]:
-    module, _, attribute = reference.partition(":")
-    return getattr(import_module(module, __name__), attribute)
-
-
 def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     """Every pass that the tools know, by name, as a function that imports it.
 
     A third-party pass may not take a name that is already in use: PluginError.
     """
-    references = {**OWN_PASSES, **UPSTREAM_PASSES}
-    found: dict[str, Callable[[], type[ModulePass]]] = {
-        name: partial(_load_pass, reference) for name, reference in references.items()
-    }
-    return dict(sorted((found | plugins(ENTRY_POINT_GROUP, found, "pass")).items()))
+    places = {name: __name__ + place for name, place in OWN_PASSES.items()} | UPSTREAM_PASSES
+    passes = {name: EntryPoint(name, place, ENTRY_POINT_GROUP).load for name, place in places.items()}
+    return dict(sorted((passes | plugins(ENTRY_POINT_GROUP, passes, "pass")).items()))

@@ -6,9 +6,8 @@ Both `dl-opt` and `deplodock` run passes through here, so both verify, compare a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Protocol
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -88,21 +87,11 @@ def run_passes(
     verify: bool = True,
     skip: bool = True,
 ) -> None:
-    """Applies `passes` to `module` in order.
-
-    Verifies the module (with SSA dominance) after each pass that changed it. Most passes change nothing, and to verify
-    takes as long as they do. A pass whose class has `needs`, a mapping of words (`words_of`) to the numbers that must
-    occur, is skipped where the module has fewer: it would change nothing.
+    """Applies `passes` to `module` in place, with `observers` around each.
 
     Args:
-        ctx: The context of the passes.
-        module: The module, which is changed in place.
-        passes: The passes in order.
-        observers: Are called around each pass.
-        verify: Whether to verify the module.
-        skip: Whether to skip passes that lack what they need.
-
-    Raises what a pass raises, and InvalidIRError if a pass leaves IR that does not verify.
+        verify: If true, the module is verified after each pass that changed it; raises InvalidIRError.
+        skip: If true, a pass is skipped where the module lacks its `needs`: words (`words_of`) with their numbers.
     """
     verified: list[tuple[object, ...]] | None = None
     words: Counter[str] | None = None
@@ -162,12 +151,6 @@ def _first_invalid(module: ModuleOp) -> Operation:
     return module
 
 
-class SupportsWrite(Protocol):
-    """A stream of text, as far as it is needed here."""
-
-    def write(self, text: str, /) -> int: ...
-
-
 class PrintChanges(Observer):
     """After each pass that changed the text of the module, print a diff that tools can cut out.
 
@@ -180,11 +163,9 @@ class PrintChanges(Observer):
     What stays keeps its number or name, and lines that only moved to the right or left are no change.
     """
 
-    def __init__(self, stream: SupportsWrite, context_lines: int = 3) -> None:
-        self.stream = stream
-        self.context_lines = context_lines
-        self.passes = 0
-        self.changed = 0
+    def __init__(self, write: Callable[[str], object], context_lines: int = 3) -> None:
+        self.write, self.context_lines = write, context_lines
+        self.passes = self.changed = 0
         self._text: str | None = None
         self._names = Names()
 
@@ -200,13 +181,13 @@ class PrintChanges(Observer):
             return
         self.changed += 1
         body = "\n".join(diff_lines(old.splitlines(), new.splitlines(), self.context_lines))
-        self.stream.write(f">>> t:{module_pass.name}\n{body}\n<<< t:{module_pass.name}\n")
+        self.write(f">>> t:{module_pass.name}\n{body}\n<<< t:{module_pass.name}\n")
 
     def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
         self.passes += 1
 
     def finish(self, module: ModuleOp) -> None:
-        self.stream.write(f"{self.passes} passes, {self.changed} changed\n")
+        self.write(f"{self.passes} passes, {self.changed} changed\n")
         self._text = None
 
 

@@ -2,18 +2,22 @@
 
 A name may be used wherever a pass may, also inside another pipeline. Options given to a name are handed to every pass
 of it that has such an option: `default{arch="sm_80"}`.
+
+An option that a search may change is declared where it is, `factor: int = searched(4, 1, 2, 8)`, the default first:
+`deplodock tune` tries the other values for every pass below `plan-schedules` whose option was left at its default.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ParameterListType, parse_pipeline
@@ -50,8 +54,7 @@ ENTRY_POINT_GROUP = "deplodock.pipelines"
 
 
 def get_all_pipelines() -> dict[str, str]:
-    """Every named pipeline with its text, those of plugins included. A plugin may not take a name that is in use:
-    PluginError."""
+    """Returns every named pipeline with its text. Raises PluginError for a plugin that takes a name in use."""
     found = dict(PIPELINES)
     for name, load in plugins(ENTRY_POINT_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline").items():
         text: object = load()
@@ -65,8 +68,7 @@ class PipelineError(CompileError):
     """Pipeline text that cannot be read: its syntax, a pass or an option that does not exist, or a bad value."""
 
 
-Options = dict[str, ParameterListType]
-Registry = dict[str, Callable[[], type[ModulePass]]]
+Parameters = dict[str, ParameterListType]
 
 
 @dataclass(frozen=True)
@@ -135,19 +137,23 @@ def _parsed(
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:
     """The text that `parse_passes` reads back to the same passes, and that this function prints the same again."""
-    return ",".join(_spec_text(p.spec()) for p in passes)
+    texts = list[str]()
+    for spec in (p.spec() for p in passes):
+        options = [f"{n}={','.join(map(value_text, v))}" if v else n for n, v in spec.parameters.items()]
+        texts.append(f"{spec.name}{{{' '.join(options)}}}" if options else spec.name)
+    return ",".join(texts)
 
 
 @dataclass
 class _Expansion:
     """Turns text into passes; remembers which named pipelines it is inside of."""
 
-    registry: Registry
+    registry: dict[str, Callable[[], type[ModulePass]]]
     pipelines: dict[str, str]
     insertions: Sequence[Insertion] = ()
     within: list[str] = field(default_factory=list[str])
 
-    def expand(self, text: str, inherited: Options, used: set[str]) -> Iterator[ModulePass]:
+    def expand(self, text: str, inherited: Parameters, used: set[str]) -> Iterator[ModulePass]:
         """The passes of `text`; `inherited` options go to each pass that has them, and into `used` when one did."""
         for spec in _read(text):
             spec = spec.normalize_parameter_names()
@@ -166,21 +172,20 @@ class _Expansion:
                 raise PipelineError(f"no pass of this pipeline has the option {unknown!r}", operator=spec.name)
             used |= taken
 
-    def _inserted(self, anchor: str, before: bool, inherited: Options, used: set[str]) -> Iterator[ModulePass]:
+    def _inserted(self, anchor: str, before: bool, inherited: Parameters, used: set[str]) -> Iterator[ModulePass]:
         """The passes that are inserted next to `anchor`; none where the user has written the whole pipeline."""
         for insertion in self.insertions if self.within else ():
             if (insertion.anchor, insertion.before) == (anchor, before):
                 yield from _Expansion(self.registry, self.pipelines).expand(insertion.passes, inherited, used)
 
-    def make_pass(self, spec: ArgSpec, inherited: Options, used: set[str]) -> ModulePass:
+    def make_pass(self, spec: ArgSpec, inherited: Parameters, used: set[str]) -> ModulePass:
         """The pass that `spec` describes."""
         if spec.name not in self.registry:
             raise PipelineError(
                 f"unknown pass {spec.name!r}{_suggestion(spec.name, [*self.registry, *self.pipelines])}"
             )
         cls = self.registry[spec.name]()
-        own = {option.name for option in dataclasses.fields(cls)}
-        passed_down = {name: value for name, value in inherited.items() if name in own}
+        passed_down = {o.name: inherited[o.name] for o in dataclasses.fields(cls) if o.name in inherited}
         used |= set(passed_down)
         try:
             return cls.from_spec(ArgSpec(spec.name, checked_options(cls, {**passed_down, **spec.parameters})))
@@ -193,9 +198,7 @@ _PLAIN = re.compile(r"[A-Za-z][\w-]*|-?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 def _quoted(value: re.Match[str]) -> str:
-    """Returns the text of a value in quotes, unless it is a word, a number, or has quotes."""
-    text = value[0]
-    return text if text[0] == '"' or _PLAIN.fullmatch(text) else f'"{text}"'
+    return value[0] if value[0][0] == '"' or _PLAIN.fullmatch(value[0]) else f'"{value[0]}"'
 
 
 def _read(text: str) -> list[ArgSpec]:
@@ -209,17 +212,7 @@ def _read(text: str) -> list[ArgSpec]:
 
 
 def _suggestion(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, 1)
-    return f", did you mean {close[0]!r}?" if close else ""
-
-
-def _spec_text(spec: ArgSpec) -> str:
-    if not spec.parameters:
-        return spec.name
-    options = " ".join(
-        f"{name}={','.join(map(value_text, values))}" if values else name for name, values in spec.parameters.items()
-    )
-    return f"{spec.name}{{{options}}}"
+    return "".join(f", did you mean {close!r}?" for close in get_close_matches(name, known, 1))
 
 
 _BARE_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -229,11 +222,9 @@ def value_text(value: str | int | bool | float) -> str:
     """The value of an option as `parse_passes` reads it back."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and _BARE_WORD.fullmatch(value) and value not in ("true", "false"):
-        return value
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        is_word = _BARE_WORD.fullmatch(value) and value not in ("true", "false")
+        return value if is_word else json.dumps(value, ensure_ascii=False)
     return float_text(value) if isinstance(value, float) else str(value)
 
 
@@ -311,3 +302,45 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if value is None or value == ():
         return "optional"
     return f"{str(value).lower() if isinstance(value, bool) else value} by default"
+
+
+T = TypeVar("T", int, float, bool, str)
+
+_KEY = "searched"
+
+
+def searched(default: T, *others: T) -> T:
+    """An option of a pass with its default, and what else is worth a try. The order says nothing but which value comes
+    first."""
+    return dataclasses.field(default=default, metadata={_KEY: (default, *others)})
+
+
+Options = Sequence[tuple[str, str, str]]
+"""(pass, option, value as text) of options that are not at their default."""
+
+
+def searched_options(passes: Iterable[ModulePass]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Returns (pass, option) -> values as text, the default first, of options that are at their default in each of
+    `passes`."""
+    searches: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for p in passes:
+        for option in dataclasses.fields(p):
+            if len(values := option.metadata.get(_KEY, ())) > 1:
+                searches.setdefault((p.name, option.name), values)
+                if getattr(p, option.name) != values[0]:
+                    searches[p.name, option.name] = ()
+    return {key: tuple(map(value_text, values)) for key, values in searches.items() if values}
+
+
+def with_options(passes: Iterable[ModulePass], options: Options) -> tuple[ModulePass, ...]:
+    """`passes` with other values of options. Raises PipelineError for a pass that is none of them, an option that it
+    has not, or a value of another type."""
+    given = list(passes)
+    for name, option, value in options:
+        places = [i for i, p in enumerate(given) if p.name == name]
+        if not places:
+            raise PipelineError("is no pass of this pipeline", operator=name, argument=option)
+        for i in places:
+            (found,) = parse_passes(f"{name}{{{option}={value}}}")
+            given[i] = dataclasses.replace(given[i], **{option: getattr(found, option)})
+    return tuple(given)

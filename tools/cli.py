@@ -319,7 +319,7 @@ def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loa
     with steps("loading PyTorch"):
         from . import reports
 
-    diffs_to = terminal.Colored("diff", sys.stdout) if given.verbose > 1 else None
+    diffs_to = terminal.Colored("diff", sys.stdout).write if given.verbose > 1 else None
     how = {"fallback": given.fallback, "dynamic": given.dynamic, "diffs_to": diffs_to, "observers": observers}
     program = reports.load(given.file, given.code, seed=given.seed, **how, **given.options)
     stamp(program.captured.module, facts)

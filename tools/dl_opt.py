@@ -349,7 +349,7 @@ class DlOptMain(xDSLOptMain):
         recorder = Recorder(self.passes)
         observers: list[Observer] = [recorder]
         if self.args.print_only_changed:
-            observers.append(PrintChanges(terminal.Colored("diff", sys.stdout)))
+            observers.append(PrintChanges(terminal.Colored("diff", sys.stdout).write))
         if self.args.check_each:
             observers.append(_CheckEach(self.args.seed, self.args.check_domain))
         if self.args.print_ir_before or self.args.print_ir_after:

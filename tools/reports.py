@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..frontend.executors import make_executor
 from ..frontend.memory import fullest_step
 from ..frontend.profile import kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
-from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
+from ..passes.pass_manager import Observer, PrintChanges
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
 from ..progress import counted, steps
@@ -76,7 +76,7 @@ def load(
     *,
     fallback: Fallback = None,
     dynamic: Sequence[str] = (),
-    diffs_to: SupportsWrite | None = None,
+    diffs_to: Callable[[str], object] | None = None,
     observers: Sequence[Observer] = (),
     **options: Any,
 ) -> Loaded:

@@ -10,8 +10,8 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from deplodock.dialects.payload import ConstantOp
+from deplodock.passes.pipelines import searched
 from deplodock.passes.rewriting import rewrite_module
-from deplodock.passes.searched import searched
 
 PIPELINE = "double-to-sum,dce"
 

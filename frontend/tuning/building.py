@@ -29,10 +29,9 @@ from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...passes.pass_manager import run_passes
-from ...passes.pipelines import parse_passes
+from ...passes.pipelines import parse_passes, with_options
 from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo
-from ...passes.searched import with_options
 from ...target.attribute import target_of
 from ...target.model import Target, occupancy
 from .trial import Candidate

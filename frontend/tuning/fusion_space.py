@@ -17,8 +17,8 @@ from ...dialects.support.locations import location_text
 from ...dialects.support.printing import quantity, value_names
 from ...errors import CompileError
 from ...passes.pass_manager import run_passes
+from ...passes.pipelines import with_options
 from ...passes.records import plan_key, roots_of
-from ...passes.searched import with_options
 from ...passes.tensor.fusion.candidates import candidates
 from ...passes.tensor.plan_fusion import PlanFusionPass
 from ..compilation import Compilation

@@ -2,7 +2,7 @@
 
 It is the planner's own: what `rank` enumerates comes first, with its predictions. Further candidates differ from known
 ones in a decision, and pass the same check as a schedule that a person wrote (`passes/planning/legality.py`). What an
-option of a pass below `plan-schedules` may be, that pass says (`passes/searched.py`).
+option of a pass below `plan-schedules` may be, that pass says (`passes/pipelines.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from xdsl.passes import ModulePass
 from ...dialects.loop import NestOp
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ...errors import ScheduleError
+from ...passes.pipelines import searched_options
 from ...passes.planning.candidates import with_grid_swizzle
 from ...passes.planning.choose import rank
 from ...passes.planning.cost_model import Model
@@ -25,7 +26,6 @@ from ...passes.planning.nest_info import NestInfo, pow2_at_least
 from ...passes.planning.plan_schedules import counted_on
 from ...passes.planning.points import Points, points_of
 from ...passes.planning.promotion import with_interval
-from ...passes.searched import searched_options
 from ...target.model import Target
 from .building import parse_schedule
 from .trial import Candidate

@@ -10,10 +10,9 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
 from ...errors import ScheduleError
-from ...passes.pipelines import parse_passes, pipeline_text, value_text
+from ...passes.pipelines import parse_passes, pipeline_text, value_text, with_options
 from ...passes.planning.plan_schedules import options_of
 from ...passes.record_file import RecordFile
-from ...passes.searched import with_options
 from ..compilation import Compilation
 from .building import parse_schedule
 from .evaluation import Predicting, Workers
