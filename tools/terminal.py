@@ -180,15 +180,14 @@ def fitted(text: str, width: int | None, hanging: int = 4, signs: str = "") -> s
     """
     if width is None:
         return text
+    from ..dialects.support.printing import wrapped
+
     lines: list[str] = []
     code = False
     for line in text.splitlines():
         code ^= not signs and line.startswith("```")
         sign = line[:1] if line[:1] and line[:1] in signs else ""
-        body = line.removeprefix(sign)
-        indent = sign + " " * (len(body) - len(body.lstrip()) + hanging)
-        whole = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        lines += [line] if code else whole or [""]
+        lines += [line] if code else wrapped(line, width, sign, hanging)
     return "".join(f"{line}\n" for line in lines) if text.endswith("\n") else "\n".join(lines)
 
 

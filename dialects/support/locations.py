@@ -1,14 +1,12 @@
-"""Where an op came from, and what it is in: reading and copying source locations.
-
-xDSL stores a location on every op but fills it in nowhere. These helpers are the one place that reads locations;
-the parser of `dl-opt`, the frontend and `passes.rewriting` write them.
-"""
+"""Where an op came from, and what it is in: source locations, which the parser of `dl-opt`, the frontend and
+`passes.rewriting` write; xDSL stores one on every op, but fills it in nowhere."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import PureWindowsPath
 from typing import TypeVar, cast
 
 from xdsl.dialects import builtin
@@ -39,14 +37,23 @@ def fused_location(first: builtin.LocationAttr, second: builtin.LocationAttr) ->
     location = cast(
         builtin.LocationAttr, both[0] if len(both) == 1 else builtin.FusedLoc(tuple(both), builtin.NoneAttr())
     )
-    return read_location(location, cast(builtin.FileLineColLoc, _read(first)[1])) if _is_read(first) else location
+    place = cast(builtin.FileLineColLoc, inner_locations(first)[-1]) if _is_read(first) else None
+    return location if place is None else read_location(location, place)
 
 
-def _fused_parts(location: Attribute) -> tuple[Attribute, ...]:
-    """Returns the known locations that are fused in `location`."""
+def _fused_parts(location: Attribute) -> Sequence[Attribute]:
+    if isinstance(location, builtin.FusedLoc):
+        return inner_locations(location)
+    return () if isinstance(location, builtin.UnknownLoc) else (location,)
+
+
+def inner_locations(location: Attribute) -> Sequence[Attribute]:
+    """Returns the locations that a fused, a named one or one of a call site is made of."""
     if isinstance(location, builtin.FusedLoc) and isa(location.locations, builtin.ArrayAttr[Attribute]):
         return location.locations.data
-    return () if isinstance(location, builtin.UnknownLoc) else (location,)
+    if isinstance(location, builtin.CallSiteLoc):
+        return location.callee, location.caller
+    return (location.location,) if isinstance(location, builtin.NameLoc) else ()
 
 
 _READ = builtin.StringAttr("read")
@@ -59,18 +66,11 @@ def read_location(origin: builtin.LocationAttr, place: builtin.FileLineColLoc) -
 
 def origin_of(location: Attribute) -> Attribute:
     """Returns a location without the place of the text that it was read from."""
-    return _read(location)[0] if _is_read(location) else location
+    return inner_locations(location)[0] if _is_read(location) else location
 
 
 def _is_read(location: Attribute) -> bool:
     return isinstance(location, builtin.FusedLoc) and location.metadata == _READ
-
-
-def _read(location: Attribute) -> tuple[Attribute, Attribute]:
-    assert isinstance(location, builtin.FusedLoc)
-    assert isa(location.locations, builtin.ArrayAttr[Attribute])
-    origin, place = location.locations
-    return origin, place
 
 
 def ancestors(op: Operation) -> Iterator[Operation]:
@@ -93,23 +93,14 @@ def file_line_of(location: Attribute) -> builtin.FileLineColLoc | None:
     """The first file position inside `location` (through names, fusions and call sites), if there is one."""
     if isinstance(location, builtin.FileLineColLoc):
         return location
-    if isinstance(location, builtin.NameLoc):
-        return file_line_of(location.location)
-    if isinstance(location, builtin.CallSiteLoc):
-        return file_line_of(location.callee) or file_line_of(location.caller)
-    if isinstance(location, builtin.FusedLoc) and isa(location.locations, builtin.ArrayAttr[Attribute]):
-        for inner in location.locations:
-            found = file_line_of(inner)
-            if found is not None:
-                return found
-    return None
+    return next(filter(None, map(file_line_of, inner_locations(location))), None)
 
 
 def location_text(op: Operation) -> str | None:
     """`file:line` or `file:line:col` of `op` for an error message, in the text that it was read from if there is one;
     None if the op came from nowhere known."""
     location = location_of(op)
-    found = file_line_of(location if origin_of(location) is location else _read(location)[1])
+    found = file_line_of(inner_locations(location)[-1] if _is_read(location) else location)
     if found is None:
         return None
     place = f"{found.filename.data}:{found.line.data}"
@@ -137,17 +128,11 @@ def blamed(op: Operation) -> Generator[None]:
 def line_text(location: Attribute) -> str | None:
     """`file:line` of a location without folders, for what is printed and kept; None if it is not known."""
     found = file_line_of(location)
-    if found is None:
-        return None
-    name = found.filename.data.replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name}:{found.line.data}"
+    return None if found is None else f"{PureWindowsPath(found.filename.data).name}:{found.line.data}"
 
 
 def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
-    """Give every op among and inside `targets` that has no location the one of `source`.
-
-    For passes that build ops without a rewriter; `rewriting.rewrite_module` does it by itself.
-    """
+    """Gives every op among and inside `targets` that has no location the one of `source`."""
     location = location_of(source)
     if isinstance(location, builtin.UnknownLoc):
         return

@@ -22,7 +22,6 @@ from io import StringIO
 from itertools import count
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
     CallSiteLoc,
     FileLineColLoc,
     FunctionType,
@@ -35,12 +34,11 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue, TypeAttribute
 from xdsl.printer import Printer
-from xdsl.utils.hints import isa
 
 from ...target.attribute import TargetAttr
 from ..layouts.attributes import LayoutAttr, SharedAttr, bases_of
 from ..shapes.extents import SymbolAttr
-from .locations import origin_of
+from .locations import inner_locations, origin_of
 
 WIDTH = 120
 """Columns of text for people."""
@@ -63,12 +61,9 @@ class Names:
     def __init__(self) -> None:
         self.numbers: dict[SSAValue, int] = {}
         self.aliases: dict[Attribute, str] = {}
-        self.sums: set[Attribute] = set()
-        """The layouts of sums of products, as far as they are known."""
-        self.inline: set[Attribute] = set()
-        """Attributes that are known to have no name."""
-        self._next: dict[SSAValue, int] = {}
-        """Of a value: the next number in the function or kernel that it is in."""
+        self.sums = set[Attribute]()  # the layouts of sums of products, as far as they are known
+        self.inline = set[Attribute]()  # attributes that are known to have no name
+        self._next: dict[SSAValue, int] = {}  # of a value: the next number in its function or kernel
 
     def update(self, module: ModuleOp) -> None:
         """Number the values of `module` as it is now."""
@@ -130,32 +125,12 @@ _LOCATIONS = (FileLineColLoc, NameLoc, FusedLoc, CallSiteLoc)
 """Locations that have names: all except the unknown one."""
 
 
-def _inner_locations(location: Attribute) -> Sequence[Attribute]:
-    if isinstance(location, FusedLoc) and isa(location.locations, ArrayAttr[Attribute]):
-        return location.locations.data
-    if isinstance(location, CallSiteLoc):
-        return location.callee, location.caller
-    return (location.location,) if isinstance(location, NameLoc) else ()
-
-
 class _AliasPrinter(Printer):
-    """Prints the names of attributes and locations, and remembers them.
-
-    Args:
-        out: the text.
-        names: names of attributes.
-        long: if true, long types and schedules have names.
-        generic: if true, ops are printed in the generic format.
-        debuginfo: if true, ops are printed with their locations.
-    """
+    """Prints the names of attributes and locations, and remembers them. With `long`, long types and schedules have
+    names, too."""
 
     def __init__(
-        self,
-        out: StringIO,
-        names: Names,
-        long: bool = False,
-        generic: bool = False,
-        debuginfo: bool = False,
+        self, out: StringIO, names: Names, long: bool = False, generic: bool = False, debuginfo: bool = False
     ) -> None:
         super().__init__(out, print_generic_format=generic, print_debuginfo=debuginfo)
         self.names, self.long = names, long
@@ -169,10 +144,8 @@ class _AliasPrinter(Printer):
 
     def print_block_argument(self, arg: BlockArgument, print_type: bool = True) -> None:
         """Without `loc(unknown)`, which the ops of ours that have arguments do not read."""
-        debuginfo, self.print_debuginfo = (
-            self.print_debuginfo,
-            self.print_debuginfo and not isinstance(arg.location, UnknownLoc),
-        )
+        debuginfo = self.print_debuginfo
+        self.print_debuginfo = debuginfo and not isinstance(arg.location, UnknownLoc)
         super().print_block_argument(arg, print_type)
         self.print_debuginfo = debuginfo
 
@@ -181,7 +154,7 @@ class _AliasPrinter(Printer):
         if isinstance(attribute, _LOCATIONS):
             with self.in_location():
                 return self.print_string(self._location(attribute))
-        alias = self.names.alias(attribute, self._is_long if self.long else None)
+        alias = self.names.alias(attribute, (lambda t: len(self.definition(t)[0]) > LONG_TYPE) if self.long else None)
         if alias is None:
             return super().print_attribute(attribute)
         self.used.add(attribute)
@@ -193,14 +166,10 @@ class _AliasPrinter(Printer):
         if not isinstance(attribute, _LOCATIONS):
             return str(attribute).removeprefix("loc(").removesuffix(")")
         if attribute not in self.locations:
-            inner = _inner_locations(attribute)
-            for location in inner:
+            for location in inner_locations(attribute):
                 self._location(location)
             self.locations[attribute] = f"#loc{len(self.locations) or ''}"
         return self.locations[attribute]
-
-    def _is_long(self, t: Attribute) -> bool:
-        return len(self.definition(t)[0]) > LONG_TYPE
 
     def definition(self, attribute: Attribute) -> tuple[str, set[Attribute]]:
         """Returns the text of an attribute that has a name, and the attributes whose names are in the text."""
@@ -270,7 +239,10 @@ def print_module(
     printer.names.sums.update(_sums(module))
     printer.print_op(module)
     text = "".join((*printer.definitions(), out.getvalue(), "\n", *printer.location_definitions()))
-    return text if width is None else "".join(f"{part}\n" for line in text.splitlines() for part in _wrap(line, width))
+    if width is None:
+        return text
+    lines = (wrapped(line, width, breaks=_BREAKS, least=3 * CONTINUATION) for line in text.splitlines())
+    return "".join(f"{part}\n" for parts in lines for part in parts)
 
 
 _BREAKS = (
@@ -287,21 +259,28 @@ _BREAKS = (
 """Spaces at which a wide line is continued, the best first."""
 
 
-def _wrap(line: str, width: int) -> Iterator[str]:
-    """Returns `line` as lines of at most `width` columns, if there are spaces outside of strings to break it at."""
-    indent = len(line) - len(line.lstrip()) + CONTINUATION
+def wrapped(
+    line: str, width: int, sign: str = "", hanging: int = CONTINUATION, breaks: Sequence[str] = (" ",), least: int = 0
+) -> Iterator[str]:
+    """Returns `line` as lines of at most `width` columns, if there are spaces outside of strings to break it at.
+
+    Args:
+        sign: Prefix of the line, such as the `+` of a diff, with which further lines begin, too.
+        hanging: Columns by which further lines are indented more.
+        breaks: Regular expressions of the spaces, the best first.
+        least: Columns behind the indentation that have no break.
+    """
+    start = len(line) - len(line.removeprefix(sign).lstrip())
+    indent = sign + " " * (start - len(sign) + hanging)
     while len(line) > width:
-        plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: "_" * len(string[0]), line[: width + 1])
-        plain = re.sub(r'"[^"]*$', lambda string: "_" * len(string[0]), plain)
-        ends = (
-            max((m.start() for m in re.finditer(b, plain) if m.start() > indent + 2 * CONTINUATION), default=0)
-            for b in _BREAKS
-        )
-        end = next(filter(None, ends), 0)
-        if end == 0:
+        plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: "_" * len(string[0]), line)
+        legal = range(max(len(indent), start + least) + 1, width + 1)
+        ends = (max((m.start() for m in re.finditer(b, plain) if m.start() in legal), default=0) for b in breaks)
+        end = next(filter(None, ends), 0) or plain.find(" ", width)
+        if end < 0:
             break
-        yield line[:end]
-        line = " " * indent + line[end + 1 :]
+        yield line[:end].rstrip()
+        line = indent + line[end:].lstrip()
     yield line
 
 
