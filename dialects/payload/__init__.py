@@ -15,7 +15,7 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from xdsl.dialects import builtin
 from xdsl.dialects.builtin import (
@@ -142,11 +142,6 @@ class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
     """`#payload<predicate lt>`"""
 
     name = "payload.predicate"
-
-
-def _container(t: Attribute) -> Attribute:
-    """`t` with its element forgotten, to compare containers of different elements."""
-    return with_element(t, i1)
 
 
 @irdl_op_definition
@@ -328,14 +323,27 @@ class CastOp(PureOp):
         super().__init__(operand, reassoc, with_element(operand.type, element_type(element)))
 
     def verify_(self) -> None:
-        if _container(self.operand.type) != _container(self.result.type):
+        if with_element(self.operand.type, i1) != with_element(self.result.type, i1):
             raise VerifyException(f"casts {self.operand.type} to {self.result.type}: the shapes differ")
         if self.reassoc is not None and not (is_float(self.operand.type) and is_float(self.result.type)):
             raise VerifyException(f"{self.operand.type} is not rounded to {self.result.type}")
 
 
+class _FloatBinaryOp(PureOp):
+    lhs = operand_def(SAME_TYPE)
+    rhs = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
+    assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
+    INTEGERS: ClassVar = ""
+
+    def verify_(self) -> None:
+        if not is_float(self.lhs.type):
+            kind = self.name.removeprefix("payload.")
+            raise VerifyException(f"{kind} of {self.lhs.type}: only floats{self.INTEGERS}")
+
+
 @irdl_op_definition
-class FmodOp(PureOp):
+class FmodOp(_FloatBinaryOp):
     """C's `fmod`: the remainder of a truncating division, with the sign of the dividend.
 
     ```
@@ -344,18 +352,11 @@ class FmodOp(PureOp):
     """
 
     name = "payload.fmod"
-    lhs = operand_def(SAME_TYPE)
-    rhs = operand_def(SAME_TYPE)
-    result = result_def(SAME_TYPE)
-    assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
-
-    def verify_(self) -> None:
-        if not is_float(self.lhs.type):
-            raise VerifyException(f"fmod of {self.lhs.type}: only floats (integers have arith.remsi)")
+    INTEGERS: ClassVar = " (integers have arith.remsi)"
 
 
 @irdl_op_definition
-class LogAddExpOp(PureOp):
+class LogAddExpOp(_FloatBinaryOp):
     """log(exp(lhs) + exp(rhs)) without overflow: addition of numbers that are stored as logarithms. -inf is the zero.
 
     ```
@@ -364,14 +365,6 @@ class LogAddExpOp(PureOp):
     """
 
     name = "payload.logaddexp"
-    lhs = operand_def(SAME_TYPE)
-    rhs = operand_def(SAME_TYPE)
-    result = result_def(SAME_TYPE)
-    assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
-
-    def verify_(self) -> None:
-        if not is_float(self.lhs.type):
-            raise VerifyException(f"logaddexp of {self.lhs.type}: only floats")
 
 
 @irdl_op_definition

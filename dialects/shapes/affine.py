@@ -12,8 +12,9 @@ whatever the value of s, a pair `(lo, hi)` for lo <= x < hi, or None for an unkn
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from math import gcd
+from operator import add as add_exprs
 from typing import Any, NamedTuple, TypeAlias
 
 from xdsl.dialects.builtin import IntegerType
@@ -109,24 +110,17 @@ def complexity(form: Form) -> int:
     return sum(1 if atom[0] in (DIM, SYM) else 2 + complexity(dividend(atom)) for atom, _ in form.terms)
 
 
-def _toward_zero(a: int, b: int) -> int:
-    return a // b if a >= 0 else -(-a // b)
-
-
 class Simplifier:
     """Arithmetic on forms under fixed ranges. Every operation returns a simplified form."""
 
     def __init__(self, dims: Sequence[Range] = (), symbols: Sequence[Range] = ()) -> None:
         self.intervals: dict[Atom, Interval] = {}
-        self.sizes: dict[Atom, SymbolAttr] = {}
-        """Indices that are less than a symbol."""
+        self.sizes: dict[Atom, SymbolAttr] = {}  # of indices that are less than a symbol
         for kind, ranges in ((DIM, dims), (SYM, symbols)):
             for i, r in enumerate(ranges):
                 self.set_range((kind, i), r)
         self.floordiv = cache(self._floordiv)
-        """`form floordiv divisor`; the divisor is positive."""
-        self.mod = cache(self._mod)
-        """`form mod divisor`, which is never negative; the divisor is positive."""
+        self.mod = cache(self._mod)  # which is never negative
 
     def set_range(self, atom: Atom, r: Range) -> None:
         """Say what values an index or symbol takes; only before it is used. An empty range counts as one value."""
@@ -154,14 +148,11 @@ class Simplifier:
             return self.intervals[atom]
         if atom[0] in (DIM, SYM):
             return None
-        bounds = self.interval(dividend(atom))
-        divisor: int = atom[3]
-        if atom[0] == MOD:
-            result: Interval = (0, divisor - 1)
-            if bounds is not None and bounds[0] >= 0:
-                result = (0, min(bounds[1], divisor - 1))
-        else:
+        bounds, divisor = self.interval(dividend(atom)), atom[3]
+        if atom[0] == DIV:
             result = None if bounds is None else (bounds[0] // divisor, bounds[1] // divisor)
+        else:
+            result = (0, divisor - 1 if bounds is None or bounds[0] < 0 else min(bounds[1], divisor - 1))
         self.intervals[atom] = result
         return result
 
@@ -251,7 +242,7 @@ class Simplifier:
     @staticmethod
     def _whole_part(form: Form, divisor: int) -> Form:
         """The q of `form = divisor * q + rest` with coefficients of the rest below the divisor."""
-        terms = tuple((atom, q) for atom, c in form.terms if (q := _toward_zero(c, divisor)))
+        terms = tuple((atom, q) for atom, c in form.terms if (q := c // divisor if c >= 0 else -(-c // divisor)))
         return Form(terms, form.constant // divisor)
 
     def _split_small(self, form: Form, divisor: int) -> tuple[Form, int, Form] | None:
@@ -292,15 +283,14 @@ class Simplifier:
     def _recombined(self, form: Form) -> Iterator[Form]:
         if len(form.terms) < 2:
             return
-        for atom, coefficient in form.terms:
+        for atom, c in form.terms:
+            if atom[0] in (DIM, SYM):
+                continue
+            inner, divisor, rest = dividend(atom), atom[3], _without(form, atom)
             if atom[0] == MOD:  # e mod c = e - c * (e floordiv c)
-                inner, divisor = dividend(atom), atom[3]
-                rest = add(_without(form, atom), inner, coefficient)
-                yield add(rest, self.floordiv(inner, divisor), -coefficient * divisor)
-            elif atom[0] == DIV and coefficient % atom[3] == 0:
-                inner, divisor = dividend(atom), atom[3]
-                rest = add(_without(form, atom), inner, coefficient // divisor)
-                yield add(rest, self.mod(inner, divisor), -(coefficient // divisor))
+                yield add(add(rest, inner, c), self.floordiv(inner, divisor), -c * divisor)
+            elif c % divisor == 0:
+                yield add(add(rest, inner, c // divisor), self.mod(inner, divisor), -(c // divisor))
 
     def read_map(self, map: AffineMap) -> list[Form]:
         """The results of `map` as forms of its own dimensions and symbols. Raises ValueError as `read` does."""
@@ -343,21 +333,15 @@ def _without(form: Form, atom: Atom) -> Form:
 
 def write(form: Form) -> AffineExpr:
     """`form` as an expression of xDSL."""
-    result: AffineExpr | None = None
-    for atom, coefficient in form.terms:
-        term = _write_atom(atom)
-        term = term if coefficient == 1 else term * coefficient
-        result = term if result is None else result + term
-    if result is None:
-        return AffineExpr.constant(form.constant)
-    return result + form.constant if form.constant else result
+    terms = [_written(atom) if c == 1 else _written(atom) * c for atom, c in form.terms]
+    if form.constant or not terms:
+        terms.append(AffineExpr.constant(form.constant))
+    return reduce(add_exprs, terms)
 
 
-def _write_atom(atom: Atom) -> AffineExpr:
-    if atom[0] == DIM:
-        return AffineExpr.dimension(atom[1])
-    if atom[0] == SYM:
-        return AffineExpr.symbol(atom[1])
+def _written(atom: Atom) -> AffineExpr:
+    if atom[0] in (DIM, SYM):
+        return AffineExpr.dimension(atom[1]) if atom[0] == DIM else AffineExpr.symbol(atom[1])
     inner = write(dividend(atom))
     return inner // atom[3] if atom[0] == DIV else inner % atom[3]
 
@@ -366,19 +350,15 @@ def renumbered(form: Form, dims: dict[int, int], symbols: dict[int, int]) -> For
     """`form` with its indices and symbols renamed to others of the same ranges."""
 
     def rename(atom: Atom) -> Atom:
-        if atom[0] == DIM:
-            return (DIM, dims[atom[1]])
-        if atom[0] == SYM:
-            return (SYM, symbols[atom[1]])
+        if atom[0] in (DIM, SYM):
+            return (atom[0], (dims if atom[0] == DIM else symbols)[atom[1]])
         inner = renumbered(dividend(atom), dims, symbols)
         return (atom[0], inner.terms, inner.constant, atom[3])
 
     return _form({rename(atom): c for atom, c in form.terms}, form.constant)
 
 
-@lru_cache(maxsize=4096)
-def _simplifier(dims: tuple[Range, ...], symbols: tuple[Range, ...]) -> Simplifier:
-    return Simplifier(dims, symbols)
+_simplifier = lru_cache(4096)(Simplifier)
 
 
 def _form_of(expr: AffineExpr, dims: Sequence[Range], symbols: Sequence[Range]) -> tuple[Simplifier, Form]:
@@ -421,6 +401,5 @@ def is_within(
 
 def divisions(map: AffineMap) -> int:
     """Returns how many divisions there are in a map."""
-    kinds = (AffineBinaryOpKind.FloorDiv, AffineBinaryOpKind.Mod)
-    parts = (part for result in map.results for part in result.dfs())
-    return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)
+    parts = [part for result in map.results for part in result.dfs() if isinstance(part, AffineBinaryOpExpr)]
+    return sum(part.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul) for part in parts)

@@ -14,13 +14,13 @@ about polynomials of symbols (`Algebra`), in which a derived symbol stands for w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import cycle
 from math import prod
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, StringAttr, TensorType
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.ir.affine import (
@@ -38,8 +38,9 @@ from xdsl.utils.hints import isa
 
 from ...errors import ShapeError, UnsupportedError
 from ..support.attribute_format import FormattedAttr, Parameter, attribute, listed
+from .affine import divisions
 from .domain import AFFINE_MAP, DomainAttr
-from .extents import Count, Extent, ExtentError, ExtentsAttr, SymbolAttr, extents_in, extents_of, least, most
+from .extents import Count, Extent, ExtentError, SymbolAttr, extents_of, least, most, named_extents
 
 SIZES = "deplodock.sizes"
 """The attribute of `@main` that lists its derived sizes, each after those it is computed from."""
@@ -137,13 +138,7 @@ def derived_sizes(main: FuncOp) -> tuple[DerivedAttr, ...]:
 
 def symbols_of(types: Sequence[Attribute]) -> tuple[SymbolAttr, ...]:
     """The symbols in tensor and memref types, each once, in the order in which they appear."""
-    return tuple(dict.fromkeys(e for t in types for e in _symbols(t)))
-
-
-def _symbols(t: Attribute) -> Iterator[SymbolAttr]:
-    names = t.encoding if isinstance(t, TensorType) else t.layout if isinstance(t, MemRefType) else None
-    if isinstance(names, ExtentsAttr):
-        yield from (e for e in extents_in(names.extents) if isinstance(e, SymbolAttr))
+    return tuple(dict.fromkeys(e for t in types for e in named_extents(t) or () if isinstance(e, SymbolAttr)))
 
 
 def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[str] = ()) -> Sizes:
@@ -184,17 +179,10 @@ def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
     2 * s0 of an argument binds s0. That the derived size then is `value` is checked with all others."""
     if len(derived.operands) != 1 or derived.operands.data[0].hint in sizes.values:
         return
-    (operand,) = derived.operands
+    (operand,), results = derived.operands, derived.map.data.results
     at_zero, at_one = (derived.value(Sizes({operand.hint: n})) for n in range(2))
     factor = at_one - at_zero
-    linear = (
-        derived.kind.data == "product"
-        and len(derived.map.data.results) == 1
-        and not any(
-            isinstance(e, AffineBinaryOpExpr) and e.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
-            for e in derived.map.data.results[0].dfs()
-        )
-    )
+    linear = derived.kind.data == "product" and len(results) == 1 and not divisions(derived.map.data)
     if linear and factor > 0:
         sizes.values[operand.hint] = (value - at_zero) // factor
         _check_range(operand, sizes.values[operand.hint], None)
@@ -388,9 +376,7 @@ class Algebra:
 
     def sample(self, value: Polynomial) -> int:
         """The value at some large sizes, to see which of two is probably the larger one."""
-        names = [s.hint for s in self._meaning]
-        values = {name: _SAMPLE + 1009 * i for i, name in enumerate(names)}
-        return _sampled(value, values)
+        return _sampled(value, {s.hint: _SAMPLE + 1009 * i for i, s in enumerate(self._meaning)})
 
 
 def _sampled(value: Polynomial, values: dict[str, int]) -> int:
@@ -410,8 +396,10 @@ def _sampled(value: Polynomial, values: dict[str, int]) -> int:
 
 def _name(value: Polynomial) -> str | None:
     """The name of a size that is no sum or product of others, or None."""
-    (atoms, coefficient), *rest = value.terms or (((), 0),)
-    return atoms[0][1] if coefficient == 1 and len(atoms) == 1 and atoms[0][0] == "size" and not rest else None
+    match value.terms:
+        case (((("size", name),), 1),):
+            return name
+    return None
 
 
 def _evaluated(expr: AffineExpr, operands: Sequence[Polynomial]) -> Polynomial:

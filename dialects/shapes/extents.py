@@ -100,7 +100,7 @@ class SymbolAttr(FormattedAttr):
 Extent: TypeAlias = int | SymbolAttr
 """A number, or the symbol that stands for it."""
 
-EXTENT = Parameter(lambda parser: parse_extent(parser), lambda printer, e: print_extents(printer, [e]))
+EXTENT = Parameter(lambda parser: parse_extent(parser), lambda printer, e: print_extent(printer, e))
 
 
 @irdl_attr_definition
@@ -149,19 +149,13 @@ def parse_extent(parser: AttrParser) -> IntAttr | SymbolAttr:
     return symbol
 
 
-def print_extents(printer: Printer, extents: Iterable[IntAttr | SymbolAttr | CountAttr]) -> None:
-    """`#s0, 64, #s0 / 16`"""
-
-    def one(e: IntAttr | SymbolAttr | CountAttr) -> None:
-        if isinstance(e, IntAttr):
-            printer.print_string(str(e.data))
-        elif isinstance(e, SymbolAttr):
-            printer.print_attribute(e)
-        else:
-            printer.print_attribute(e.symbol)
-            printer.print_string(f" / {e.tile.data}" if e.tile.data != 1 else "")
-
-    printer.print_list(extents, one)
+def print_extent(printer: Printer, e: IntAttr | SymbolAttr | CountAttr) -> None:
+    """`64`, `#s0` or `#s0 / 16`"""
+    if isinstance(e, IntAttr):
+        printer.print_string(str(e.data))
+    else:
+        printer.print_attribute(e.symbol if isinstance(e, CountAttr) else e)
+        printer.print_string(f" / {e.tile.data}" if isinstance(e, CountAttr) and e.tile.data != 1 else "")
 
 
 def parse_bounds(parser: AttrParser) -> tuple[ArrayAttr[IntAttr], ArrayAttr[IntAttr | SymbolAttr]]:
@@ -181,7 +175,7 @@ def print_bounds(printer: Printer, lower: ArrayAttr[IntAttr], upper: ArrayAttr[I
 
     def bound(pair: tuple[IntAttr, IntAttr | SymbolAttr]) -> None:
         printer.print_string(f"{pair[0].data}:")
-        print_extents(printer, [pair[1]])
+        print_extent(printer, pair[1])
 
     with printer.in_square_brackets():
         printer.print_list(list(zip(lower, upper, strict=True)), bound)
@@ -203,13 +197,17 @@ def extents_of(t: Attribute) -> tuple[Extent, ...]:
     shape = tuple(int(n) for n in t.get_shape())
     if DYNAMIC_INDEX not in shape:
         return shape
-    names = t.encoding if isinstance(t, TensorType) else t.layout if isinstance(t, MemRefType) else None
-    if not isinstance(names, ExtentsAttr):
+    if (extents := named_extents(t)) is None:
         raise ExtentError(f"a dimension of {t} has no size: name it in #payload.extents<...>")
-    extents = extents_in(names.extents)
-    if shape != tuple(e if isinstance(e, int) else DYNAMIC_INDEX for e in extents):
+    if shape != tuple(_shape(extents)):
         raise ExtentError(f"the extents of {t} are not those of its shape")
     return extents
+
+
+def named_extents(t: Attribute) -> tuple[Extent, ...] | None:
+    """Returns the extents that a type with symbolic ones lists, or None."""
+    names = t.encoding if isinstance(t, TensorType) else t.layout if isinstance(t, MemRefType) else None
+    return extents_in(names.extents) if isinstance(names, ExtentsAttr) else None
 
 
 def static(extents: Iterable[Extent]) -> tuple[int, ...]:
@@ -282,7 +280,7 @@ class CountAttr(ParametrizedAttribute):
 
     def print_parameters(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            print_extents(printer, [self])
+            print_extent(printer, self)
 
     def __str__(self) -> str:
         return f"ceil({self.symbol} / {self.tile.data})" if self.tile.data != 1 else str(self.symbol)
