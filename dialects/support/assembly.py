@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, cast
 
 from xdsl.dialects import builtin
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, StringAttr, i64
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import AnyAttr, IRDLOperation, VarConstraint, VarOperandDef, VerificationContext, traits_def
@@ -57,6 +57,9 @@ from .access import ACCESS_DIRECTIVES
 from .attribute_format import INT, Parameter, listed
 
 
+_ELEMENTS: dict[type, type[Attribute]] = {int: IntAttr, bool: IntAttr, str: StringAttr}
+
+
 def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
     """`value` as an attribute of the class `kind`; None for a flag that is not set. Raises TypeError."""
     if value is None or isinstance(value, Attribute):
@@ -66,25 +69,12 @@ def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
     if kind is builtin.DenseArrayBase:  # registers of a tile may be tens of thousands
         return builtin.DenseArrayBase(builtin.i64, builtin.BytesAttr(builtin.i64.pack([*value])))
     if kind is builtin.ArrayAttr:
-        return _array(value)
+        return ArrayAttr([cast(Attribute, attribute_of(v, _ELEMENTS.get(type(v), ArrayAttr))) for v in value])
     if issubclass(kind, EnumAttribute):
-        return cast(Any, kind)(kind.enum_type(value))
-    if kind in (builtin.IntAttr, builtin.StringAttr, builtin.SymbolRefAttr, builtin.AffineMapAttr):
-        return cast(Any, kind)(value)
-    raise TypeError(f"{value!r} is no {kind.name}")
-
-
-def _array(values: Iterable[Any]) -> builtin.ArrayAttr[Attribute]:
-    """Numbers, words, attributes and lists of them as an attribute."""
-
-    def element(value: Any) -> Attribute:
-        if isinstance(value, Attribute):
-            return value
-        if isinstance(value, int):
-            return builtin.IntAttr(value)
-        return builtin.StringAttr(value) if isinstance(value, str) else _array(value)
-
-    return builtin.ArrayAttr([element(v) for v in values])
+        value = kind.enum_type(value)
+    elif kind not in (IntAttr, StringAttr, builtin.SymbolRefAttr, builtin.AffineMapAttr):
+        raise TypeError(f"{value!r} is no {kind.name}")
+    return cast(Any, kind)(value)
 
 
 @cache
@@ -100,42 +90,6 @@ def _parameters(op: type[IRDLOperation]) -> tuple[tuple[str, ...], dict[str, typ
     named = re.findall(r"(?<!type\()(?<!ref\()\$(\w+)", definition.assembly_format or "")
     results = [name for name, _ in definition.results]
     return (*dict.fromkeys([*(n for n in named if n in fields), *declared]), *results), properties
-
-
-class BuiltOp(IRDLOperation):
-    """An operation whose builder follows from its definition."""
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        """Raises TypeError for what the operation does not have."""
-        parameters, properties = _parameters(type(self))
-        given = dict(zip(parameters, values, strict=False))
-        if len(values) > len(parameters) or given.keys() & named.keys() or named.keys() - set(parameters):
-            raise TypeError(f"{self.name} takes each of ({', '.join(parameters)}) once")
-        given |= named
-        definition = self.get_irdl_definition()
-        operands = [
-            given.get(name, ()) if isinstance(operand, VarOperandDef) else given.get(name)
-            for name, operand in definition.operands
-        ]
-        super().__init__(
-            operands=operands,
-            properties={name: attribute_of(given[name], kind) for name, kind in properties.items() if name in given},
-            regions=[given.get(name) for name, _ in definition.regions],
-            result_types=[given[n] if n in given else self._infer(n, operands) for n, _ in definition.results],
-        )
-
-    def _infer(self, result: str, operands: Sequence[SSAValue | Sequence[SSAValue] | None]) -> Any:
-        """The type of a result as the types of the operands determine it. Raises TypeError where they do not."""
-        definition, context = self.get_irdl_definition(), VerificationContext()
-        constraint = dict(definition.results)[result].constr
-        if not constraint.can_infer(set(), length_known=True):
-            for (_, operand), values in zip(definition.operands, operands, strict=True):
-                found = [values] if isinstance(values, SSAValue) else values or ()
-                operand.constr.verify([v.type for v in found], context)
-        try:
-            return constraint.infer(context, length=1)
-        except (ValueError, VerifyException) as error:
-            raise TypeError(f"{self.name}: the type of `{result}` does not follow from the operands") from error
 
 
 def definitions(dialect: str, names: Mapping[str, Any]) -> tuple[list[type[Operation]], list[type[Attribute]]]:
@@ -338,10 +292,42 @@ NO_NUMBERS = DenseArrayBase.from_list(i64, [])
 """Such a property without any."""
 
 
-class FormattedOp(BuiltOp):
+class FormattedOp(IRDLOperation):
     """An operation whose `assembly_format` may use the directives of this file, and whose builder follows from it."""
 
     custom_directives = DIRECTIVES
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Raises TypeError for what the operation does not have."""
+        parameters, properties = _parameters(type(self))
+        given = dict(zip(parameters, values, strict=False))
+        if len(values) > len(parameters) or given.keys() & named.keys() or named.keys() - set(parameters):
+            raise TypeError(f"{self.name} takes each of ({', '.join(parameters)}) once")
+        given |= named
+        definition = self.get_irdl_definition()
+        operands = [
+            given.get(name, ()) if isinstance(operand, VarOperandDef) else given.get(name)
+            for name, operand in definition.operands
+        ]
+        super().__init__(
+            operands=operands,
+            properties={name: attribute_of(given[name], kind) for name, kind in properties.items() if name in given},
+            regions=[given.get(name) for name, _ in definition.regions],
+            result_types=[given[n] if n in given else self._infer(n, operands) for n, _ in definition.results],
+        )
+
+    def _infer(self, result: str, operands: Sequence[SSAValue | Sequence[SSAValue] | None]) -> Any:
+        """The type of a result as the types of the operands determine it. Raises TypeError where they do not."""
+        definition, context = self.get_irdl_definition(), VerificationContext()
+        constraint = dict(definition.results)[result].constr
+        if not constraint.can_infer(set(), length_known=True):
+            for (_, operand), values in zip(definition.operands, operands, strict=True):
+                found = [values] if isinstance(values, SSAValue) else values or ()
+                operand.constr.verify([v.type for v in found], context)
+        try:
+            return constraint.infer(context, length=1)
+        except (ValueError, VerifyException) as error:
+            raise TypeError(f"{self.name}: the type of `{result}` does not follow from the operands") from error
 
 
 class YieldsOwnOps(OpTrait):
