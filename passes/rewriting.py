@@ -3,30 +3,20 @@
 Edits (`insert_before`, `insert_after`, `replace`, `erase`, `retype`) give new ops the location of the op that they are
 made for, and new results the name of what they replace.
 
-Patterns are applied by a thin layer over xDSL's walker that does three things the walker does not: ops inserted by a
-pattern inherit the location of the op that was matched, an error raised by a pattern arrives as itself (with the place
-filled in) rather than wrapped in a printout of the whole module, and dead ops are left alone.
+Patterns are those of xDSL, but not its walker: ops inserted by a pattern inherit the location of the op that was
+matched, an error arrives as itself rather than wrapped in a printout of the whole module, and dead ops are left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
 
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
-from xdsl.pattern_rewriter import (
-    GreedyRewritePatternApplier,
-    PatternRewriter,
-    PatternRewriterListener,
-    PatternRewriteWalker,
-    RewritePattern,
-)
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
-from ..dialects.support.locations import copy_location, location_text
-from ..errors import CompileError
+from ..dialects.support.locations import blamed, copy_location
 
 
 def block_of(op: Operation) -> Block:
@@ -77,59 +67,30 @@ def retype(value: SSAValue, type: Attribute) -> None:
     value._type = type  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
-class _Escape(BaseException):
-    """Carries an error past the walker, which would catch any `Exception` and print the module into it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-
-@dataclass
-class _Located(RewritePattern):
-    """Remembers which op is being matched, for the locations of what it becomes and of errors."""
-
-    inner: RewritePattern
-    current: Operation | None = field(default=None, init=False)
-
-    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
-        self.current = op
-        try:
-            self.inner.match_and_rewrite(op, rewriter)
-        except Exception as error:
-            _escape(error, op)
-
-    def inserted(self, op: Operation) -> None:
-        """Listener: `op` was inserted while `current` was being rewritten."""
-        if self.current is not None:
-            copy_location(self.current, (op,))
-
-
-def _escape(error: Exception, op: Operation) -> NoReturn:
-    place = location_text(op)
-    if isinstance(error, CompileError):
-        error.operator = error.operator or op.name
-        error.location = error.location or place
-    else:
-        error.add_note(f"while rewriting {op.name}" + (f" at {place}" if place else ""))
-    raise _Escape(error) from error
-
-
 def rewrite_region(region: Region, patterns: Sequence[RewritePattern], *, regions_first: bool = False) -> bool:
-    """Apply `patterns` to every op inside `region`, once, top down; the first that acts on an op wins. Returns whether
-    anything changed.
+    """Applies `patterns` to every op inside `region`, once; the first that acts on an op wins.
 
-    With `regions_first` an op comes after those inside of it. Inserted ops without a location of their own, and
-    everything inside them, get the location of the matched op. A `CompileError` raised by a pattern gets the matched
-    op's name and place if it has none.
+    Inserted ops, and what is inside them, get the location of the matched op.
+
+    Args:
+        regions_first: If true, an op comes after those inside of it.
+
+    Returns:
+        Whether anything changed.
     """
-    located = _Located(GreedyRewritePatternApplier(list(patterns), dce_enabled=False))
-    listener = PatternRewriterListener(operation_insertion_handler=[located.inserted])
-    walker = PatternRewriteWalker(located, apply_recursively=False, walk_regions_first=regions_first, listener=listener)
-    try:
-        return walker.rewrite_region(region)
-    except _Escape as escape:
-        raise escape.error from None
+    changed = False
+    for op in [*region.walk(region_first=regions_first)]:
+        if op.parent is None:  # it was erased with another one
+            continue
+        rewriter = PatternRewriter(op)
+        rewriter.operation_insertion_handler.append(lambda new, op=op: copy_location(op, (new,)))
+        with blamed(op):
+            for pattern in patterns:
+                pattern.match_and_rewrite(op, rewriter)
+                if rewriter.has_done_action:
+                    break
+        changed |= rewriter.has_done_action
+    return changed
 
 
 def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import AffineMapAttr, AnyFloat, IndexType, IntAttr, IntegerType, ShapedType
@@ -135,15 +134,6 @@ def _negated(e: AffineExpr) -> AffineExpr | None:
     return None
 
 
-@contextmanager
-def _affine(parser: Parser, start: int) -> Generator[None]:
-    """Reports what `AffineParser` cannot build with its position."""
-    try:
-        yield
-    except (NotImplementedError, ZeroDivisionError):
-        parser.raise_error("not affine: indices are multiplied and divided by numbers only", start, parser.pos)
-
-
 class _Reader(ABC):
     """Reads affine expressions."""
 
@@ -155,9 +145,12 @@ class _Reader(ABC):
         """Reads a dimension or a symbol; None at a number, a sign or a parenthesis."""
 
     def expr(self) -> AffineExpr:
-        with _affine(self.parser, self.parser.pos):
-            affine = AffineParser(self.parser._parser_state)  # pyright: ignore[reportPrivateUsage]
+        parser, start = self.parser, self.parser.pos
+        affine = AffineParser(parser._parser_state)  # pyright: ignore[reportPrivateUsage]
+        try:
             return affine._parse_affine_expr(self.leaf)  # pyright: ignore[reportPrivateUsage]
+        except (NotImplementedError, ZeroDivisionError):
+            parser.raise_error("not affine: indices are multiplied and divided by numbers only", start, parser.pos)
 
     def list(self) -> list[AffineExpr]:
         return self.parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, self.expr)
@@ -219,8 +212,8 @@ class _Access(_Reader):
         parser: Parser,
         state: ParsingState,
         map: AttributeVariable,
-        dims: Variable | None = None,
-        symbols: Variable | None = None,
+        dims: Variable | None,
+        symbols: Variable | None,
     ) -> None:
         super().__init__(parser)
         self.state, self.map = state, map
@@ -229,8 +222,7 @@ class _Access(_Reader):
         self.domain: AttributeVariable | None = None
         self.constraints: list[tuple[int, AffineExpr, Extent]] = []
         self.rank = 0
-        self.numbers: dict[int, Span] = {}
-        """The dimensions that are written as `d0`, with their first use."""
+        self.numbers: dict[int, Span] = {}  # the dimensions that are written as `d0`, with their first use
         vars(state)["access"] = self
 
     @staticmethod

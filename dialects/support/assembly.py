@@ -56,7 +56,6 @@ from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_boun
 from .access import ACCESS_DIRECTIVES
 from .attribute_format import INT, Parameter, listed
 
-
 _ELEMENTS: dict[type, type[Attribute]] = {int: IntAttr, bool: IntAttr, str: StringAttr}
 
 

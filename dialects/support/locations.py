@@ -116,12 +116,16 @@ def refused(
 
 @contextmanager
 def blamed(op: Operation) -> Generator[None]:
-    """Errors inside of the `with` block that name no operator or no place get those of `op`."""
+    """Errors inside of the `with` block that name no operator or no place get those of `op`, others a note of it."""
     try:
         yield
     except CompileError as error:
         error.operator = error.operator or op.name
         error.location = error.location or location_text(op)
+        raise
+    except Exception as error:
+        place = location_text(op)
+        error.add_note(f"while rewriting {op.name}" + (f" at {place}" if place else ""))
         raise
 
 
