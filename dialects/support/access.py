@@ -208,16 +208,11 @@ class _Access(_Reader):
     """The access that is being read for an op: its coordinates, its domain and their operands."""
 
     def __init__(
-        self,
-        parser: Parser,
-        state: ParsingState,
-        map: AttributeVariable,
-        dims: Variable | None,
-        symbols: Variable | None,
+        self, parser: Parser, state: ParsingState, map: AttributeVariable, variables: Sequence[Variable | None]
     ) -> None:
         super().__init__(parser)
         self.state, self.map = state, map
-        self.dims, self.symbols = _Operands(dims), _Operands(symbols)
+        self.dims, self.symbols = (_Operands(v) for v in variables)
         self.results: Sequence[AffineExpr] = ()
         self.domain: AttributeVariable | None = None
         self.constraints: list[tuple[int, AffineExpr, Extent]] = []
@@ -290,10 +285,8 @@ class _Access(_Reader):
 
     def ranked(self, t: Attribute) -> None:
         """Takes the dimensions from the type of the tile, or of the tensor."""
-        scalar = isinstance(t, AnyFloat | IntegerType | IndexType)
-        self.rank = (
-            len(t.get_shape()) if isinstance(t, ShapedType) else 0 if scalar else max(self.numbers, default=-1) + 1
-        )
+        scalar, used = isinstance(t, AnyFloat | IntegerType | IndexType), max(self.numbers, default=-1) + 1
+        self.rank = len(t.get_shape()) if isinstance(t, ShapedType) else 0 if scalar else used
         for number, span in self.numbers.items():
             if number >= self.rank:
                 self.parser.raise_error(f"d{number} is no dimension of {t}", span)
@@ -327,17 +320,17 @@ def _map_of(variable: AttributeVariable, op: IRDLOperation) -> AffineMap:
     return attribute.data
 
 
-class _Coordinates(CustomDirective, ABC):
+class _Coordinates(CustomDirective):
     """The coordinates of an access, `[expr, expr]`."""
 
     map: AttributeVariable
 
-    @abstractmethod
     def variables(self) -> tuple[Variable | None, Variable | None]:
         """Returns the operands in the place of dimensions and of symbols."""
+        return getattr(self, "indices", None), getattr(self, "symbols", None)
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        access = _Access(parser, state, self.map, *self.variables())
+        access = _Access(parser, state, self.map, self.variables())
         access.results = self.read(access)
         access.store()
 
@@ -359,9 +352,6 @@ class View(_Coordinates):
 
     map: AttributeVariable
 
-    def variables(self) -> tuple[None, None]:
-        return None, None
-
 
 @irdl_custom_directive
 class Access(_Coordinates):
@@ -370,9 +360,6 @@ class Access(_Coordinates):
     map: AttributeVariable
     symbols: VariadicOperandVariable
     types: TypeDirective
-
-    def variables(self) -> tuple[None, Variable]:
-        return None, self.symbols
 
 
 class Expression(Access):
@@ -393,32 +380,30 @@ class LoopAccess(_Coordinates):
     indices: VariadicOperandVariable
     symbols: VariadicOperandVariable
 
-    def variables(self) -> tuple[Variable, Variable]:
-        return self.indices, self.symbols
-
 
 @irdl_custom_directive
 class Row(_Coordinates):
     """`[%t mod 2]`: a coordinate that one value determines."""
 
     map: AttributeVariable
-    index: OperandVariable
-
-    def variables(self) -> tuple[Variable, None]:
-        return self.index, None
+    indices: OperandVariable
 
 
-@irdl_custom_directive
-class Domain(CustomDirective):
-    """`0 <= %i * 128 + d0 < 250`: the constraints of an access that was read before, joined by `and`."""
-
-    domain: AttributeVariable
+class OptionalDirective(CustomDirective, ABC):
+    """The text of an attribute, the first variable; a group around it is left out where the attribute is missing."""
 
     def is_present(self, op: IRDLOperation) -> bool:
-        return self.domain.is_present(op)
+        return next(iter(vars(self).values())).is_present(op)
 
     def is_anchorable(self) -> bool:
         return True
+
+
+@irdl_custom_directive
+class Domain(OptionalDirective):
+    """`0 <= %i * 128 + d0 < 250`: the constraints of an access that was read before, joined by `and`."""
+
+    domain: AttributeVariable
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
         access = _Access.of(state)
@@ -460,17 +445,11 @@ class Ranked(CustomDirective):
 
 
 @irdl_custom_directive
-class ResultMap(CustomDirective):
+class ResultMap(OptionalDirective):
     """`[%i * 64 + %j, %k]`: coordinates of the indices that are the arguments of a region."""
 
     map: AttributeVariable
     body: RegionVariable
-
-    def is_present(self, op: IRDLOperation) -> bool:
-        return self.map.is_present(op)
-
-    def is_anchorable(self) -> bool:
-        return True
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
         reader = _NestIndices(parser, vars(state).get("arguments", ()))

@@ -53,7 +53,7 @@ from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BASES
 from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_bounds
-from .access import ACCESS_DIRECTIVES
+from .access import ACCESS_DIRECTIVES, OptionalDirective
 from .attribute_format import INT, Parameter, listed
 
 _ELEMENTS: dict[type, type[Attribute]] = {int: IntAttr, bool: IntAttr, str: StringAttr}
@@ -98,17 +98,11 @@ def definitions(dialect: str, names: Mapping[str, Any]) -> tuple[list[type[Opera
 
 
 @irdl_custom_directive
-class _AttributeDirective(CustomDirective, ABC):
-    """The text of one attribute; a group around it is left out where the attribute is missing or has its default."""
+class _AttributeDirective(OptionalDirective):
+    """The text of one attribute."""
 
     PARAMETER: ClassVar[Parameter]
     attribute: AttributeVariable
-
-    def is_present(self, op: IRDLOperation) -> bool:
-        return self.attribute.is_present(op)
-
-    def is_anchorable(self) -> bool:
-        return True
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
         self.attribute.set(state, self.PARAMETER.read(parser))  # pyright: ignore[reportArgumentType]
