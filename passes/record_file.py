@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def read_record(path: str, device: str | None = None) -> Record:
     return record_of(read_json(path), path)
 
 
-class RecordFile:
+class RecordFile(AbstractContextManager["RecordFile"]):
     """An open database; made where there is none. Raises RecordError for a file that is something else."""
 
     def __init__(self, path: str | Path, read_only: bool = False) -> None:
@@ -110,9 +110,6 @@ class RecordFile:
 
     def close(self) -> None:
         self._db.close()
-
-    def __enter__(self) -> RecordFile:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

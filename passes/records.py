@@ -111,9 +111,6 @@ class Record:
         entry = str(nest.attributes["schedule"]), describe_nest(nest)
         self.schedules.setdefault(target, {})[plan_key(nest)] = entry
 
-    def add_function(self, function: FuncOp) -> None:
-        self.fusions[plan_key(function)] = roots_of(function)
-
     def text(self) -> str:
         """The record as JSON: the same text for the same plans, whatever the order they came in."""
         return json.dumps(json_of(self), indent=1) + "\n"
@@ -181,26 +178,22 @@ def operations_at(function: FuncOp, roots: Sequence[int | str]) -> list[Operatio
     Raises:
         ScheduleError: A root does not exist.
     """
-    ops = list(function.body.block.ops)
-    owners: dict[str, Operation] = {}
+    by_number: dict[int | str, Operation] = dict(enumerate([*function.body.block.ops][:-1]))  # the last one returns
+    named = dict[str, Operation]()
     if any(isinstance(root, str) for root in roots):  # records have positions, and need no names
-        named = value_names(function).items()
-        owners = {
-            name: v.owner for name, v in named if isinstance(v.owner, Operation) and v.owner.parent_op() is function
-        }
-    found: list[Operation] = []
-    for root in roots:
-        if isinstance(root, int):
-            if not 0 <= root < len(ops) - 1:  # the last one returns
-                raise ScheduleError(f"there is no operation {root} with a result to keep", operator=function.name)
-            found.append(ops[root])
-            continue
-        op = owners.get(f"%{root.removeprefix('%')}")
+        owners = ((name, value.owner) for name, value in value_names(function).items())
+        named = {n: o for n, o in owners if isinstance(o, Operation) and o.parent_op() is function}
+
+    def operation(root: int | str) -> Operation:
+        op = by_number.get(root) if isinstance(root, int) else named.get(f"%{root.removeprefix('%')}")
         if op is None:
-            names = ", ".join(owners)
-            raise ScheduleError(f"expected one of the values {names}, but got {root}", operator=function.name)
-        found.append(op)
-    return found
+            reason = f"expected one of the values {', '.join(named)}, but got {root}"
+            if isinstance(root, int):
+                reason = f"there is no operation {root} with a result to keep"
+            raise ScheduleError(reason, operator=function.name)
+        return op
+
+    return [operation(root) for root in roots]
 
 
 def roots_of(function: FuncOp) -> list[int]:
@@ -238,7 +231,7 @@ class RecordPlans(Observer):
         if module_pass.name == "tensor-plan-fusion":
             for op in module.body.block.ops:
                 if isinstance(op, FuncOp) and not op.is_declaration:
-                    self.record.add_function(op)
+                    self.record.fusions[plan_key(op)] = roots_of(op)
         if module_pass.name == "plan-schedules":
             for op in module.walk():
                 if isinstance(op, NestOp):

@@ -121,11 +121,6 @@ EXCHANGES = (tile.ClusterAllGatherOp, tile.ClusterReduceScatterOp)
 """Operations in which the blocks of a cluster exchange tiles."""
 
 
-def largest_tile(op: Operation) -> int:
-    """The most elements of any value inside `op`."""
-    return max((math.prod(shape_of(r.type)) for inner in op.walk() for r in inner.results), default=1)
-
-
 def trips(lower: Array, upper: Array, step: Array) -> tuple[int, Array]:
     """The most iterations of a loop over all blocks, and each block's own number."""
     if np.any(step <= 0):
@@ -177,7 +172,8 @@ class TileFunctions(ScfFunctions):
     def _run_grid(self, interpreter: Interpreter, kernel: tile.KernelOp, buffers: PythonValues) -> None:
         grid = tuple(self.sizes.count(c) for c in kernel.grid_shape)
         blocks = math.prod(grid)
-        step = max(1, MAX_ELEMENTS // largest_tile(kernel) // kernel.cluster_size) * kernel.cluster_size
+        largest = max((math.prod(shape_of(r.type)) for op in kernel.walk() for r in op.results), default=1)
+        step = max(1, MAX_ELEMENTS // largest // kernel.cluster_size) * kernel.cluster_size
         if any(isinstance(op, tile.WarpSpecializeOp) for op in kernel.walk()):
             # A ring is that of one block, or of the blocks of a cluster that run the same iterations.
             step = kernel.cluster_size if any(isinstance(op, EXCHANGES) for op in kernel.walk()) else 1

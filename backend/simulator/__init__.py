@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,19 +63,19 @@ ASYNCHRONOUS = (
 """What makes a kernel asynchronous; copies into shared memory need an mbarrier."""
 
 
+@dataclass
 class Launcher:
     """Runs launches, one after another; `position` says where, and `machine` are the blocks that run at present."""
 
-    def __init__(
-        self, interpreter: Interpreter, position: Position, domain: TypedDomain, report: Report, sizes: Sizes
-    ) -> None:
-        self.interpreter = interpreter
-        self.position = position
-        self.domain = domain
-        self.report = report
-        self.sizes = sizes
-        self.machine: Machine
-        interpreter.register_implementations(PayloadFunctions(domain, sizes, self._stop))
+    interpreter: Interpreter
+    position: Position
+    domain: TypedDomain
+    report: Report
+    sizes: Sizes
+    machine: Machine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.interpreter.register_implementations(PayloadFunctions(self.domain, self.sizes, self._stop))
 
     def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
         """Raise ExecutionError for an assertion that fails in a thread that runs."""

@@ -8,6 +8,7 @@ from typing import Literal
 from xdsl.ir import Operation
 
 from ...dialects.support.locations import location_text
+from ...dialects.support.printing import quantity
 from ...errors import ExecutionError
 
 Kind = Literal[
@@ -84,12 +85,9 @@ class Report:
 
     def raise_errors(self) -> None:
         """Raise ExecutionError for the first finding, if there is any."""
-        findings = self.findings
-        if not findings:
-            return
-        more = len(findings) - 1
-        others = f"; {more} more finding{'s' * (more > 1)}" if more else ""
-        raise ExecutionError(f"{findings[0]}{others}", location=findings[0].location)
+        if findings := self.findings:
+            others = f"; {quantity(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
+            raise ExecutionError(f"{findings[0]}{others}", location=findings[0].location)
 
     def __str__(self) -> str:
         lines = [str(f) for f in self.findings]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from xdsl.dialects import arith
@@ -80,14 +81,6 @@ class KindAttr(EnumAttribute[ReductionKind], SpacedOpaqueSyntaxAttribute):
     name = "tensor.kind"
 
 
-def _smallest(width: int) -> int:
-    return -(1 << (width - 1)) if width > 1 else 0
-
-
-def _largest(width: int) -> int:
-    return (1 << (width - 1)) - 1 if width > 1 else 1
-
-
 @dataclass(frozen=True)
 class Monoid:
     """One reduction kind: the operations that combine two floats, two integers and two `i1` (None: no reduction of
@@ -108,17 +101,27 @@ class Monoid:
         return self.booleans if element_type(element) == IntegerType(1) else self.integers
 
 
-_INFINITY = float("inf")
+def _smallest(width: int) -> int:
+    return -1 << width - 1 if width > 1 else 0
+
+
+def _largest(width: int) -> int:
+    return (1 << max(width - 1, 1)) - 1
+
 
 MONOIDS = {
     ReductionKind.ADD: Monoid(arith.AddfOp, arith.AddiOp, arith.AddiOp, 0, 0, "Add"),
     ReductionKind.MUL: Monoid(arith.MulfOp, arith.MuliOp, arith.MuliOp, 1, 1),
-    ReductionKind.MAX: Monoid(arith.MaximumfOp, arith.MaxSIOp, arith.OrIOp, -_INFINITY, _smallest, "Max", True),
-    ReductionKind.MIN: Monoid(arith.MinimumfOp, arith.MinSIOp, arith.AndIOp, _INFINITY, _largest, "Min", True),
-    ReductionKind.AND: Monoid(None, arith.AndIOp, arith.AndIOp, _INFINITY, lambda width: -1 if width > 1 else 1, "And"),
+    ReductionKind.MAX: Monoid(
+        arith.MaximumfOp, arith.MaxSIOp, arith.OrIOp, -inf, lambda w: -1 << w - 1 if w > 1 else 0, "Max", True
+    ),
+    ReductionKind.MIN: Monoid(
+        arith.MinimumfOp, arith.MinSIOp, arith.AndIOp, inf, lambda w: (1 << max(w - 1, 1)) - 1, "Min", True
+    ),
+    ReductionKind.AND: Monoid(None, arith.AndIOp, arith.AndIOp, inf, lambda w: -1 if w > 1 else 1, "And"),
     ReductionKind.OR: Monoid(None, arith.OrIOp, arith.OrIOp, 0, 0, "Or"),
     ReductionKind.XOR: Monoid(None, arith.XOrIOp, arith.XOrIOp, 0, 0, "Xor"),
-    ReductionKind.LOGADDEXP: Monoid(LogAddExpOp, None, None, -_INFINITY, 0),
+    ReductionKind.LOGADDEXP: Monoid(LogAddExpOp, None, None, -inf, 0),
 }
 
 
