@@ -101,14 +101,6 @@ class Monoid:
         return self.booleans if element_type(element) == IntegerType(1) else self.integers
 
 
-def _smallest(width: int) -> int:
-    return -1 << width - 1 if width > 1 else 0
-
-
-def _largest(width: int) -> int:
-    return (1 << max(width - 1, 1)) - 1
-
-
 MONOIDS = {
     ReductionKind.ADD: Monoid(arith.AddfOp, arith.AddiOp, arith.AddiOp, 0, 0, "Add"),
     ReductionKind.MUL: Monoid(arith.MulfOp, arith.MuliOp, arith.MuliOp, 1, 1),
