@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
@@ -47,13 +47,9 @@ class Observer:
 
 
 def words_of(module: ModuleOp) -> Counter[str]:
-    """Returns how often each word occurs in `module`; the `needs` of passes are such words.
-
-    - `loop.nest`: the operations of a name.
-    - `loop.load{domain}`: the operations that have a property or an attribute.
-    - `f8E5M2`: the results and block arguments of an element type.
-    - `split_k` and `copy=tma`: the decisions of schedules that differ from the plainest.
-    """
+    """Returns how often each word occurs in `module`; the `needs` of passes are such words: the operations of a name,
+    `loop.nest`, and with a property or an attribute, `loop.load{domain}`; the results and block arguments of an element
+    type, `f8E5M2`; decisions of schedules that differ from the plainest, `split_k` and `copy=tma`."""
     kinds, words = Counter[tuple[str, ...]](), Counter[str]()
     for op in module.walk():
         kinds[op.name, *op.properties, *op.attributes] += 1
@@ -215,18 +211,12 @@ class DominanceError(VerifyException):
         self.op = op
 
 
-def verify_dominance(root: Operation) -> None:
-    """Check that each operand inside `root` is defined by an earlier op, or by a block argument, that it can see.
-
-    Blocks of one region are taken in their textual order, which is exact for the single-block regions that all our
-    dialects have. Raises `DominanceError` at the first bad use.
-    """
-    for region in root.regions:
-        _check_region(region, ())
-
-
-def _check_region(region: Region, scope: tuple[set[SSAValue], ...]) -> None:
-    for block in region.blocks:
+def verify_dominance(root: Operation, scope: tuple[set[SSAValue], ...] = ()) -> None:
+    """Checks that an earlier op, or a block argument, defines each operand inside `root` where the operand can see it;
+    raises `DominanceError` at the first bad use. Blocks are taken in their textual order, which is exact for regions of
+    one block."""
+    scope = () if root.has_trait(IsolatedFromAbove, value_if_unregistered=False) else scope
+    for block in (block for region in root.regions for block in region.blocks):
         seen: set[SSAValue] = set(block.args)
         inner = (*scope, seen)
         for op in block.ops:
@@ -234,7 +224,5 @@ def _check_region(region: Region, scope: tuple[set[SSAValue], ...]) -> None:
                 if not any(operand in values for values in inner):
                     raise DominanceError(op, index)
             if op.regions:
-                visible = () if op.has_trait(IsolatedFromAbove, value_if_unregistered=False) else inner
-                for nested in op.regions:
-                    _check_region(nested, visible)
+                verify_dominance(op, inner)
             seen.update(op.results)

@@ -6,7 +6,7 @@ below it, and whatever writes a pass above it knows what it may leave behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -22,12 +22,12 @@ from ..dialects.support.locations import location_text
 from ..errors import BorderError
 from .pass_manager import DominanceError, verify_dominance
 
-PAYLOAD = frozenset({"payload", "arith", "math"})
+PAYLOAD = {"payload", "arith", "math"}
 """Scalar computation, written with the same ops at every level below torch."""
 
-FUNCTIONS = frozenset({"func.func", "func.return", "func.call", "builtin.module"})
+FUNCTIONS = {"func.func", "func.return", "func.call", "builtin.module"}
 
-SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.bitcast"})
+SCALAR_CARRIERS = {"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.bitcast"}
 """The payload that may touch narrow floats: moves and conversions. Everything that computes does so in f32 or f64."""
 
 
@@ -48,20 +48,18 @@ REPLACED = {
 class Border:
     """The legal ops of a level: all ops of `dialects` that are not `REPLACED`, and the single ops in `ops`."""
 
-    dialects: frozenset[str]
-    ops: frozenset[str]
+    dialects: Set[str]
+    ops: Set[str]
 
     def allows(self, name: str) -> bool:
         return name in self.ops or (name.split(".", 1)[0] in self.dialects and name not in REPLACED)
 
 
-_LOOPS = frozenset({"scf.for", "scf.yield"})
-
-_FOLDS = frozenset({"tensor.scan"})
-"""Recurrences are operations of the host, as calls are, until there are buffers."""
+_LOOPS = {"scf.for", "scf.yield"}
+_FOLDS = {"tensor.scan"}  # recurrences are operations of the host, as calls are, until there are buffers
 
 BORDERS = {
-    "torch": Border(frozenset({"torch"}), FUNCTIONS | {"payload.constant", "arith.constant"}),
+    "torch": Border({"torch"}, FUNCTIONS | {"payload.constant", "arith.constant"}),
     "tensor": Border(PAYLOAD | {"tensor"}, FUNCTIONS),
     "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS | _FOLDS | {"tensor.scatter"}),
     "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _FOLDS | _LOOPS),
@@ -148,7 +146,4 @@ def _narrow_arithmetic(op: Operation) -> Attribute | None:
     """The narrow float type that the payload op `op` computes in, if it does."""
     if op.name.split(".", 1)[0] not in PAYLOAD or op.name in SCALAR_CARRIERS:
         return None
-    for value in (*op.operands, *op.results):
-        if is_low_precision(value.type):
-            return element_type(value.type)
-    return None
+    return next((element_type(v.type) for v in (*op.operands, *op.results) if is_low_precision(v.type)), None)
