@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd, inf
+from typing import Any
 
 from xdsl.dialects import scf
 from xdsl.dialects.arith import AddiOp, MuliOp, SubiOp
@@ -44,9 +45,9 @@ class Ranges:
     def __init__(self, func: FuncOp | None = None) -> None:
         """`func` is the kernel, at the kernel level."""
         self._known: dict[SSAValue, Range] = {}
-        self._ids: dict[Id, Range] = {}
+        self.ids: dict[Id, Range] = {}
         if func is not None:
-            self._ids = {
+            self.ids = {
                 Id.BLOCK: (0, max(func.most_blocks, 1) - 1),
                 Id.RANK: (0, func.cluster_size - 1),
                 Id.THREAD: (0, func.threads - 1),
@@ -91,25 +92,8 @@ class Ranges:
         return (lo[0], max(last, lo[0]))
 
     def _result(self, op: Operation, value: SSAValue) -> Range:
-        if isinstance(op, ExtentOp):
-            return (op.symbol.minimum, op.symbol.maximum)
-        if isinstance(op, IdOp):
-            return self._ids[op.kind.data]
-        if isinstance(op, AdvanceOp):
-            return (0, op.slots.data - 1 if value is op.next_slot else 1)
-        if isinstance(op, AssertOp):
-            return self.of(op.value)
-        if isinstance(op, SelectOp):
-            (a, b), (c, d) = self.of(op.lhs), self.of(op.rhs)
-            return (min(a, c), max(b, d))
-        if isinstance(op, AffineOp) and isinstance(value.type, IndexType):
-            return from_half_open(range_of(op.map.data.results[0], (), [half_open(self.of(s)) for s in op.symbols]))
-        if isinstance(op, SplatOp | ShuffleRegistersOp | ExtractOp):
-            return self.of(op.source)
-        if isinstance(op, IndicesOp):
-            lo, hi = self.of(op.origin)
-            below, above = span(op.steps.get_values())
-            return (lo + below, hi + above)
+        if (special := _OPERATIONS.get(type(op))) is not None:
+            return special(self, op, value)
         rule = _RULES.get(op.name)
         return UNKNOWN if rule is None else rule(*(self.of(v) for v in op.operands))
 
@@ -117,11 +101,6 @@ class Ranges:
 def half_open(bounds: Range) -> tuple[int, int] | None:
     """`(lo, hi)` with lo <= value < hi; None where a bound is not known."""
     return None if inf in (-bounds[0], bounds[1]) else (int(bounds[0]), int(bounds[1]) + 1)
-
-
-def from_half_open(bounds: tuple[int, int] | None) -> Range:
-    """The range of `half_open`."""
-    return UNKNOWN if bounds is None else (bounds[0], bounds[1] - 1)
 
 
 def range_of_value(value: SSAValue) -> tuple[int, int] | None:
@@ -147,6 +126,34 @@ def divisor_of(value: SSAValue) -> int:
 def span(steps: Sequence[int]) -> tuple[int, int]:
     """The least and the greatest sum of some of `steps`."""
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
+
+
+def _affine(ranges: Ranges, op: AffineOp, value: SSAValue) -> Range:
+    if not isinstance(value.type, IndexType):
+        return UNKNOWN
+    bounds = range_of(op.map.data.results[0], (), [half_open(ranges.of(s)) for s in op.symbols])
+    return UNKNOWN if bounds is None else (bounds[0], bounds[1] - 1)
+
+
+def _indices(ranges: Ranges, op: IndicesOp, value: SSAValue) -> Range:
+    (lo, hi), (below, above) = ranges.of(op.origin), span(op.steps.get_values())
+    return (lo + below, hi + above)
+
+
+_OPERATIONS: dict[type[Operation], Callable[[Ranges, Any, SSAValue], Range]] = {
+    ExtentOp: lambda ranges, op, value: (op.symbol.minimum, op.symbol.maximum),
+    IdOp: lambda ranges, op, value: ranges.ids[op.kind.data],
+    AdvanceOp: lambda ranges, op, value: (0, op.slots.data - 1 if value is op.next_slot else 1),
+    AssertOp: lambda ranges, op, value: ranges.of(op.value),
+    SelectOp: lambda ranges, op, value: _hull(ranges.of(op.lhs), ranges.of(op.rhs)),
+    AffineOp: _affine,
+    IndicesOp: _indices,
+    **dict.fromkeys((SplatOp, ShuffleRegistersOp, ExtractOp), lambda ranges, op, value: ranges.of(op.source)),
+}
+
+
+def _hull(a: Range, b: Range) -> Range:
+    return (min(a[0], b[0]), max(a[1], b[1]))
 
 
 def _mul(a: Range, b: Range) -> Range:
