@@ -8,25 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xdsl import irdl
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    base,
-    irdl_op_definition,
-    lazy_traits_def,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    region_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-    var_result_def,
-)
 from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
@@ -38,15 +24,15 @@ from ..support.assembly import SAME_TYPE, PureOp, YieldsOwnOps
 from ..tensor import KindAttr, verify_kind
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class YieldOp(AbstractYieldOperation[Attribute]):
     """The values of one iteration: of a nest, a reduction body, the stages or the rescaling of a staged reduction."""
 
     name = "loop.yield"
-    traits = lazy_traits_def(lambda: (IsTerminator(), Pure()))
+    traits = irdl.lazy_traits_def(lambda: (IsTerminator(), Pure()))
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class LoadOp(PureOp):
     """One element: source[map(indices)[symbols]] inside the domain, else the fill value.
 
@@ -62,14 +48,14 @@ class LoadOp(PureOp):
     """
 
     name = "loop.load"
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    source = operand_def(TensorType.constr(SAME_TYPE))
-    map = prop_def(AffineMapAttr)
-    indices = var_operand_def(IndexType())
-    symbols = var_operand_def(IndexType())
-    domain = opt_prop_def(DomainAttr)
-    fill = opt_operand_def(SAME_TYPE)
-    result = result_def(SAME_TYPE)
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
+    source = irdl.operand_def(TensorType.constr(SAME_TYPE))
+    map = irdl.prop_def(AffineMapAttr)
+    indices = irdl.var_operand_def(IndexType())
+    symbols = irdl.var_operand_def(IndexType())
+    domain = irdl.opt_prop_def(DomainAttr)
+    fill = irdl.opt_operand_def(SAME_TYPE)
+    result = irdl.result_def(SAME_TYPE)
     assembly_format = (
         "$source `` custom<LoopAccess>($map, $indices, $symbols) (`where` custom<Domain>($domain)^)? (`else` $fill^)?"
         " attr-dict `:` type($source)"
@@ -82,7 +68,7 @@ class LoadOp(PureOp):
             raise VerifyException("a data-dependent coordinate needs a domain")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ReshapeOp(PureOp):
     """Host: the elements of a tensor in row-major order as a tensor of another shape, in the same memory.
 
@@ -94,8 +80,8 @@ class ReshapeOp(PureOp):
     """
 
     name = "loop.reshape"
-    source = operand_def(base(TensorType))
-    result = result_def(base(TensorType))
+    source = irdl.operand_def(irdl.base(TensorType))
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     @property
@@ -155,8 +141,8 @@ def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequenc
 class _IndexedOp(PureOp):
     """What runs a body for each value of its indices."""
 
-    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
-    body = region_def("single_block")
+    extents = irdl.prop_def(ArrayAttr[IntAttr | SymbolAttr])
+    body = irdl.region_def("single_block")
 
     @property
     def sizes(self) -> tuple[Extent, ...]:
@@ -168,7 +154,7 @@ class _IndexedOp(PureOp):
         return static(self.sizes)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class NestOp(_IndexedOp):
     """A kernel: every element of its results, computed independently from the free indices.
 
@@ -187,8 +173,8 @@ class NestOp(_IndexedOp):
     """
 
     name = "loop.nest"
-    result_map = opt_prop_def(AffineMapAttr)
-    res = var_result_def()
+    result_map = irdl.opt_prop_def(AffineMapAttr)
+    res = irdl.var_result_def()
     assembly_format = (
         "custom<Indices>(ref($body)) `in` custom<Extents>($extents) (`to` custom<ResultMap>($result_map, ref($body))^)?"
         " `->` type($res) attr-dict-with-keyword custom<Body>($body)"
@@ -219,7 +205,7 @@ class NestOp(_IndexedOp):
         _verify_body(self, self.body.block, len(self.sizes), [element_type(r.type) for r in self.res])
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ReduceOp(_IndexedOp):
     """Combine the body's value over all reduction indices; over an empty range, the identity of the kind.
 
@@ -232,8 +218,8 @@ class ReduceOp(_IndexedOp):
     """
 
     name = "loop.reduce"
-    kind = prop_def(KindAttr)
-    result = result_def()
+    kind = irdl.prop_def(KindAttr)
+    result = irdl.result_def()
     assembly_format = (
         "$kind custom<Indices>(ref($body)) `in` custom<Extents>($extents) `->` type($result)"
         " attr-dict-with-keyword custom<Body>($body)"
@@ -244,7 +230,7 @@ class ReduceOp(_IndexedOp):
         verify_kind(self.kind.data, self.result.type)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class StagedReduceOp(PureOp):
     """Reductions over one index range, in order, later ones using earlier results, mergeable chunk by chunk.
 
@@ -270,10 +256,10 @@ class StagedReduceOp(PureOp):
     """
 
     name = "loop.staged_reduce"
-    traits = traits_def(YieldsOwnOps())
-    stages = region_def("single_block")
-    rescale = region_def("single_block")
-    res = var_result_def()
+    traits = irdl.traits_def(YieldsOwnOps())
+    stages = irdl.region_def("single_block")
+    rescale = irdl.region_def("single_block")
+    res = irdl.var_result_def()
     assembly_format = (
         "`->` type($res) `stages` custom<Body>($stages)"
         " `rescale` custom<Arguments>(ref($rescale)) custom<Body>($rescale) attr-dict-with-keyword"
@@ -300,7 +286,7 @@ class StagedReduceOp(PureOp):
             raise VerifyException("the stages of a staged reduction have equal extents")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ScanOp(PureOp):
     """Inclusive scan along a free index of the nest: combines `source` of the iterations 0 to `index`, with equal other
     indices, in this order.
@@ -312,10 +298,10 @@ class ScanOp(PureOp):
     """
 
     name = "loop.scan"
-    kind = prop_def(KindAttr)
-    source = operand_def(SAME_TYPE)
-    index = operand_def(IndexType())
-    result = result_def(SAME_TYPE)
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(SAME_TYPE)
+    index = irdl.operand_def(IndexType())
+    result = irdl.result_def(SAME_TYPE)
     assembly_format = "$kind $source `along` $index attr-dict `:` type($source)"
 
     def verify_(self) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
+from xdsl import irdl
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
     AffineMapAttr,
@@ -33,20 +34,6 @@ from xdsl.dialects.func import FuncOp
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.ir.affine import AffineMap
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    VarConstraint,
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    var_operand_def,
-    var_result_def,
-)
 from xdsl.traits import SymbolTable
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
@@ -74,7 +61,7 @@ class ReductionKind(StrEnum):
     LOGADDEXP = "logaddexp"
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class KindAttr(EnumAttribute[ReductionKind], SpacedOpaqueSyntaxAttribute):
     """`#tensor<kind add>`: used by the reductions of all levels."""
 
@@ -151,7 +138,7 @@ def verify_atomic(kind: ReductionKind, element: Attribute) -> None:
         raise VerifyException(f"nothing combines {element} in memory: cast to 32 or 64 bits first")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ScanOp(PureOp):
     """A recurrence over the leading dimension of some tensors: carries = @step(carries, slices, shared), `count` times.
 
@@ -167,14 +154,14 @@ class ScanOp(PureOp):
     """
 
     name = "tensor.scan"
-    step = prop_def(SymbolRefAttr)
-    count = prop_def(IntegerAttr.constr(i64))
-    history = prop_def(NUMBERS, default_value=NO_NUMBERS)
-    carries = var_operand_def(base(TensorType))
-    each = var_operand_def(base(TensorType))
-    shared = var_operand_def(base(TensorType))
-    res = var_result_def(base(TensorType))
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    step = irdl.prop_def(SymbolRefAttr)
+    count = irdl.prop_def(IntegerAttr.constr(i64))
+    history = irdl.prop_def(NUMBERS, default_value=NO_NUMBERS)
+    carries = irdl.var_operand_def(irdl.base(TensorType))
+    each = irdl.var_operand_def(irdl.base(TensorType))
+    shared = irdl.var_operand_def(irdl.base(TensorType))
+    res = irdl.var_result_def(irdl.base(TensorType))
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "$step $count `carry` `(` $carries `:` type($carries) `)` (`each` `(` $each^ `:` type($each) `)`)?"
         " (`with` `(` $shared^ `:` type($shared) `)`)? (`history` $history^)? attr-dict `->` type($res)"
@@ -250,7 +237,7 @@ ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class IndexMapOp(PureOp):
     """A view: result[d] = source[map(d)] where d lies in the domain, else the fill value.
 
@@ -265,11 +252,11 @@ class IndexMapOp(PureOp):
     """
 
     name = "tensor.index_map"
-    source = operand_def(TensorType.constr(SAME_TYPE))
-    map = prop_def(AffineMapAttr)
-    domain = opt_prop_def(DomainAttr)
-    fill = opt_operand_def(SAME_TYPE)
-    result = result_def(base(TensorType))
+    source = irdl.operand_def(TensorType.constr(SAME_TYPE))
+    map = irdl.prop_def(AffineMapAttr)
+    domain = irdl.opt_prop_def(DomainAttr)
+    fill = irdl.opt_operand_def(SAME_TYPE)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = (
         "$source `` custom<View>($map) (`where` custom<Domain>($domain)^)? (`else` $fill^)? attr-dict"
         " `:` type($source) `->` custom<Ranked>(type($result))"
@@ -293,7 +280,7 @@ class IndexMapOp(PureOp):
             raise VerifyException("source, fill and result have one element type")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class GatherOp(PureOp):
     """A data-dependent read: result[d] = source[map(d)[i0[d], i1[d], ...]].
 
@@ -308,10 +295,10 @@ class GatherOp(PureOp):
     """
 
     name = "tensor.gather"
-    source = operand_def(base(TensorType))
-    indices = var_operand_def(base(TensorType))
-    map = prop_def(AffineMapAttr)
-    result = result_def(base(TensorType))
+    source = irdl.operand_def(irdl.base(TensorType))
+    indices = irdl.var_operand_def(irdl.base(TensorType))
+    map = irdl.prop_def(AffineMapAttr)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = (
         "$source `` custom<Access>($map, $indices, type($indices)) attr-dict"
         " `:` type($source) `->` custom<Ranked>(type($result))"
@@ -328,7 +315,7 @@ class GatherOp(PureOp):
             raise VerifyException("source and result have one element type")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ScatterOp(PureOp):
     """A data-dependent write, which combines: `init`, with values[d] combined into the element at map(d)[i0[d], ...].
 
@@ -344,13 +331,13 @@ class ScatterOp(PureOp):
     """
 
     name = "tensor.scatter"
-    T: ClassVar = VarConstraint("T", base(TensorType))
-    kind = prop_def(KindAttr)
-    init = operand_def(T)
-    values = operand_def(base(TensorType))
-    indices = var_operand_def(base(TensorType))
-    map = prop_def(AffineMapAttr)
-    result = result_def(T)
+    T: ClassVar = irdl.VarConstraint("T", irdl.base(TensorType))
+    kind = irdl.prop_def(KindAttr)
+    init = irdl.operand_def(T)
+    values = irdl.operand_def(irdl.base(TensorType))
+    indices = irdl.var_operand_def(irdl.base(TensorType))
+    map = irdl.prop_def(AffineMapAttr)
+    result = irdl.result_def(T)
     assembly_format = (
         "$kind $values `,` $init `` custom<Access>($map, $indices, type($indices)) attr-dict"
         " `:` custom<Ranked>(type($values)) `,` type($init)"
@@ -374,7 +361,7 @@ def _verify_indexed(op: GatherOp | ScatterOp, whole: SSAValue, elements: SSAValu
             raise VerifyException(f"an index tensor is an integer tensor of the {whose} shape, not {i.type}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ReduceOp(PureOp):
     """Combine all elements along some dimensions, which disappear. An empty dimension gives the kind's identity.
 
@@ -384,10 +371,10 @@ class ReduceOp(PureOp):
     """
 
     name = "tensor.reduce"
-    kind = prop_def(KindAttr)
-    source = operand_def(base(TensorType))
-    dims = prop_def(NUMBERS)
-    result = result_def(base(TensorType))
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(irdl.base(TensorType))
+    dims = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, kind: str | ReductionKind, source: SSAValue, dims: Sequence[int]):
@@ -405,7 +392,7 @@ class ReduceOp(PureOp):
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class PrefixScanOp(PureOp):
     """Inclusive scan: result[.., j, ..] combines source[.., 0, ..] to source[.., j, ..] along one dimension.
 
@@ -415,11 +402,11 @@ class PrefixScanOp(PureOp):
     """
 
     name = "tensor.prefix_scan"
-    T: ClassVar = VarConstraint("T", base(TensorType))
-    kind = prop_def(KindAttr)
-    source = operand_def(T)
-    dim = prop_def(IntegerAttr.constr(i64))
-    result = result_def(T)
+    T: ClassVar = irdl.VarConstraint("T", irdl.base(TensorType))
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(T)
+    dim = irdl.prop_def(IntegerAttr.constr(i64))
+    result = irdl.result_def(T)
     assembly_format = "$kind $source `along` $dim attr-dict `:` type($source)"
 
     def __init__(self, kind: str | ReductionKind, source: SSAValue, dim: int):
@@ -431,7 +418,7 @@ class PrefixScanOp(PureOp):
         verify_kind(self.kind.data, element_type(self.source.type), scan=True)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class IotaOp(PureOp):
     """The index along one dimension: result[d] = d[dim].
 
@@ -441,8 +428,8 @@ class IotaOp(PureOp):
     """
 
     name = "tensor.iota"
-    dim = prop_def(IntegerAttr.constr(i64))
-    result = result_def(base(TensorType))
+    dim = irdl.prop_def(IntegerAttr.constr(i64))
+    result = irdl.result_def(irdl.base(TensorType))
 
     assembly_format = "$dim attr-dict `:` type($result)"
 

@@ -24,18 +24,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from xdsl import irdl
 from xdsl.dialects import builtin
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_attr_definition,
-    irdl_op_definition,
-    prop_def,
-    traits_def,
-    var_operand_def,
-    var_result_def,
-)
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import Pure
@@ -158,14 +150,14 @@ Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Seq
 Leaf: TypeAlias = "SSAValue | UnresolvedOperand"
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class OperandAttr(ParametrizedAttribute):
     """`#torch.operand`: stands for the op's next operand among its arguments."""
 
     name = "torch.operand"
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class NoneAttr(ParametrizedAttribute):
     """`#torch.none`: Python's None."""
 
@@ -252,14 +244,14 @@ def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
     return attribute
 
 
-class AtenOp(IRDLOperation):
+class AtenOp(irdl.IRDLOperation):
     """Base of all ops of the dialect. Operands are the tensors in the order in which the arguments mention them."""
 
     SCHEMA: ClassVar[Schema]
-    inputs = var_operand_def()
-    arguments = prop_def(builtin.ArrayAttr)
-    outputs = var_result_def()
-    traits = traits_def(Pure())
+    inputs = irdl.var_operand_def()
+    arguments = irdl.prop_def(builtin.ArrayAttr)
+    outputs = irdl.var_result_def()
+    traits = irdl.traits_def(Pure())
 
     def __init__(self, arguments: Mapping[str, Value], result_types: Sequence[Attribute]):
         """Arguments by ATen name; what is left out takes its default.
@@ -389,7 +381,7 @@ def _print_value(printer: Printer, value: Value) -> None:
 
 def _define(schema: Schema) -> type[AtenOp]:
     body = {"name": f"torch.{schema.name}", "__doc__": f"ATen `{schema.text}`", "__module__": __name__}
-    cls = irdl_op_definition(type("".join(c if c.isalnum() else "_" for c in schema.name), (AtenOp,), body))
+    cls = irdl.irdl_op_definition(type("".join(c if c.isalnum() else "_" for c in schema.name), (AtenOp,), body))
     cls.SCHEMA = schema
     return cls
 
