@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,14 +116,7 @@ def read_schema(line: str) -> Schema:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas outside of brackets."""
-    pieces, depth = [""], 0
-    for char in text:
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += char
+    pieces = re.split(r",(?![^\[]*\])", text)  # at the commas outside of brackets
     return [p.strip() for p in pieces if p.strip()]
 
 
