@@ -7,6 +7,7 @@ Every method appends ops and returns the value. Elementwise methods take tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 
 from xdsl.dialects import arith, math
@@ -44,23 +45,19 @@ def work_type(element: Attribute) -> Attribute:
     return UNSIGNED.get(element, element)
 
 
+@dataclass(eq=False)
 class Builder:
     """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
     sizes of the program, `asserts` is the name of the operator, where what it asks of its indices is asserted."""
 
-    def __init__(
-        self,
-        result_types: Sequence[Attribute] = (),
-        location: Attribute | None = None,
-        algebra: Algebra | None = None,
-        asserts: str | None = None,
-    ) -> None:
-        self.result_types = list(result_types)
-        self.asserts = asserts
-        self.algebra = algebra or Algebra()
-        self.ops: list[Operation] = []
-        self.location = location
-        self.functions: list[tuple[tensor.ScanOp, FuncOp]] = []
+    result_types: Sequence[Attribute] = ()
+    location: Attribute | None = None
+    algebra: Algebra = field(default_factory=Algebra)
+    asserts: str | None = None
+    ops: list[Operation] = field(default_factory=list[Operation], init=False)
+    functions: list[tuple[tensor.ScanOp, FuncOp]] = field(
+        default_factory=list[tuple[tensor.ScanOp, FuncOp]], init=False
+    )
 
     def insert(self, op: Operation) -> SSAValue:
         if self.location is not None and isinstance(op.location, UnknownLoc):
@@ -141,13 +138,12 @@ class Builder:
         the type in which that is computed on. A number keeps its digits where that is wider: see `scalars.py`."""
         element = self.result_element if element is None else element
         shape = broadcast_shape([extents_of(v.type) for v in values if isinstance(v, SSAValue)])
-        found: list[SSAValue] = []
-        for v in values:
-            if isinstance(v, SSAValue | SymbolAttr):
-                found.append(self.working(self.operand(v, element, shape)))
-            else:
-                found.append(self.constant(wrapped_number(v, element), shape, work_type(element)))
-        return found
+        return [
+            self.working(self.operand(v, element, shape))
+            if isinstance(v, SSAValue | SymbolAttr)
+            else self.constant(wrapped_number(v, element), shape, work_type(element))
+            for v in values
+        ]
 
     # Elementwise operations
 

@@ -92,10 +92,6 @@ class Schema:
         return tuple(a.name for a in self.arguments)
 
 
-def aten_schemas() -> dict[str, Schema]:
-    return read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
-
-
 def read_schemas(text: str) -> dict[str, Schema]:
     """The schemas in `text` by name: one a line, in the format that `schemas.txt` describes."""
     lines = text.replace("\n    ", " ").split("\n")
@@ -387,7 +383,7 @@ ENTRY_POINT_GROUP = "deplodock.operators"
 
 def _all_schemas() -> dict[str, Schema]:
     """The schemas of ATen operators and those of plugins. Raises PluginError for one that is there already."""
-    schemas = aten_schemas()
+    schemas = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
     for plugin, load in plugins(ENTRY_POINT_GROUP, (), "set of operators").items():
         text: object = load()
         if not isinstance(text, str):

@@ -55,7 +55,7 @@ def decompose(
     check_types(op.SCHEMA.name, arguments.values(), element_type(op.result_types[0]))
     arguments = held_scalars(op.SCHEMA.name, arguments, element_type(op.result_types[0]))
     asserts = f"aten.{op.SCHEMA.name}" if checked else None
-    builder = Builder(op.result_types, op.location, algebra, asserts)
+    builder = Builder(op.result_types, op.location, algebra or Algebra(), asserts)
     try:
         found = function(builder, **arguments)
     except ExtentError:
