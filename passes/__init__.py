@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from importlib.util import resolve_name
 
 from xdsl.passes import ModulePass
 
@@ -101,6 +102,6 @@ def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
 
     A third-party pass may not take a name that is already in use: PluginError.
     """
-    places = {name: __name__ + place for name, place in OWN_PASSES.items()} | UPSTREAM_PASSES
+    places = {name: resolve_name(place, __name__) for name, place in {**OWN_PASSES, **UPSTREAM_PASSES}.items()}
     passes = {name: EntryPoint(name, place, ENTRY_POINT_GROUP).load for name, place in places.items()}
     return dict(sorted((passes | plugins(ENTRY_POINT_GROUP, passes, "pass")).items()))

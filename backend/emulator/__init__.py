@@ -29,7 +29,7 @@ from ...progress import Step, steps
 from ..cuda.runtime.tensor_maps import aligned, describe
 from ..host.launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from ..interpreter.running import Eager, call_eager
-from .build import build, build_standalone, kernel_bounds, runtime_library, source_name
+from .build import build_library, build_standalone, kernel_bounds, runtime_library, source_name
 
 ACCESS_LIMIT = 4_000_000_000
 """Memory accesses after which a launch is given up, about a minute's worth."""
@@ -92,7 +92,7 @@ def run_standalone_on_cpu(source: str) -> subprocess.CompletedProcess[str]:
 def compile_many(sources: Sequence[str]) -> list[EmulatedModule]:
     """Compile several printed programs in one go, which costs little more than one of them."""
     with steps("compiling the CUDA for this machine", len(sources), "programs"):
-        library = _Library(build(sources))
+        library = _Library(build_library(sources))
     return [EmulatedModule(source, library, number) for number, source in enumerate(sources)]
 
 

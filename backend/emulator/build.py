@@ -149,7 +149,7 @@ _LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack")
 _compile = partial(run_compiler, emulator=True)
 
 
-def build(sources: Sequence[str]) -> Path:
+def build_library(sources: Sequence[str]) -> Path:
     """The shared object for these programs, to be used with that of `runtime_library`.
 
     Raises ExecutionError if the text does not compile.

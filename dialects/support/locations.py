@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import PureWindowsPath
 from typing import TypeVar, cast
 
 from xdsl.dialects import builtin
@@ -132,7 +131,10 @@ def blamed(op: Operation) -> Generator[None]:
 def line_text(location: Attribute) -> str | None:
     """`file:line` of a location without folders, for what is printed and kept; None if it is not known."""
     found = file_line_of(location)
-    return None if found is None else f"{PureWindowsPath(found.filename.data).name}:{found.line.data}"
+    if found is None:
+        return None
+    name = found.filename.data.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{name}:{found.line.data}"
 
 
 def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
