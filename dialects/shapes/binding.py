@@ -399,7 +399,8 @@ def _name(value: Polynomial) -> str | None:
     match value.terms:
         case (((("size", name),), 1),):
             return name
-    return None
+        case _:
+            return None
 
 
 def _evaluated(expr: AffineExpr, operands: Sequence[Polynomial]) -> Polynomial:

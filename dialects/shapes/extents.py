@@ -197,7 +197,8 @@ def extents_of(t: Attribute) -> tuple[Extent, ...]:
     shape = tuple(int(n) for n in t.get_shape())
     if DYNAMIC_INDEX not in shape:
         return shape
-    if (extents := named_extents(t)) is None:
+    extents = named_extents(t)  # pyright: ignore[reportUnknownArgumentType]
+    if extents is None:
         raise ExtentError(f"a dimension of {t} has no size: name it in #payload.extents<...>")
     if shape != tuple(_shape(extents)):
         raise ExtentError(f"the extents of {t} are not those of its shape")

@@ -56,7 +56,9 @@ from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_boun
 from .access import ACCESS_DIRECTIVES, OptionalDirective
 from .attribute_format import INT, Parameter, listed
 
-_ELEMENTS: dict[type, type[Attribute]] = {int: IntAttr, bool: IntAttr, str: StringAttr}
+
+def _kind_of(element: object) -> type[Attribute]:
+    return IntAttr if isinstance(element, int) else StringAttr if isinstance(element, str) else ArrayAttr
 
 
 def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
@@ -68,7 +70,7 @@ def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
     if kind is builtin.DenseArrayBase:  # registers of a tile may be tens of thousands
         return builtin.DenseArrayBase(builtin.i64, builtin.BytesAttr(builtin.i64.pack([*value])))
     if kind is builtin.ArrayAttr:
-        return ArrayAttr([cast(Attribute, attribute_of(v, _ELEMENTS.get(type(v), ArrayAttr))) for v in value])
+        return ArrayAttr([cast(Attribute, attribute_of(v, _kind_of(v))) for v in value])
     if issubclass(kind, EnumAttribute):
         value = kind.enum_type(value)
     elif kind not in (IntAttr, StringAttr, builtin.SymbolRefAttr, builtin.AffineMapAttr):
