@@ -47,8 +47,8 @@ _RACES = ("race", "fence")
 
 
 def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
-    """Random arguments of the given types, where symbols have the values `sizes`: floats normal, integers 0 to 3 (they
-    may be indices), booleans."""
+    """Returns random arguments of the given types, where symbols have the values `sizes`: normal floats, integers 0 to
+    3 (which may be indices), booleans."""
     rng = np.random.default_rng(seed)
     found: list[Array] = []
     for t in types:
@@ -67,12 +67,12 @@ def _is_float(array: Array) -> bool:
 
 
 def is_kernel_level(module: ModuleOp) -> bool:
-    """Whether `@main` works on buffers, as it does at the kernel level."""
+    """Returns true if `@main` works on buffers, as at the kernel level."""
     return any(isinstance(t, MemRefType) for t in main_function(module).function_type.inputs)
 
 
 def input_types(module: ModuleOp) -> list[Attribute]:
-    """The types of the inputs of `@main`: all its arguments, but at the kernel level only those that are no results."""
+    """Returns the types of the inputs of `@main`; at the kernel level results are arguments, too."""
     types = list(main_function(module).function_type.inputs)
     if is_kernel_level(module):
         from .host.launch_plan import make_plan
@@ -105,12 +105,12 @@ def interpreted(
 
 
 def is_executable(module: ModuleOp) -> bool:
-    """Whether the program is below the torch level, which only PyTorch itself executes."""
+    """Returns true if the program is below the torch level, which only PyTorch executes."""
     return not any(op.name.startswith("torch.") for op in module.walk())
 
 
 def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
-    """The terms of the longest sum or other reduction in the program, at least 1."""
+    """Returns the number of terms of the longest reduction in the program, at least 1."""
     longest, sizes = 1, sizes or Sizes()
     for op in module.walk():
         if isinstance(op, tensor.ReduceOp):
@@ -130,8 +130,8 @@ TF32_ROUNDED, TF32_CUT = 2.0**-11, 2.0**-10
 
 
 def factor_roundoff(module: ModuleOp) -> float:
-    """The largest relative error of a factor that tensor cores take as tf32, at the tile or the kernel level; 0.0 for a
-    program without such."""
+    """Returns the largest relative error of an operand that tensor cores take as tf32, at the tile or the kernel
+    level."""
     return max((_roundoff(op) for op in module.walk()), default=0.0)
 
 
@@ -207,7 +207,7 @@ class Checker:
         self.answer = _Answer(exact, real, typed, loud, reduction_length(module, self.sizes))
 
     def summary(self) -> str:
-        """What was checked, and how often, in one line."""
+        """Returns one line about the checks."""
         if self.answer is None:
             return "nothing was executed: the program never left the torch level"
         how = "exactly, " if self.domain == "exact" else ""
@@ -219,7 +219,8 @@ class Checker:
         return done + self.unjudged
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
-        """Execute `module`, which `pass_name` made. Raises ExecutionError if the answer differs from the first one."""
+        """Executes `module`, the result of `pass_name`. Raises ExecutionError if its answer differs from the first
+        one."""
         text = str(module)
         if text == self.text:
             return
@@ -280,8 +281,8 @@ class Checker:
         return results
 
     def _check_races(self, module: ModuleOp, count: bool) -> None:
-        """Raise ExecutionError for a race of a program at the kernel level; if races do not `count` yet, see whether
-        they do from now on."""
+        """Raises ExecutionError for a race at the kernel level; if races do not `count` yet, notes whether they do from
+        now on."""
         from .cuda.printer import print_cuda
         from .emulator import run_cuda_on_cpu
         from .host.compiler import compiler
@@ -315,29 +316,27 @@ def _compare(
     """Raises ExecutionError where a result is not the same.
 
     Args:
-        same: Of each element, whether `got` may be the result.
-        what: Where the answer changed, for the message.
-        values: The results in float64, to be shown in place of `want` and `got`.
-        note: The end of the message.
+        same: of each element, whether `got` may be the result.
+        what: where the answer changed, for the message.
+        values: the results in float64, to be shown in place of `want` and `got`.
+        note: the end of the message.
     """
     if want.shape != got.shape:
         raise ExecutionError(f"pass {pass_name} changed the shape of result {i}: {want.shape} to {got.shape}")
-    wrong = np.argwhere(~np.asarray(same))
-    if len(wrong):
-        places = [tuple(int(n) for n in at) for at in wrong]
-        at = places[0]
-        if values is not None:
-            at = next((p for p in places if _distance(*(float(v[p]) for v in values)) > 1e-9), at)
-        change = f"is {got[at]} instead of {want[at]}"
-        if values is not None:
-            old, new = (float(v[at]) for v in values)
-            change = f"is {new:.6g} instead of {old:.6g} in float64"
-            if _distance(old, new) < 1e-9:
-                change = f"differs, although it is {new:.6g} in float64 before and after"
-        raise ExecutionError(
-            f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} {change}"
-            f" ({len(wrong)} of {want.size} elements differ){note}"
-        )
+    places = [tuple(int(n) for n in at) for at in np.argwhere(~np.asarray(same))]
+    if not places:
+        return
+    at, change = places[0], f"is {got[places[0]]} instead of {want[places[0]]}"
+    if values is not None:
+        at = next((p for p in places if _distance(*(float(v[p]) for v in values)) > 1e-9), at)
+        old, new = (float(v[at]) for v in values)
+        change = f"is {new:.6g} instead of {old:.6g} in float64"
+        if _distance(old, new) < 1e-9:
+            change = f"differs, although it is {new:.6g} in float64 before and after"
+    raise ExecutionError(
+        f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} {change}"
+        f" ({len(places)} of {want.size} elements differ){note}"
+    )
 
 
 def _distance(a: float, b: float) -> float:
@@ -348,12 +347,9 @@ def _distance(a: float, b: float) -> float:
 
 
 def tolerance(first: Array, real: Array, dtype: Any, length: int, factors: float = 0.0) -> float:
-    """How far results of the type `dtype` may be from the float64 values `real`, as rounding allows.
-
-    Allowed are four times the error that the first version `first` has anywhere, plus what a sum of `length` float32
-    terms in another order, one rounding of the result and one of every factor by `factors` (tf32, where permitted) may
-    add, relative to the largest value.
-    """
+    """Returns the allowed distance of results of the type `dtype` from the float64 values `real`: four times the
+    largest error of the first version `first`, plus the error of a sum of `length` float32 terms in another order, one
+    rounding of the result and one of every operand by `factors` (tf32), relative to the largest value."""
     finite = np.isfinite(first) & np.isfinite(real)
     with np.errstate(invalid="ignore"):
         scale, own = (float(np.max(np.abs(x), where=finite, initial=0.0)) for x in (real, first - real))
@@ -362,7 +358,8 @@ def tolerance(first: Array, real: Array, dtype: Any, length: int, factors: float
 
 
 def within(got: Array, first: Array, real: Array, length: int, factors: float = 0.0) -> Array:
-    """Where `got` is as close to `real` as `tolerance` says; NaN and infinities have to be where `first` has them."""
+    """Returns where `got` is as close to `real` as `tolerance` allows; NaN and infinities must be where `first` has
+    them."""
     g, f = got.astype(np.float64), first.astype(np.float64)
     with np.errstate(invalid="ignore"):
         close = np.abs(g - real) <= tolerance(f, real, got.dtype, length, factors)

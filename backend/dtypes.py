@@ -17,10 +17,9 @@ from ..errors import ExecutionError
 
 @dataclass(frozen=True)
 class DType:
-    """An element type, `name` in the IR. `c` is its type in CUDA text and `torch` PyTorch's name of it, or empty.
-    `tensor_map` is its CUtensorMapDataType (a copy moves bits, so signs do not matter), `host` its type in a
-    standalone program, if that is another one than `c`, `fraction` how many bits of a random fraction it holds exactly.
-    """
+    """An element type, `name` in the IR. `c`: its type in CUDA text; `torch`: PyTorch's name, or empty; `tensor_map`:
+    its CUtensorMapDataType (a copy moves bits, so signs do not matter); `host`: its type in a standalone program, if
+    that is not `c`; `fraction`: bits of a random fraction that it holds exactly."""
 
     name: str
     element: Attribute
@@ -33,7 +32,6 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """The size of an element in memory."""
         return self.numpy.itemsize
 
     @property
@@ -76,7 +74,7 @@ _BY_ELEMENT = {row.element: row for row in _ROWS}
 
 
 def dtype_of(t: Attribute) -> DType:
-    """The record of the scalar inside of `t`. Raises ExecutionError for one that has no storage."""
+    """Returns the record of the scalar inside of `t`. Raises ExecutionError for one that has no storage."""
     found = _BY_ELEMENT.get(element := element_type(t))
     if found is None:
         raise ExecutionError(f"no storage for elements of type {element}")
@@ -84,5 +82,5 @@ def dtype_of(t: Attribute) -> DType:
 
 
 def numpy_dtype(t: Attribute) -> np.dtype[Any]:
-    """The NumPy type that stores the scalar inside of `t`. Raises ExecutionError for one without storage."""
+    """Returns the NumPy type that stores the scalar inside of `t`. Raises ExecutionError for one without storage."""
     return dtype_of(t).numpy

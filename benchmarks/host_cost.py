@@ -27,8 +27,7 @@ from torch import nn
 
 import deplodock
 from deplodock.backend.cuda import runtime
-from deplodock.backend.cuda.kernel_texts import entries
-from deplodock.backend.cuda.machine_code import MachineCode, pack
+from deplodock.backend.cuda.kernel_texts import MachineCode, entries, pack
 from deplodock.backend.cuda.runtime import CudaProgram, graphs
 from deplodock.backend.host.calls import building
 from deplodock.backend.host.launch_plan import make_plan
@@ -94,7 +93,7 @@ def without_driver(compiled: deplodock.CompiledFunction, cuda_graphs: bool = Fal
         setattr(torch.cuda, name, lambda *_, found=found: found)
     runtime._cupy = _cupy
     runtime._compile = _without_code  # pyright: ignore
-    runtime.encode = lambda wanted, address: np.zeros(16)  # pyright: ignore
+    graphs.encode = lambda wanted, address: np.zeros(16)  # pyright: ignore
     graphs.library = lambda: library
     program = CudaProgram(compiled.compilation.at("kernel"), compiled.compilation.cuda, graphs=cuda_graphs)
     program.device = torch.device("cpu")

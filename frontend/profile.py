@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..backend.cuda.runtime.counters import Counters
+from ..backend.cuda.runtime.timing import Counters
 from ..backend.host.launch_plan import make_plan
 from ..backend.host.timing import Span
 from ..backend.interpreter.running import main_function

@@ -79,14 +79,14 @@ def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A CUDA device that runs on the host and checks every call (`tests/stub_cuda`)."""
     import stub_cuda
 
-    from deplodock.backend.cuda.runtime import driver, tensor_maps
+    from deplodock.backend.cuda.runtime import driver
 
     for name in ("cupy", "cupy.cuda", "cupy.cuda.function"):
         monkeypatch.setitem(sys.modules, name, None)
     with stub_cuda.install(monkeypatch.setattr):
         yield stub_cuda.DEVICE
     driver.library.cache_clear()
-    tensor_maps.encode.cache_clear()
+    driver.encode.cache_clear()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from deplodock.backend.cuda.machine_code import unpack
+from deplodock.backend.cuda.kernel_texts import unpack
 from deplodock.errors import ExecutionError
 
 _FUNCTION = re.compile(r"^\s*\.section\s+\.text\.([A-Za-z_]\w*)")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..backend.cuda.kernel_texts import entries
-from ..backend.cuda.runtime.counters import count, ncu_missing
+from ..backend.cuda.runtime.timing import count, ncu_missing
 from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing

@@ -6,7 +6,7 @@ pointwise operation whose result the loop yields if nothing reads the old value 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects import scf
 from xdsl.ir import Operation, SSAValue
@@ -14,10 +14,9 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects import kernel
 from ...dialects.payload import ConstantOp, element_bytes, is_payload
 from ...dialects.shapes.ranges import trip_count
-from .names import hint_of
 from .ordering import Group, registers, roots
-from .statements import Statements, add_printer
-from .writer import Place
+from .statements import Printer, Statements
+from .writer import Place, hint_of
 
 UNROLLED_LOADS = 48
 """Registers at most that hold what an unrolled loop loads between barriers; of a longer one two iterations go together,
@@ -31,15 +30,12 @@ _WORK = kernel.OuterFmaOp | kernel.MmaOp | kernel.LdMatrixOp | kernel.LoadOp
 
 
 def print_for(outer: Statements, op: scf.ForOp) -> None:
-    """A loop: the same bounds in all threads, its carried values in places declared in front of it."""
+    """Prints a loop with the same bounds in all threads; places of carried values are declared before it."""
     writer, body = outer.writer, op.body.block
-    places = [
-        _carried_place(outer, op, init, argument, result)
-        for init, argument, result in zip(op.iter_args, body.args[1:], op.results, strict=True)
-    ]
+    carried = zip(op.iter_args, body.args[1:], op.results, strict=True)
+    places = [_carried_place(outer, op, *values) for values in carried]
     lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
-    counter = writer.names.mint(body.args[0].name_hint, "k")
-    writer.places[body.args[0]] = Place(counter, 1)
+    counter = writer.name(body.args[0], "k")
     writer.unroll(_unrolling(op))
     advance = f"++{counter}" if step == "1" else f"{counter} += {step}"
     with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
@@ -47,22 +43,21 @@ def print_for(outer: Statements, op: scf.ForOp) -> None:
         yielded = body.last_op.operands if body.last_op is not None else ()
         _prefer(inner, body.args[1:], yielded, places)
         inner.print()
-        _rotate(inner, body.args[1:], yielded, places)
+        moves = [m for m in zip(yielded, places, body.args[1:], strict=True) if writer.places.get(m[0]) != m[1]]
+        if moves:
+            _rotate(inner, moves)
     for result, place in zip(op.results, places, strict=True):
         writer.places[result] = place
 
 
 def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: SSAValue, result: SSAValue) -> Place:
-    """The place of one carried value: that of its start if nothing else reads it, or a new one set to the start."""
-    writer = outer.writer
-    place = outer.owned(init)
-    users = [use.operation for use in init.uses]
+    """Returns the place of a carried value: that of its start if nothing else reads it, or a new one."""
+    writer, place, users = outer.writer, outer.owned(init), [use.operation for use in init.uses]
     if place is None or users.count(op) > 1 or any(op.is_ancestor(u) and u is not op for u in users):
         hint = result.name_hint or argument.name_hint or hint_of(result)
         place = Place(writer.names.mint(hint), registers(argument), registers(argument) == 1)
-        kind = writer.type_of(argument)
         if place.size == 1:
-            writer.line(f"{kind} {place.name} = {writer.read(init).text};")
+            writer.line(f"{writer.type_of(argument)} {place.name} = {writer.read(init).text};")
         elif isinstance(init.owner, ConstantOp) and init.owner.scalar == 0:
             writer.array(place, argument, " = {}")
         else:
@@ -73,8 +68,8 @@ def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: S
 
 
 def _unrolling(op: scf.ForOp) -> str:
-    """How often a loop is unrolled: as a whole if its trip count is known and its work small. Where threads wait for
-    each other in it, compilers start all loads before the first wait, and these have to fit into registers too."""
+    """Returns the argument of `#pragma unroll`: a loop is unrolled as a whole if its trip count is known and its work
+    small. Where threads wait in it, compilers start all loads before the first wait, which must fit into registers."""
     trips = trip_count(op)
     if trips is None or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
         return " 1"
@@ -95,20 +90,23 @@ def _unrolling(op: scf.ForOp) -> str:
 def _prefer(
     inner: Statements, arguments: Sequence[SSAValue], yielded: Sequence[SSAValue], places: Sequence[Place]
 ) -> None:
-    """Let yielded results be computed straight into the carried places where the old value is no longer needed."""
+    """Lets yielded results be computed straight into the carried places where the old value is no longer needed."""
+    computed = dict[SSAValue, tuple[int, Operation]]()
+    for number, statement in enumerate(inner.order.statements):
+        for op in statement.ops if isinstance(statement, Group) else [statement]:
+            if isinstance(op, Operation) and is_payload(op):
+                computed.setdefault(op.results[0], (number, op))
     for argument, value, place in zip(arguments, yielded, places, strict=True):
         value = _accumulated(value)
-        made = _maker(inner, value)
-        if made is None or value in inner.writer.preferred or registers(value) != place.size:
+        if value not in computed or value in inner.writer.preferred or registers(value) != place.size:
             continue
-        number, op = made
-        last = inner.order.last_read.get(argument, -1)
+        (number, op), last = computed[value], inner.order.last_read.get(argument, -1)
         if last < number or last == number and _reads_before(inner, number, op, argument):
             inner.writer.preferred[value] = place
 
 
 def _accumulated(value: SSAValue) -> SSAValue:
-    """The value whose place `value` takes over, through contractions and loops that only they use."""
+    """Returns the value whose place `value` takes over, through contractions and loops."""
     while True:
         op = value.owner
         if isinstance(op, scf.ForOp):
@@ -122,21 +120,10 @@ def _accumulated(value: SSAValue) -> SSAValue:
         value = start
 
 
-def _maker(inner: Statements, value: SSAValue) -> tuple[int, Operation] | None:
-    """The payload statement of the block that computes `value`, and its number."""
-    for number, statement in enumerate(inner.order.statements):
-        for op in statement.ops if isinstance(statement, Group) else [statement]:
-            if isinstance(op, Operation) and value in op.results and is_payload(op):
-                return number, op
-    return None
-
-
 def _reads_before(inner: Statements, number: int, op: Operation, argument: SSAValue) -> bool:
-    """Whether, within one statement, nothing after `op` reads `argument`, and every read is of the same register."""
-    statement = inner.order.statements[number]
-    ops = statement.ops if isinstance(statement, Group) else [op]
-    after = False
-    for other in ops:
+    """Returns true if in a statement nothing after `op` reads `argument`, and every read is of the same register."""
+    statement, after = inner.order.statements[number], False
+    for other in statement.ops if isinstance(statement, Group) else [op]:
         for operand in other.operands:
             if argument in roots(operand) and (after or operand is not argument):
                 return False
@@ -144,17 +131,9 @@ def _reads_before(inner: Statements, number: int, op: Operation, argument: SSAVa
     return True
 
 
-def _rotate(
-    inner: Statements, arguments: Sequence[SSAValue], yielded: Sequence[SSAValue], places: Sequence[Place]
-) -> None:
-    """Set every carried place to what the loop yields, as if all at once."""
-    writer = inner.writer
-    moves = [
-        (value, place, argument)
-        for argument, value, place in zip(arguments, yielded, places, strict=True)
-        if writer.places.get(value) != place
-    ]
-    overwritten = {argument for _, _, argument in moves}
+def _rotate(inner: Statements, moves: Sequence[tuple[SSAValue, Place, SSAValue]]) -> None:
+    """Sets carried places to the values that the loop yields, as if all at once: (value, place, argument)."""
+    writer, overwritten = inner.writer, {argument for _, _, argument in moves}
     late: list[tuple[Place, Place]] = []
     for value, place, _ in moves:
         if not any(root in overwritten for root in roots(value)):
@@ -176,7 +155,6 @@ def _rotate(
 
 
 def print_if(outer: Statements, op: scf.IfOp) -> None:
-    """A conditional: its results are set at the end of either side."""
     writer = outer.writer
     places: list[Place] = []
     for result in op.results:
@@ -194,5 +172,4 @@ def print_if(outer: Statements, op: scf.IfOp) -> None:
                 inner.copy(value, place)
 
 
-add_printer(scf.ForOp, print_for)
-add_printer(scf.IfOp, print_if)
+PRINTERS: Mapping[type[Operation], Printer] = {scf.ForOp: print_for, scf.IfOp: print_if}

@@ -1,7 +1,4 @@
-"""C++ types, literals and expressions: one payload operation on scalars as an expression.
-
-Adding an operation that CUDA spells in its own way means one line in a table here.
-"""
+"""C++ types, literals and expressions: one payload operation on scalars as an expression, by a line of a table here."""
 
 from __future__ import annotations
 
@@ -9,16 +6,16 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from xdsl.dialects.arith import BitcastOp
 from xdsl.dialects.builtin import IndexType, IntegerType, i1
 from xdsl.dialects.math import Exp2Op
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
-from ...dialects.kernel.mbarrier import MbarrierType
-from ...dialects.kernel.wgmma import AsyncAccumulatorsType
+from ...dialects.kernel import AsyncAccumulatorsType, MbarrierType
 from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, element_type, is_float
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import refused
@@ -36,29 +33,25 @@ class Expr(NamedTuple):
     level: int = ATOM
 
     def at(self, level: int) -> str:
-        """The text, in parentheses if it binds less tightly than `level`."""
+        """Returns the text, in parentheses if it binds less tightly than `level`."""
         return self.text if self.level >= level else f"({self.text})"
 
 
 def c_type(t: Attribute, index: str = "int") -> str:
-    """The C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
+    """Returns the C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
     e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
-    if isinstance(e, IndexType):
-        return index
-    return "unsigned long long" if isinstance(e, MbarrierType) else dtype_of(e).c or _refused(e)
-
-
-def _refused(e: Attribute) -> str:
-    raise CompileError(f"no CUDA type for {e}")
+    name = index if isinstance(e, IndexType) else "unsigned long long" if isinstance(e, MbarrierType) else dtype_of(e).c
+    if not name:
+        raise CompileError(f"no CUDA type for {e}")
+    return name
 
 
 def c_size(t: Attribute) -> int:
-    """Bytes of one element of `t` in memory."""
     return dtype_of(t.registers if isinstance(t, AsyncAccumulatorsType) else t).bytes
 
 
 def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr, str | None]:
-    """A constant of type `t` that reads back exactly, and the key of the helper that it needs, if any."""
+    """Returns a constant of type `t` that reads back exactly, and the key of the helper that it needs, if any."""
     name = c_type(t, index)
     if name in STRUCTS:
         number = np.float32(abs(value) if value != value else value)
@@ -67,15 +60,18 @@ def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr,
         return Expr(f"{name}{{0x{bits}}}"), name
     if name in ("float", "double"):
         return _float_literal(float(value), name)
+    return _integer_literal(int(value), name, t), None
+
+
+def _integer_literal(number: int, name: str, t: Attribute) -> Expr:
     if name == "bool":
-        return Expr("true" if value else "false"), None
-    number = int(value)
+        return Expr("true" if number else "false")
     suffix = "ll" if name == "long long" and not isinstance(element_type(t), IndexType) else ""
     if number in (-(2**63), -(2**31)):
-        return Expr(f"(-{-number - 1}{suffix} - 1)"), None
-    if name == "unsigned int" or name == "unsigned long long":
+        return Expr(f"(-{-number - 1}{suffix} - 1)")
+    if name in ("unsigned int", "unsigned long long"):
         number, suffix = number % (1 << 8 * c_size(t)), "u" if name == "unsigned int" else "ull"
-    return Expr(f"{number}{suffix}", ATOM if number >= 0 else UNARY), None
+    return Expr(f"{number}{suffix}", ATOM if number >= 0 else UNARY)
 
 
 def _float_literal(value: float, name: str) -> tuple[Expr, str | None]:
@@ -131,12 +127,9 @@ OPERATORS = {
 WRAPPING = ("arith.addi", "arith.subi", "arith.muli")
 UNSIGNED = ("arith.divui", "arith.remui", "arith.shrui", "arith.minui", "arith.maxui")
 COMPARISONS = {
-    Predicate.EQ: ("==", EQUALITY),
-    Predicate.NE: ("!=", EQUALITY),
-    Predicate.LT: ("<", RELATION),
-    Predicate.LE: ("<=", RELATION),
-    Predicate.GT: (">", RELATION),
-    Predicate.GE: (">=", RELATION),
+    **{Predicate.EQ: ("==", EQUALITY), Predicate.NE: ("!=", EQUALITY)},
+    **{Predicate.LT: ("<", RELATION), Predicate.LE: ("<=", RELATION)},
+    **{Predicate.GT: (">", RELATION), Predicate.GE: (">=", RELATION)},
 }
 
 NARROW = ("signed char", "short", "unsigned char", "unsigned short")
@@ -166,21 +159,20 @@ FLOAT_FUNCTIONS = {
         ).split()
     },
 }
-"""Functions of CUDA on double; on float they end in `f`. All of them precise; only where an operation says that it may
-be approximate, there is another one."""
+"""Precise functions of CUDA on double; on float they end in `f`."""
 
+_SUFFIX = {"float": "f", "double": ""}
 
 _OPERANDS = {ADD: (ADD, MUL), MUL: (MUL, MUL + 1), AND: (EQUALITY, EQUALITY), OR: (EQUALITY, EQUALITY)}
 _OPERANDS |= {RELATION: (ADD, ADD), EQUALITY: (ADD, ADD)}
-"""How tightly the operands of a level have to bind to stand without parentheses; UNARY where C++ would need none but
-readers (and compilers) want them."""
+"""Least level of the operands of a level without parentheses: UNARY where only readers (and compilers) want these."""
 
 ASSOCIATIVE = (BIT_AND, BIT_XOR, BIT_OR, AND, OR)
 """Levels of one operator each, whose chains need no parentheses."""
 
 
 def infix(a: Expr, operator: str, b: Expr, level: int) -> Expr:
-    """`a operator b`, with parentheses where C++ needs them and where readers (and compilers) want them."""
+    """Returns `a operator b`, with parentheses where C++ needs them and where readers (and compilers) want them."""
     left, right = _OPERANDS.get(level, (UNARY, UNARY))
     if level in ASSOCIATIVE and a.level == level:
         left, right = level, level if level in (AND, OR) else right
@@ -188,7 +180,7 @@ def infix(a: Expr, operator: str, b: Expr, level: int) -> Expr:
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """`a + b` for indices, without zeros and parentheses."""
+    """Returns `a + b` for indices, without zeros and parentheses."""
     if a.text == "0":
         return b
     if b.text == "0":
@@ -199,14 +191,13 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def multiply(a: Expr, factor: int) -> Expr:
-    """`a * factor` for a constant."""
+    """Returns `a * factor` for a constant."""
     if factor == 1 or a.text == "0":
         return a
     return Expr("0") if factor == 0 else infix(a, "*", Expr(str(factor), ATOM if factor > 0 else UNARY), MUL)
 
 
 def call(name: str, operands: Sequence[Expr]) -> Expr:
-    """A function call."""
     return Expr(f"{name}({', '.join(o.text for o in operands)})")
 
 
@@ -221,9 +212,12 @@ def _unsigned(c: str) -> str:
 
 @dataclass(frozen=True)
 class Scalars:
-    """Prints payload operations of one kernel, for operands that are scalars already: `index` is the C++ type of
-    indices, `use` is called with the key of every helper that an expression calls. With `exact` an expression has the
-    C++ type of its type in the IR, as where the type of a variable is that of its expression."""
+    """Prints payload operations of one kernel on scalar operands.
+
+    index   C++ type of indices
+    use     called with the key of every helper that an expression calls
+    exact   an expression has the C++ type of its type in the IR, for variables that take their type from it
+    """
 
     index: str
     use: Callable[[str], None]
@@ -231,63 +225,37 @@ class Scalars:
     exact: bool = False
 
     def print(self, op: Operation, operands: Sequence[Expr]) -> Expr:
-        """The C++ of an operation with one result. Raises CompileError for one that has no C++."""
-        result = self._print(op, operands) if len(op.results) == 1 else None
+        """Returns the C++ of an operation with one result. Raises CompileError for one that has no C++."""
+        t, printer, result = element_type(op.results[0].type), _PRINTERS.get(op.name), None
+        if len(op.results) == 1 and (op.name in _OF_ALL_TYPES or not is_float(t) or c_type(t) in ("float", "double")):
+            result = self.combine(op.name, t, operands) if printer is None else printer(self, op, operands, t)
         if result is None:
             raise refused(op, "cannot be printed as CUDA", CompileError)
         return result
 
-    def _print(self, op: Operation, operands: Sequence[Expr]) -> Expr | None:
-        t = element_type(op.results[0].type)
-        if isinstance(op, CmpOp):
-            operator, level = COMPARISONS[op.predicate.data]
-            return infix(operands[0], operator, operands[1], level)
-        if isinstance(op, SelectOp):
-            condition, a, b = operands
-            return Expr(f"{condition.at(OR)} ? {a.at(OR)} : {b.at(OR)}", TERNARY)
-        if isinstance(op, AssertOp):
-            checked = self._helper("asserted", [*operands, Expr(json.dumps(op.text))])
-            c = c_type(t, self.index)
-            return checked if c == "long long" else Expr(f"({c}){checked.text}", UNARY)
-        if isinstance(op, CastOp):
-            return self.cast(operands[0], op.operand.type, t)
-        if op.name == "arith.bitcast":
-            return self._bitcast(operands[0], element_type(op.operands[0].type), t)
-        if is_float(t):
-            return self._float(op, operands, t)
-        if op.name in OPERATORS and t != i1 and OPERATORS[op.name].level in (MUL, SHIFT) and op.name != "arith.muli":
-            return self._partial(op, operands, c_type(t, self.index))
-        if op.name in ("arith.floordivsi", "arith.ceildivsi"):
-            positive = self.ranges.is_natural(op.operands[0]) and self.ranges.of(op.operands[1])[0] > 0
-            if positive and op.name == "arith.floordivsi":
-                return infix(operands[0], "/", operands[1], MUL)
-        both = self.combine(op.name, t, operands)
-        return both if both is not None or t == i1 else self._integer(op.name, operands, c_type(t, self.index))
-
-    def _helper(self, name: str, operands: Sequence[Expr], c: str = "") -> Expr:
-        """A call of the helper `name`, for the C++ type `c` if there are several."""
+    def helper(self, name: str, operands: Sequence[Expr], c: str = "") -> Expr:
+        """Returns a call of the helper `name`, for the C++ type `c` if there are several."""
         self.use(f"{name}.{c}" if c else name)
         return call(name, operands)
 
     def combine(self, name: str, t: Attribute, operands: Sequence[Expr]) -> Expr | None:
-        """The C++ of an operation of two operands that is defined for all of them, given by its name."""
-        operator, c = OPERATORS.get(name), c_type(t, self.index)
+        """Returns the C++ of the operation `name` on two operands, if it is defined for all of them; else None."""
+        operator = OPERATORS.get(name)
         if operator is None:
             return None
         a, b = operands
+        if isinstance(t, IndexType) and name == "arith.addi":
+            return add(a, b)
+        if is_float(t) and operator.level != ATOM:
+            return infix(a, operator.symbol, b, operator.level)
+        return self.helper(operator.symbol, operands, c_type(t)) if is_float(t) else self._integers(name, t, a, b)
+
+    def _integers(self, name: str, t: Attribute, a: Expr, b: Expr) -> Expr | None:
+        operator, c, is_index, operands = OPERATORS[name], c_type(t, self.index), isinstance(t, IndexType), [a, b]
         if t == i1:
             return None if operator.on_bool is None else infix(a, operator.on_bool[0], b, operator.on_bool[1])
-        if is_float(t):
-            return (
-                self._helper(operator.symbol, operands, c)
-                if operator.level == ATOM
-                else infix(a, operator.symbol, b, operator.level)
-            )
-        is_index = isinstance(t, IndexType)
         if name in WRAPPING and not is_index and c in ("int", "long long"):
-            return self._helper(operator.helper, operands, c)
-        if is_index and name == "arith.addi":
-            return add(a, b)
+            return self.helper(operator.helper, operands, c)
         if operator.level != ATOM:
             return _narrowed(infix(a, operator.symbol, b, operator.level), c)
         wide = _unsigned(c) if name in UNSIGNED else "int" if c in NARROW else ""
@@ -295,88 +263,122 @@ class Scalars:
         operands = [Expr(f"({wide}){o.at(UNARY)}", UNARY) if wide else o for o in operands]
         return _narrowed(call(operator.symbol, operands), c, name if self.exact else "")
 
-    def _float(self, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
-        c = c_type(t)
-        if c not in ("float", "double"):
-            return None
-        if op.name == "arith.negf":
-            a = operands[0]  # never `--`
-            return Expr(f"-({a.text})" if a.text.startswith("-") else f"-{a.at(UNARY)}", UNARY)
-        if op.name == "payload.combine_bf16x3":
-            return infix(infix(operands[2], "+", operands[1], ADD), "+", operands[0], ADD)
-        if op.name == "payload.round_tf32":
-            return self._helper("round_tf32", operands)
-        if isinstance(op, Exp2Op) and c == "float" and FastMathFlag.APPROX_FUNC in op.fastmath.data:
-            return self._helper("exp2_approx", operands)
-        if op.name in FLOAT_FUNCTIONS:
-            return call(FLOAT_FUNCTIONS[op.name] + ("f" if c == "float" else ""), operands)
-        if op.name == "math.fpowi":
-            exponent = Expr(f"({c}){operands[1].at(UNARY)}", UNARY)
-            return call("powf" if c == "float" else "pow", [operands[0], exponent])
-        return self.combine(op.name, t, operands)
-
-    def _integer(self, name: str, operands: Sequence[Expr], c: str) -> Expr | None:
-        if name == "math.absi":
-            return _narrowed(call("llabs" if c == "long long" else "abs", operands), c)
-        if name not in INTEGER_FUNCTIONS:
-            return None
-        return Expr(f"({c}){self._helper(INTEGER_FUNCTIONS[name], operands).text}", UNARY)
-
-    def _partial(self, op: Operation, operands: Sequence[Expr], c: str) -> Expr:
-        """A division or shift in the C++ type `c`; one by something that may be 0 or -1 is a call, and so is a shift by
-        something that may be more bits than there are, or to the left of what may be negative."""
-        operator, least, most = OPERATORS[op.name], *self.ranges.of(op.operands[1])
-        narrow, natural = c, self.ranges.is_natural(op.operands[0])
-        if op.name in UNSIGNED and not (
-            isinstance(element_type(op.results[0].type), IndexType) and all(map(self.ranges.is_natural, op.operands))
-        ):
-            c = _unsigned(c)
-            operands = [Expr(f"({c}){o.at(UNARY)}", UNARY) for o in operands]
-        name = op.name if c != narrow and self.exact else ""
-        if operator.level == SHIFT:
-            total = 0 <= least and most < (64 if "long" in c else 32) and (operator.symbol == ">>" or natural)
-        else:
-            total = least > 0 or most < -1
-        if total:
-            return _narrowed(infix(operands[0], operator.symbol, operands[1], operator.level), narrow, name)
-        kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
-        if c == narrow:
-            operands = [self._as_index(o, op.results[0].type) for o in operands]
-        return _narrowed(self._helper(operator.helper, operands, kind), narrow, name)
-
     def cast(self, a: Expr, source: Attribute, target: Attribute) -> Expr:
-        """`a` converted as `payload.cast` does."""
+        """Returns `a` converted as `payload.cast` does."""
         c_source, c_target = c_type(source, self.index), c_type(target, self.index)
         if c_source == c_target:
-            return a if source == target else self._as_index(a, source)
+            return a if source == target else self.as_index(a, source)
         if c_source in STRUCTS:
             if a.level == ATOM and c_target == "float" and (rounded := a.text.removeprefix("to_bf16(")) != a.text:
-                return self._helper("round_bf16", [Expr(rounded.removesuffix(")"))])
+                return self.helper("round_bf16", [Expr(rounded.removesuffix(")"))])
             self.use(f"to_f32.{c_source}")
             a, c_source = call("to_f32", [a]), "float"
             if c_target == "float":
                 return a
         if c_target in STRUCTS:
-            return self._helper(f"to_{c_target}", [a if c_source == "float" else Expr(f"(float){a.at(UNARY)}", UNARY)])
+            return self.helper(f"to_{c_target}", [a if c_source == "float" else Expr(f"(float){a.at(UNARY)}", UNARY)])
         if c_target == "bool":
             return Expr(f"{a.at(ADD)} != 0", EQUALITY)
         return Expr(f"({c_target}){a.at(UNARY)}", UNARY)
 
-    def _as_index(self, a: Expr, t: Attribute) -> Expr:
-        """`a` in the type `t`. An index of 64 bits may be printed as an int: a literal, or the counter of a loop. An
-        overloaded function does not take it for a long long."""
+    def as_index(self, a: Expr, t: Attribute) -> Expr:
+        """Returns `a` in the type `t`. An index of 64 bits may be printed as an int (a literal, a loop counter), which
+        overloaded functions do not take for a long long."""
         wide = isinstance(element_type(t), IndexType) and self.index == "long long"
         return Expr(f"(long long){a.at(UNARY)}", UNARY) if wide else a
 
-    def _bitcast(self, a: Expr, s: Attribute, t: Attribute) -> Expr | None:
-        names = c_type(s), c_type(t)
-        if names[0] == names[1]:
-            return a
-        if names in BITS:
-            return self._helper(BITS[names], [a])
-        if names[0] in STRUCTS and isinstance(t, IntegerType) and c_size(s) == c_size(t):
-            return Expr(f"({names[1]}){a.at(ATOM)}.bits", UNARY)
-        if names[1] in STRUCTS and isinstance(s, IntegerType) and c_size(s) == c_size(t):
-            self.use(names[1])
-            return Expr(f"{names[1]}{{({STRUCTS[names[1]]}){a.at(UNARY)}}}")
+
+def _select(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr:
+    condition, a, b = (o.at(OR) for o in operands)
+    return Expr(f"{condition} ? {a} : {b}", TERNARY)
+
+
+def _assert(scalars: Scalars, op: AssertOp, operands: Sequence[Expr], t: Attribute) -> Expr:
+    checked = scalars.helper("asserted", [*operands, Expr(json.dumps(op.text))])
+    c = c_type(t, scalars.index)
+    return checked if c == "long long" else Expr(f"({c}){checked.text}", UNARY)
+
+
+def _bitcast(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
+    (a,), s = operands, element_type(op.operands[0].type)
+    names = c_type(s), c_type(t)
+    if names[0] == names[1]:
+        return a
+    if names in BITS:
+        return scalars.helper(BITS[names], [a])
+    if names[0] in STRUCTS and isinstance(t, IntegerType) and c_size(s) == c_size(t):
+        return Expr(f"({names[1]}){a.at(ATOM)}.bits", UNARY)
+    if names[1] in STRUCTS and isinstance(s, IntegerType) and c_size(s) == c_size(t):
+        scalars.use(names[1])
+        return Expr(f"{names[1]}{{({STRUCTS[names[1]]}){a.at(UNARY)}}}")
+    return None
+
+
+def _function(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr:
+    if isinstance(op, Exp2Op) and c_type(t) == "float" and FastMathFlag.APPROX_FUNC in op.fastmath.data:
+        return scalars.helper("exp2_approx", operands)
+    return call(FLOAT_FUNCTIONS[op.name] + _SUFFIX[c_type(t)], operands)
+
+
+def _integer(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr:
+    c, ranges = c_type(t, scalars.index), scalars.ranges
+    if op.name == "math.absi":
+        return _narrowed(call("llabs" if c == "long long" else "abs", operands), c)
+    if op.name == "arith.floordivsi" and ranges.is_natural(op.operands[0]) and ranges.of(op.operands[1])[0] > 0:
+        return infix(operands[0], "/", operands[1], MUL)
+    return Expr(f"({c}){scalars.helper(INTEGER_FUNCTIONS[op.name], operands).text}", UNARY)
+
+
+def _divide(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
+    """Returns a division; one of natural indices by a positive one is the operator of C++."""
+    (a, b), ranges, operator = operands, scalars.ranges, OPERATORS[op.name]
+    if isinstance(t, IndexType) and ranges.is_natural(op.operands[0]) and ranges.of(op.operands[1])[0] > 0:
+        return infix(a, operator.symbol, b, operator.level)
+    return _partial(scalars, op, operands, t)
+
+
+def _partial(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
+    """Returns a division or shift. One by something that may be 0 or -1 is a call, and so is a shift by something that
+    may be more bits than there are, or to the left of what may be negative."""
+    if t == i1:
         return None
+    ranges, narrow = scalars.ranges, c_type(t, scalars.index)
+    operator, least, most = OPERATORS[op.name], *ranges.of(op.operands[1])
+    c, natural = narrow, ranges.is_natural(op.operands[0])
+    if op.name in UNSIGNED and not (isinstance(t, IndexType) and all(map(ranges.is_natural, op.operands))):
+        c = _unsigned(c)
+        operands = [Expr(f"({c}){o.at(UNARY)}", UNARY) for o in operands]
+    name = op.name if c != narrow and scalars.exact else ""
+    if operator.level == SHIFT:
+        total = 0 <= least and most < (64 if "long" in c else 32) and (operator.symbol == ">>" or natural)
+    else:
+        total = least > 0 or most < -1
+    if total:
+        return _narrowed(infix(operands[0], operator.symbol, operands[1], operator.level), narrow, name)
+    kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
+    if c == narrow:
+        operands = [scalars.as_index(o, t) for o in operands]
+    return _narrowed(scalars.helper(operator.helper, operands, kind), narrow, name)
+
+
+_OF_ALL_TYPES = (CmpOp.name, SelectOp.name, AssertOp.name, CastOp.name, BitcastOp.name)
+"""Operations that are printed for floats of all types; others only for `float` and `double`."""
+
+_PRINTERS: dict[str, Callable[[Scalars, Any, Sequence[Expr], Attribute], Expr | None]] = {
+    CmpOp.name: lambda _, op, o, t: infix(
+        o[0], COMPARISONS[op.predicate.data][0], o[1], COMPARISONS[op.predicate.data][1]
+    ),
+    SelectOp.name: _select,
+    AssertOp.name: _assert,
+    CastOp.name: lambda scalars, op, operands, t: scalars.cast(operands[0], op.operands[0].type, t),
+    BitcastOp.name: _bitcast,
+    "arith.negf": lambda _, op, o, t: Expr(f"-({o[0].text})" if o[0].text[0] == "-" else f"-{o[0].at(UNARY)}", UNARY),
+    "payload.combine_bf16x3": lambda _, op, o, t: infix(infix(o[2], "+", o[1], ADD), "+", o[0], ADD),
+    "payload.round_tf32": lambda scalars, op, operands, t: scalars.helper("round_tf32", operands),
+    **dict.fromkeys(FLOAT_FUNCTIONS, _function),
+    "math.fpowi": lambda _, op, o, t: call(f"pow{_SUFFIX[c_type(t)]}", [o[0], Expr(f"({c_type(t)}){o[1].at(UNARY)}")]),
+    **dict.fromkeys(("math.absi", *INTEGER_FUNCTIONS), _integer),
+    **dict.fromkeys(("arith.shli", "arith.shrsi", "arith.shrui"), _partial),
+    **dict.fromkeys(("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"), _divide),
+}
+"""Operations that are not printed by the operator of `OPERATORS` alone."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
 from xdsl.ir import Attribute, SSAValue
 
-from ...dialects.kernel import SharedOp
-from ...dialects.kernel.cp_async import CopyAsyncOp
-from ...dialects.kernel.memory import AtomicRmwOp, LoadOp, StoreOp
+from ...dialects.kernel import AtomicRmwOp, CopyAsyncOp, LoadOp, SharedOp, StoreOp
 from ...dialects.kernel.mma import MatrixRows
 from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from .expressions import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, add, c_size, infix, multiply
+from .expressions import ADD, AND, BIT_XOR, MUL, RELATION, TERNARY, UNARY, Expr, add, c_size, infix, multiply
 from .writer import Register, Writer, flips, terms
 
 Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
@@ -23,7 +22,7 @@ Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
 
 
 def memory_extents(t: Attribute) -> tuple[Extent, ...]:
-    """The extents of a dense memref. Raises CompileError for any other."""
+    """Returns the extents of a dense memref. Raises CompileError for any other."""
     assert isinstance(t, MemRefType)
     if not isinstance(t.layout, NoneAttr | ExtentsAttr):
         raise CompileError(f"{t} is no dense memory")
@@ -33,7 +32,7 @@ def memory_extents(t: Attribute) -> tuple[Extent, ...]:
 
 
 def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]]]:
-    """How many elements lie between neighbours along each dimension of row-major memory: a number times sizes."""
+    """Returns the distance of neighbours along each dimension of row-major memory: a number times sizes."""
     result, number, symbols = list[tuple[int, tuple[SymbolAttr, ...]]](), 1, ()
     for extent in reversed(extents):
         result.append((number, symbols))
@@ -45,8 +44,8 @@ def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]
 
 
 def print_load(writer: Writer, op: LoadOp) -> None:
-    """A load into a new place."""
-    width, fill = op.vec.data, op.fill
+    """Prints a load into a new place."""
+    width = op.vec.data
     writer.type_of(op.result)
     prepare(writer, op)
     if width == 1:
@@ -58,12 +57,12 @@ def print_load(writer: Writer, op: LoadOp) -> None:
         target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
         call = f"{wide(writer, op, 'ld')}({target}, {pointer_to(writer, op, r)});"
         writer.line(call if met is None else f"if ({met.text}) {call}")
-        if met is not None and fill is not None:
-            writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(fill).text});")
+        if met is not None and op.fill is not None:
+            writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(op.fill).text});")
 
 
 def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
-    """What register `r` of a load is."""
+    """Returns register `r` of a load."""
     met, text = condition(writer, op, r), element_at(writer, op, r)
     if op.fill is None or met is None:
         return Expr(text)
@@ -71,24 +70,23 @@ def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
 
 
 def print_store(writer: Writer, op: StoreOp) -> None:
-    """A store of a value that has a place."""
-    size, width = op.registers, op.vec.data
+    """Prints a store of a value that has a place."""
     prepare(writer, op)
-    with writer.registers_loop(size, width) as r:
-        if width == 1:
-            writer.line(stored(writer, op, r))
-            return
-        source = writer.pointer(writer.places[op.value].name, str(r), width * c_size(op.value.type))
-        writer.line(f"{guard(writer, op, r)}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
+    with writer.registers_loop(op.registers, op.vec.data) as r:
+        writer.line(stored(writer, op, r) if op.vec.data == 1 else _stored_wide(writer, op, r))
+
+
+def _stored_wide(writer: Writer, op: StoreOp, r: Register) -> str:
+    source = writer.pointer(writer.places[op.value].name, str(r), op.vec.data * c_size(op.value.type))
+    return f"{guard(writer, op, r)}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});"
 
 
 def stored(writer: Writer, op: StoreOp, r: Register) -> str:
-    """The statement that stores register `r`."""
+    """Returns the statement that stores register `r`."""
     return f"{guard(writer, op, r)}{element_at(writer, op, r)} = {writer.read(op.value, r).text};"
 
 
 def print_atomic(writer: Writer, op: AtomicRmwOp) -> None:
-    """One call for each register."""
     prepare(writer, op)
     with writer.registers_loop(op.registers, 1) as r:
         writer.line(combined_atomically(writer, op, r))
@@ -102,7 +100,7 @@ def combined_atomically(writer: Writer, op: AtomicRmwOp, r: Register) -> str:
 
 
 def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
-    """What stands in front of the write of register `r`: `if (...) `, or nothing if it always happens."""
+    """Returns the head of the write of register `r`: `if (...) `, or nothing if it always happens."""
     met = condition(writer, op, r)
     if op.predicate is not None:
         predicate = writer.read(op.predicate)
@@ -111,7 +109,7 @@ def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
 
 
 def prepare(writer: Writer, op: Mover) -> None:
-    """Name the part of the address that does not depend on the register, if it is long and there is a loop."""
+    """Names the part of the address that does not depend on the register, if it is long and there is a loop."""
     if any(not isinstance(c.type, IndexType) for c in op.coordinates):
         return
     base = _base(writer, op)
@@ -120,7 +118,7 @@ def prepare(writer: Writer, op: Mover) -> None:
 
 
 def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
-    """The name of the helper for an access as wide as `op`."""
+    """Returns the name of the helper for an access as wide as `op`."""
     value = op.result if isinstance(op, LoadOp) else op.value
     size = c_size(value.type)
     if op.vec.data * size not in (2, 4, 8, 16):
@@ -141,7 +139,7 @@ def pointer_to(writer: Writer, op: Mover, r: Register) -> str:
 
 
 def memory_name(writer: Writer, memory: SSAValue) -> str:
-    """The pointer to a buffer."""
+    """Returns the pointer to a buffer."""
     if memory not in writer.places:
         name = memory.owner.name if isinstance(memory.owner, SharedOp) else None
         raise CompileError("a buffer without a place: run kernel-allocate-shared", operator=name)
@@ -149,7 +147,7 @@ def memory_name(writer: Writer, memory: SSAValue) -> str:
 
 
 def offset(writer: Writer, op: Mover, r: Register) -> Expr:
-    """The number of the element that register `r` moves."""
+    """Returns the number of the element that register `r` moves."""
     base = _base(writer, op, r)
     base = writer.find(base.text) or base
     low = op.vec.data.bit_length() - 1
@@ -164,8 +162,8 @@ def offset(writer: Writer, op: Mover, r: Register) -> Expr:
 
 
 def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
-    """The element of register 0: dimensions whose pitches have the same symbols are added up before those are
-    multiplied with."""
+    """Returns the element of register 0. Dimensions whose pitches have the same symbols are added up before these
+    multiply them."""
     pitch = pitches(memory_extents(op.memory.type))
     result = Expr("0")
     for sizes in dict.fromkeys(sizes for _, sizes in pitch):
@@ -177,35 +175,55 @@ def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
     return result
 
 
+def bit_steps(op: Mover) -> list[int]:
+    """Returns how far each bit of a register's number moves in memory, as a number times sizes."""
+    pitch = [number for number, _ in pitches(memory_extents(op.memory.type))]
+    return [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in op.reg_bases]
+
+
 def _times(writer: Writer, a: Expr, sizes: Sequence[SymbolAttr]) -> Expr:
-    """`a` times the values of `sizes`."""
     for size in sizes if a.text != "0" else ():
         a = infix(a, "*", writer.size(size), MUL)
     return a
 
 
 def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
-    """base ^ the exclusive or of the steps of the set bits of r, whose bits below `low` are 0."""
+    """Returns base ^ the exclusive or of the steps of the set bits of r, whose bits below `low` are 0."""
     moved = flips(r, steps, low)
-    if moved.text == "0":
-        return base
-    return infix(base if isinstance(r, int) else Expr(base.at(UNARY)), "^", moved, BIT_XOR)
+    start = base if isinstance(r, int) else Expr(base.at(UNARY))
+    return base if moved.text == "0" else infix(start, "^", moved, BIT_XOR)
 
 
 def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, r: Register) -> Expr | None:
-    """When the access of register `r` happens; None if always. Comparisons that the ranges decide are left out."""
+    """Returns the condition of the access of register `r`, without comparisons that the ranges decide; None if it
+    always happens."""
     result: Expr | None = None
-    low = op.vec.data.bit_length() - 1
-    for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
-        steps = [basis[c] for basis in op.check_steps]
-        first, last = writer.ranges.of(value)
-        below, above = span(steps)
-        at = add(writer.read(value, r), terms(r, steps, low))
-        parts: list[Expr] = []
-        if first + below < lo:
-            parts.append(Expr(f"{at.at(ADD)} >= {lo}", RELATION))
-        if last + above >= least(hi):
-            parts.append(Expr(f"{at.at(ADD)} < {writer.size(hi).text}", RELATION))
+    for check in open_checks(writer, op):
+        at = add(writer.read(check.value, r), terms(r, check.steps, op.vec.data.bit_length() - 1)).at(ADD)
+        parts = [f"{at} >= {check.low}"] if check.is_below else []
+        parts += [f"{at} < {writer.size(check.high).text}"] if check.is_above else []
         for part in parts:
-            result = part if result is None else Expr(f"{result.at(AND)} && {part.at(EQUALITY)}", AND)
+            result = Expr(part, RELATION) if result is None else Expr(f"{result.at(AND)} && {part}", AND)
     return result
+
+
+class Check(NamedTuple):
+    """A check of an access: `low` <= `value` plus the `steps` of a register's bits < `high`. `is_below` and `is_above`
+    are false for a side that always holds."""
+
+    value: SSAValue
+    steps: list[int]
+    low: int
+    high: Extent
+    is_below: bool
+    is_above: bool
+
+
+def open_checks(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp) -> Iterator[Check]:
+    """Yields the checks of an access that the ranges do not decide."""
+    for c, (value, (low, high)) in enumerate(zip(op.checks, op.bounds, strict=True)):
+        steps = [basis[c] for basis in op.check_steps]
+        (below, above), (first, last) = span(steps), writer.ranges.of(value)
+        check = Check(value, steps, low, high, first + below < low, last + above >= least(high))
+        if check.is_below or check.is_above:
+            yield check

@@ -19,17 +19,8 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import (
-    AsyncAccumulatorsType,
-    BarrierOp,
-    ShuffleRegistersOp,
-    ShuffleXorOp,
-    StMatrixOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-    is_shared,
-)
-from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
+from ...dialects import kernel
+from ...dialects.kernel.memory import GLOBAL, space_of
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import file_line_of, location_of
 
@@ -69,7 +60,7 @@ class Butterfly:
     """`v = combine(v, the v of the lane that differs by mask)` for each of `masks` in turn."""
 
     source: SSAValue
-    shuffle: ShuffleXorOp
+    shuffle: kernel.ShuffleXorOp
     combine: Operation
     masks: list[int]
     result: SSAValue
@@ -79,22 +70,20 @@ Statement: TypeAlias = Operation | Group | Butterfly
 
 
 def registers(value: SSAValue) -> int:
-    """How many registers a value is; a scalar is one."""
-    shape = shape_of(value.type.registers if isinstance(value.type, AsyncAccumulatorsType) else value.type)
+    shape = shape_of(value.type.registers if isinstance(value.type, kernel.AsyncAccumulatorsType) else value.type)
     return shape[0] if shape else 1
 
 
 def is_view(op: Operation) -> bool:
-    """Whether `op` prints where its result is used, instead of as a statement."""
-    if isinstance(op, ShuffleRegistersOp):
+    """Returns true if `op` is no statement, but printed where its result is read."""
+    if isinstance(op, kernel.ShuffleRegistersOp):
         return linear_steps(op.registers) is not None
     return op.name in VIEWS or is_inlined(op)
 
 
 @lru_cache(256)
 def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
-    """(first, step of every bit) of numbers that are such a sum over the bits of their positions; None if they are
-    none. A tile of a core may have tens of thousands of registers, and every reader of it asks."""
+    """Returns (first, step of every bit) of numbers that are a sum over the bits of their positions, or None."""
     numbers = np.array(array.get_values())
     if len(numbers) & (len(numbers) - 1):
         return None
@@ -106,12 +95,11 @@ def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
 
 
 def moved(register: int, steps: Sequence[int]) -> int:
-    """Where a register goes, by how far each bit of its number moves it."""
     return sum(step for b, step in enumerate(steps) if register >> b & 1)
 
 
 def same_line(a: Operation, b: Operation) -> bool:
-    """Whether two operations come from the same line of the same file, or both from nowhere known."""
+    """Returns true if two operations come from the same line of the same file, or both from unknown places."""
     places = [file_line_of(location_of(op)) for op in (a, b)]
     return len({None if p is None else (p.filename, p.line) for p in places}) == 1
 
@@ -122,10 +110,8 @@ def _only_user(op: Operation) -> Operation | None:
 
 
 def is_inlined(op: Operation) -> bool:
-    """Whether a scalar computation is short enough, and used once, so that it prints inside its user.
-
-    Index arithmetic and conditions always; other scalars only if they have no name and are of the same source line.
-    """
+    """Returns true if a scalar is printed in its only user. Index arithmetic and conditions always are, if they are not
+    too long; other scalars if they have no name and are of the same source line."""
     if not is_payload(op) or registers(op.results[0]) != 1:
         return False
     user = _only_user(op)
@@ -156,7 +142,7 @@ def _depth(op: Operation) -> int:
 
 
 def roots(value: SSAValue) -> Iterator[SSAValue]:
-    """The values with a place of their own that reading `value` reads, through views."""
+    """Yields the values with a place that reading `value` reads, through views."""
     owner = value.owner
     if isinstance(owner, Operation) and is_view(owner):
         for operand in owner.operands:
@@ -177,31 +163,32 @@ class Ordering:
         for op in self.operations(block):
             if not isinstance(op, scf.YieldOp):
                 self._place(op)
-        self._flush(list(self._pending.values()))
+        self._flush([*self._pending.values()])
         self.last_read = self._last_reads()
         if isinstance(block.last_op, scf.YieldOp):
             self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
 
     def _last_reads(self) -> dict[SSAValue, int]:
-        """Returns the number of the last statement that reads each value. A product of a warpgroup reads its registers
-        until the wait for it."""
-        reads, in_flight = dict[SSAValue, int](), set[SSAValue]()
+        """Returns the number of the last statement that reads each value."""
+        reads = {v: number for number, statement in enumerate(self.statements) for v in self._reads(statement)}
+        products = [s for s in self.statements if isinstance(s, kernel.WgmmaOp) and s.lhs_offset is None]
+        return self._last_reads_in_flight(reads) if products else reads
+
+    def _last_reads_in_flight(self, reads: dict[SSAValue, int]) -> dict[SSAValue, int]:
+        """Returns `reads` where a product of a warpgroup reads its registers until the wait for it."""
+        in_flight = set[SSAValue]()
         for number, statement in enumerate(self.statements):
-            reads.update(dict.fromkeys(self._reads(statement), number))
-            if isinstance(statement, WgmmaOp) and statement.lhs_offset is None:
+            if isinstance(statement, kernel.WgmmaOp) and statement.lhs_offset is None:
                 in_flight.update(roots(statement.lhs))
-            elif isinstance(statement, WgmmaWaitOp) and not statement.pending.data:
-                reads.update(dict.fromkeys(in_flight, number))
+            elif isinstance(statement, kernel.WgmmaWaitOp) and not statement.pending.data:
+                reads |= {value: max(number, reads.get(value, 0)) for value in in_flight}
                 in_flight.clear()
-        reads.update(dict.fromkeys(in_flight, len(self.statements)))
-        return reads
+        return reads | dict.fromkeys(in_flight, len(self.statements))
 
     def operations(self, block: Block) -> Iterator[Operation]:
-        """The operations of a block in the order in which they are placed."""
         yield from block.ops
 
     def _reads(self, statement: Statement) -> Iterator[SSAValue]:
-        """The values with places that a statement reads, also inside its regions."""
         if isinstance(statement, Butterfly):
             operands = [statement.source]
         else:
@@ -215,19 +202,15 @@ class Ordering:
     def _place(self, op: Operation) -> None:
         if op in self._taken or is_view(op):
             return
-        butterfly = self._butterfly(op) if isinstance(op, ShuffleXorOp) else None
+        butterfly = self._butterfly(op) if isinstance(op, kernel.ShuffleXorOp) else None
         statement = op if butterfly is None else butterfly
         needed = [self._maker[v] for v in self._reads(statement) if v in self._maker]
         if butterfly is None and is_payload(op) and registers(op.results[0]) > 1:
-            size = registers(op.results[0])
-            direct = [self._maker.get(v) for v in op.operands]
-            renumbered = [
-                self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker
-            ]
-            self._flush([g for g in needed if g not in direct] + renumbered)
-            self._add(self._pending.setdefault(size, Group(size)), op)
+            size, direct = registers(op.results[0]), [self._maker.get(v) for v in op.operands]
+            self._flush([g for g in needed if g not in direct] + self._renumbered(op))
+            self._add(size, op)
             return
-        if isinstance(op, LoadOp) and space_of(op.memory.type) is GLOBAL:
+        if isinstance(op, kernel.LoadOp) and space_of(op.memory.type) is GLOBAL:
             self._flush(needed)
             self.statements.insert(self._early(op), op)
             return
@@ -235,24 +218,28 @@ class Ordering:
         self._flush(list(self._pending.values()) if everything else needed)
         self.statements.append(statement)
 
-    def _add(self, group: Group, op: Operation) -> None:
+    def _add(self, size: int, op: Operation) -> None:
+        """Adds an operation to the open group of `size` registers."""
+        group = self._pending.setdefault(size, Group(size))
         group.ops.append(op)
         self._maker.update(dict.fromkeys(op.results, group))
 
     def _early(self, load: Operation) -> int:
-        """Where a load from global memory goes: in front of the barriers and shared stores before it.
-
-        Nothing that a kernel reads from global memory is written by it, so the load may move; its latency then passes
-        while the threads wait for each other.
-        """
+        """Returns the position of a load from global memory: before the barriers and shared stores that precede it, so
+        that its latency passes while threads wait for each other. A kernel writes no global memory that it reads."""
         position = len(self.statements)
         while position:
             before = self.statements[position - 1]
-            shared_store = isinstance(before, StoreOp | StMatrixOp) and is_shared(before.memory.type)
-            if not shared_store and not isinstance(before, BarrierOp):
+            is_store = isinstance(before, kernel.StoreOp | kernel.StMatrixOp)
+            if not (isinstance(before, kernel.BarrierOp) or is_store and kernel.is_shared(before.memory.type)):
                 break
             position -= 1
         return position
+
+    def _renumbered(self, op: Operation) -> list[Group]:
+        """Returns the open groups of which `op` reads other registers than those of its own number."""
+        renumbered = (r for v in op.operands if v not in self._maker for r in roots(v))
+        return [self._maker[r] for r in renumbered if r in self._maker]
 
     def _flush(self, groups: list[Group]) -> None:
         for group in groups:
@@ -263,8 +250,8 @@ class Ordering:
                     for result in op.results:
                         del self._maker[result]
 
-    def _butterfly(self, shuffle: ShuffleXorOp) -> Butterfly | None:
-        """The longest butterfly that starts at `shuffle`, with masks that double or halve."""
+    def _butterfly(self, shuffle: kernel.ShuffleXorOp) -> Butterfly | None:
+        """Returns the longest butterfly from `shuffle` on, with masks that double or halve; None if there is none."""
         masks: list[int] = []
         current, kind, combine = shuffle, None, None
         result = source = shuffle.source
@@ -281,7 +268,7 @@ class Ordering:
             masks.append(current.mask.data)
             kind, combine, result = user.name, user, user.results[0]
             self._taken |= {current, user}
-            shuffles = [u.operation for u in result.uses if isinstance(u.operation, ShuffleXorOp)]
+            shuffles = [u.operation for u in result.uses if isinstance(u.operation, kernel.ShuffleXorOp)]
             if len(shuffles) != 1 or len(list(result.uses)) != 2:
                 break
             current = shuffles[0]

@@ -6,7 +6,7 @@ attributes of the input appear in comments only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -16,22 +16,17 @@ from ...dialects.kernel.tma import is_written
 from ...dialects.support.locations import blamed, refused
 from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
-from . import control  # noqa: F401  it adds its statements
 from .expressions import Expr
 from .memory import memory_extents
-from .names import sanitise
-from .writer import Place, Writer
+from .writer import Writer, sanitise
 
 HELPERS_MARK = "// --- helpers\n"
 KERNELS_MARK = "// --- kernels\n"
-
-
 HOST_MARK = "// --- host program\n"
 
 
 def folded(text: str) -> str:
-    """Returns a text with its kernels; of the helpers before and the host program after them only the marks and the
-    number of lines stay."""
+    """Returns a text with its kernels, and the number of lines in place of the helpers and the host program."""
     stamp, _, rest = text.partition(HELPERS_MARK)
     helpers, _, rest = rest.partition(KERNELS_MARK)
     kernels, _, host = rest.partition(HOST_MARK)
@@ -47,11 +42,10 @@ def _fold(mark: str, section: str) -> str:
 def text_of_kernels(
     module: ModuleOp, section: Callable[[set[str]], str], print_kernel: Callable[[FuncOp, str], tuple[str, set[str]]]
 ) -> str:
-    """The text of a module: a section of helpers, then the kernels, of which each is printed under its name and says
-    which helpers it needs. A CompileError names the kernel and its place if it names nothing closer."""
+    """Returns the text of a module: a section of helpers, then the kernels. `print_kernel` returns the text of a kernel
+    and its helpers. A CompileError names the kernel and its place if it names nothing closer."""
     names = kernel_names(module)
-    helpers: set[str] = set()
-    kernels: list[str] = []
+    helpers, kernels = set[str](), list[str]()
     for op in module.body.ops:
         if not isinstance(op, FuncOp):
             _check_host(op)
@@ -68,7 +62,7 @@ _HOST = ("payload.constant", "scf.for", "scf.yield")
 
 
 def _check_host(function: Operation) -> None:
-    """Refuse what is neither a kernel nor a host function that launches kernels: it would be missing in the CUDA."""
+    """Raises BorderError for anything but kernels and host functions that launch them: the text would miss it."""
     for op in function.walk():
         if op.dialect_name() not in ("kernel", "func") and op.name not in _HOST:
             advice = "run tensor-to-loop,loop-to-tile,tile-to-kernel on a program of the tensor level"
@@ -76,7 +70,6 @@ def _check_host(function: Operation) -> None:
 
 
 def header(func: FuncOp) -> list[str]:
-    """The comment in front of a kernel."""
     shared = func.shared.data if func.shared is not None else 0
     grid = " * ".join(map(str, func.factors))
     shape = f"{quantity(grid, 'block')} of {func.threads} threads" if func.threads > 1 else quantity(grid, "task")
@@ -87,19 +80,15 @@ def header(func: FuncOp) -> list[str]:
 
 
 def parameters(writer: Writer, func: FuncOp) -> list[str]:
-    """The parameters of a kernel: its buffers, tensor maps and sizes."""
+    """Returns the parameters of a kernel: buffers, tensor maps and sizes."""
     texts: list[str] = []
     for argument in func.body.block.args:
         memory_extents(argument.type)
-        pointer = writer.type_of(argument)
-        name = writer.names.mint(argument.name_hint, "p")
-        writer.places[argument] = Place(name, 1)
-        texts.append(f"{'' if is_written(argument) else 'const '}{pointer}* __restrict__ {name}")
+        pointer = f"{'' if is_written(argument) else 'const '}{writer.type_of(argument)}*"
+        texts.append(f"{pointer} __restrict__ {writer.name(argument, 'p')}")
     for op in tensor_maps(func):
-        name = writer.names.mint(op.result.name_hint, "boxes")
-        writer.places[op.result] = Place(name, 1)
         writer.use("TensorMap")
-        texts.append(f"const __grid_constant__ TensorMap {name}")
+        texts.append(f"const __grid_constant__ TensorMap {writer.name(op.result, 'boxes')}")
     for symbol in symbols_in(func):
         name = writer.names.mint(symbol.hint, "n")
         writer.sizes[symbol] = Expr(name)
@@ -107,13 +96,10 @@ def parameters(writer: Writer, func: FuncOp) -> list[str]:
     return texts
 
 
-def declare_shared(writer: Writer, func: FuncOp, memory: str) -> None:
-    """The buffers in shared memory, as pointers into all of it, the array `memory`."""
-    for op in (op for op in func.walk() if isinstance(op, SharedOp)):
+def declare_shared(writer: Writer, buffers: Iterable[SharedOp], memory: str) -> None:
+    """Declares the buffers in shared memory as pointers into all of it, the array `memory`."""
+    for op in buffers:
         if op.offset is None:
             raise refused(op, "shared memory has no place yet: run kernel-allocate-shared", CompileError)
-        c = writer.type_of(op.result)
-        name = writer.names.mint(op.result.name_hint, "buf")
-        writer.places[op.result] = Place(name, 1)
-        start = f"({memory} + {op.offset.data})" if op.offset.data else memory
-        writer.line(f"{c}* const {name} = ({c}*){start};")
+        c, start = writer.type_of(op.result), f"({memory} + {op.offset.data})" if op.offset.data else memory
+        writer.line(f"{c}* const {writer.name(op.result, 'buf')} = ({c}*){start};")

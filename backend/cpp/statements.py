@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
@@ -18,16 +18,19 @@ from ...errors import CompileError
 from ..dtypes import STRUCTS
 from .expressions import ATOM, OPERATORS, TERNARY, UNARY, Expr, c_type
 from .memory import memory_name, print_atomic, print_load, print_store
-from .names import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
-from .writer import Place, Register, Writer, terms
+from .writer import Place, Register, Writer, hint_of, terms
+
+Printer = Callable[[Any, Any], object]
+"""Prints an operation with the `Statements` of its block."""
 
 
 class Statements:
-    """Prints the statements of one block; knows which values nobody reads any more."""
+    """Prints the statements of one block; knows the last statement that reads each value."""
 
     ordering = Ordering
-    """What puts the operations of the block into order."""
+    printers: ClassVar[Mapping[type[Operation], Printer]] = {}
+    """Printers of operations that are not pointwise: tables of several files together."""
 
     def __init__(self, writer: Writer, block: Block) -> None:
         self.writer = writer
@@ -37,7 +40,7 @@ class Statements:
         self.inline: dict[SSAValue, Expr] = {}
 
     def print(self) -> None:
-        """All statements, without the terminator."""
+        """Prints all statements, without the terminator."""
         for self.number, statement in enumerate(self.order.statements):
             self._print(statement)
         self.number = len(self.order.statements)
@@ -45,43 +48,33 @@ class Statements:
     def _print(self, statement: Statement) -> None:
         if isinstance(statement, Group):
             self._group(statement)
-        elif isinstance(statement, Butterfly):
-            self.writer.comment_place(statement.shuffle)
+            return
+        self.writer.comment_place(statement.shuffle if isinstance(statement, Butterfly) else statement)
+        if isinstance(statement, Butterfly):
             self._butterfly(statement)
+        elif (printer := self.printers.get(type(statement))) is not None:
+            printer(self, statement)
+        elif is_payload(statement):
+            self._scalar(statement)
         else:
-            self.writer.comment_place(statement)
-            self._operation(statement)
-
-    def _operation(self, op: Operation) -> None:
-        printer = _PRINTERS.get(type(op))
-        if printer is not None:
-            printer(self, op)
-        elif is_payload(op):
-            self._scalar(op)
-        else:
-            raise refused(op, "cannot be printed as CUDA", CompileError)
+            raise refused(statement, "cannot be printed as CUDA", CompileError)
 
     def dies(self, value: SSAValue) -> bool:
-        """Whether the current statement is the last one that reads `value`, which belongs to this very block."""
+        """Returns true if the current statement is the last one that reads `value`, which belongs to this block."""
         owner = value.owner if isinstance(value.owner, Block) else value.owner.parent
         return owner is self.block and self.order.last_read.get(value, -1) <= self.number
 
-    # -- registers
-
     def _scalar(self, op: Operation) -> None:
         writer, result = self.writer, op.results[0]
-        operands = [writer.read(v) for v in op.operands]
-        text = writer.scalars.print(op, operands).text
-        target = writer.preferred.get(result)
-        if target is not None:
+        text = writer.scalars.print(op, [writer.read(v) for v in op.operands]).text
+        if (target := writer.preferred.get(result)) is not None:
             writer.places[result] = target
             writer.line(f"{target.name} = {text};")
         else:
             writer.define(result, lambda _: text)
 
     def _group(self, group: Group) -> None:
-        writer = self.writer
-        inside = set(group.ops)
+        writer, inside = self.writer, set(group.ops)
         outside = {op for op in group.ops if any(u.operation not in inside for u in op.results[0].uses)}
         if len(group.ops) == 1:
             writer.comment_place(group.ops[0])
@@ -90,50 +83,42 @@ class Statements:
                 writer.declare(op.results[0])
         with writer.registers_loop(group.size) as r:
             for op in group.ops:
-                self._pointwise(op, r, inside, op in outside)
+                if op in outside or op.results[0].first_use is not None:
+                    self._pointwise(op, r, op in outside)
         for op in group.ops:
             if op not in outside:
                 writer.places.pop(op.results[0], None)
 
-    def _pointwise(self, op: Operation, r: Register, inside: set[Operation], kept: bool) -> None:
+    def _pointwise(self, op: Operation, r: Register, is_read_later: bool) -> None:
         writer, result = self.writer, op.results[0]
-        if not kept and not list(result.uses):
-            return
-        text = writer.scalars.print(op, self._operands(op, r))
-        if not kept and self._inlines(op):
+        operands = [self.inline.pop(v) if v in self.inline else writer.read(v, r) for v in op.operands]
+        text = writer.scalars.print(op, operands)
+        users = [use.operation for use in result.uses]
+        if not is_read_later and result.name_hint is None and len(users) == 1 and same_line(users[0], op):
             self.inline[result] = text
             return
         writer.comment_place(op)
-        if not kept:
+        if not is_read_later:
             place = writer.places[result] = Place(writer.names.mint(hint_of(result)), 1)
             writer.line(f"const {writer.type_of(result)} {place.name} = {text.text};")
             return
-        target = writer.preferred.get(result)
-        if target is not None:
+        if (target := writer.preferred.get(result)) is not None:
             writer.places[result] = target
         writer.line(f"{writer.places[result][r].text} = {text.text};")
 
-    def _operands(self, op: Operation, r: Register) -> list[Expr]:
-        return [self.inline.pop(v) if v in self.inline else self.writer.read(v, r) for v in op.operands]
-
-    def _inlines(self, op: Operation) -> bool:
-        """Whether a nameless result inside a group prints inside the one operation that uses it."""
-        result = op.results[0]
-        uses = list(result.uses)
-        return result.name_hint is None and len(uses) == 1 and same_line(uses[0].operation, op)
-
     def copy(self, value: SSAValue, target: Place) -> None:
-        """Set `target` to `value`, register by register."""
+        """Sets `target` to `value`, register by register."""
         with self.writer.registers_loop(target.size) as r:
             self.writer.line(f"{target[r].text} = {self.writer.read(value, r).text};")
 
     def owned(self, value: SSAValue) -> Place | None:
-        """The place of `value` if it may be overwritten now: nothing reads it after this statement."""
+        """Returns the place of `value` if it may be overwritten: nothing reads it after this statement."""
         place = self.writer.places.get(value)
         return place if place is not None and (place.size > 1 or place.mutable) and self.dies(value) else None
 
     def taken_over(self, source: SSAValue, result: SSAValue) -> Place:
-        """The place of `result`, which starts as `source`: its own if nothing reads that any more, else a copy."""
+        """Returns the place of `result`, which starts as `source`: that of `source`, if it may be overwritten, or a
+        copy."""
         target = self.owned(source)
         if target is None or target.size != registers(result):
             target = self.writer.declare(result)
@@ -142,45 +127,35 @@ class Statements:
         return target
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:
-        """Registers of a thread combined into fewer."""
-        writer, bits = self.writer, sorted(op.bits.get_values())
-        size, left = registers(op.source), registers(op.result)
-        if size == left:
-            self.copy(op.source, writer.declare(op.result))
-            return
+        """Prints registers of a thread that are combined into fewer."""
+        writer, bits, size = self.writer, sorted(op.bits.get_values()), registers(op.source)
         name = MONOIDS[op.kind.data].combiner(op.result.type).name
-        if left == 1:
+        if size == registers(op.result):
+            self.copy(op.source, writer.declare(op.result))
+        elif registers(op.result) == 1:
             place = writer.start(op.result, writer.read(op.source, 0).text)
             writer.unroll()
             text = self._reduced(name, place[0], writer.read(op.source, "i"), op.result).text
             writer.line(f"for (int i = 1; i < {size}; ++i) {update(place[0], text)}")
-            return
-        place = writer.declare(op.result)
-        kept = [b for b in range(size.bit_length() - 1) if b not in bits]
-        steps = [1 << kept.index(b) if b in kept else 0 for b in range(size.bit_length() - 1)]
-        mask = sum(1 << b for b in bits)
-        with writer.registers_loop(size) as r:
-            target = place[terms(r, steps).text]
-            source = writer.read(op.source, r)
-            both = self._reduced(name, target, source, op.result)
-            writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {both.at(TERNARY + 1)};")
+        else:
+            place, steps, mask = writer.declare(op.result), _steps_without(bits, size), sum(1 << b for b in bits)
+            with writer.registers_loop(size) as r:
+                target, source = place[terms(r, steps).text], writer.read(op.source, r)
+                both = self._reduced(name, target, source, op.result)
+                writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {both.at(TERNARY + 1)};")
 
     def scan(self, op: kernel.ScanRegistersOp) -> None:
-        """Registers of a thread combined with those before them, in order."""
-        writer, size, bits = self.writer, registers(op.source), [*op.bits.get_values()]
+        """Prints registers of a thread that are combined with those before them, in order."""
+        writer, size, several = self.writer, registers(op.source), registers(op.carry) > 1
         name = MONOIDS[op.kind.data].combiner(op.result.type).name
-        carry = (
-            self.taken_over(op.init, op.carry)
-            if registers(op.carry) > 1
-            else writer.start(op.carry, writer.read(op.init).text)
-        )
-        place = writer.declare(op.result)
-        kept = [b for b in range(size.bit_length() - 1) if b not in bits]
-        steps = [1 << kept.index(b) if b in kept else 0 for b in range(size.bit_length() - 1)]
+        if several:
+            carry = self.taken_over(op.init, op.carry)
+        else:
+            carry = writer.start(op.carry, writer.read(op.init).text)
+        place, steps = writer.declare(op.result), _steps_without(op.bits.get_values(), size)
         with writer.registers_loop(size) as r:
-            last = carry[terms(r, steps).text] if registers(op.carry) > 1 else carry[0]
-            text = self._reduced(name, last, writer.read(op.source, r), op.result).text
-            writer.line(update(last, text))
+            last = carry[terms(r, steps).text if several else 0]
+            writer.line(update(last, self._reduced(name, last, writer.read(op.source, r), op.result).text))
             writer.line(f"{place[r].text} = {last.text};")
 
     def _reduced(self, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
@@ -189,9 +164,8 @@ class Statements:
         return Expr(f"({self.writer.type_of(value)}){result.text}", UNARY) if is_call else result
 
     def _butterfly(self, b: Butterfly) -> None:
-        """Combine across lanes: every lane ends with the result."""
-        writer = self.writer
-        target = self.owned(b.source)
+        """Prints a reduction across lanes after which every lane has the result."""
+        writer, target = self.writer, self.owned(b.source)
         if target is None and registers(b.result) == 1:
             target = writer.start(b.result, writer.read(b.source).text)
         elif target is None:
@@ -199,9 +173,8 @@ class Statements:
             self.copy(b.source, target)
         writer.places[b.result] = target
         with writer.registers_loop(target.size) as r:
-            if len(b.masks) == 1:
-                mask, head = str(b.masks[0]), ""
-            else:
+            mask, head = str(b.masks[0]), ""
+            if len(b.masks) > 1:
                 growing = b.masks[1] > b.masks[0]
                 end = f"m <= {b.masks[-1]}; m *= 2" if growing else f"m >= {b.masks[-1]}; m /= 2"
                 mask, head = "m", f"for (int m = {b.masks[0]}; {end}) "
@@ -211,21 +184,20 @@ class Statements:
             writer.line(head + update(target[r], text))
 
     def shuffle(self, op: kernel.ShuffleXorOp) -> None:
-        """Another lane's registers."""
+        """Prints the registers of another lane."""
         writer, mask, element = self.writer, str(op.mask.data), self.writer.type_of(op.result)
         writer.define(op.result, lambda r: shuffled(writer.read(op.source, r), mask, element).text)
 
     def pick(self, op: kernel.ShuffleRegistersOp) -> None:
-        """Registers in an order that is no sum over bits: one by one."""
+        """Prints registers in an order that is no sum over bits, one by one."""
         place = self.writer.declare(op.result)
         for r, number in enumerate(op.registers.get_values()):
             self.writer.line(f"{place[r].text} = {self.writer.read(op.source, number).text};")
 
     def outer_fma(self, op: kernel.OuterFmaOp) -> None:
-        """A register tile's outer product, into the accumulator's own registers where nobody else reads them."""
+        """Prints the outer product of a register tile, into the registers of the accumulator if these may change."""
         writer, target = self.writer, self.taken_over(op.acc, op.result)
-        rows, cols = registers(op.lhs), registers(op.rhs)
-        c = c_type(op.result.type)
+        rows, cols, c = registers(op.lhs), registers(op.rhs), c_type(op.result.type)
         i, j = ("i" if rows > 1 else 0), ("j" if cols > 1 else 0)
         pad = writer.unrolled(("i", rows), ("j", cols))
         row = terms(i, [1 << b for b in op.rows.get_values()])
@@ -241,7 +213,7 @@ class Statements:
             writer.line(f"{pad}{at.text} = {combined(writer, 'arith.addi', at, product, op.result).text};")
 
     def store(self, op: kernel.StoreOp) -> None:
-        """A store; a value that only exists as an expression gets an array first if the access is wide."""
+        """Prints a store; for a wide access a value that is an expression gets an array first."""
         filled = op.vec.data > 1 and op.value not in self.writer.places
         if filled:
             self.array_of(op.value)
@@ -250,7 +222,7 @@ class Statements:
             del self.writer.places[op.value]
 
     def array_of(self, value: SSAValue) -> Place:
-        """A new array for a value that is an expression."""
+        """Returns a new array for a value that is an expression."""
         place = self.writer.declare(value)
         del self.writer.places[value]  # until it is filled, the value is its expression
         self.copy(value, place)
@@ -258,14 +230,20 @@ class Statements:
         return place
 
     def identify(self, op: kernel.IdOp) -> None:
-        """A thread's numbers."""
+        """Prints a number of a thread."""
         kind = op.kind.data.value
         text = f"blockIdx.x % {self.writer.func.cluster_size}" if kind == "rank" else self.writer.ids[kind]
         self.writer.define(op.result, lambda _: text)
 
 
+def _steps_without(bits: Sequence[int], size: int) -> list[int]:
+    """Returns the steps of the bits of a register's number among `size` where `bits` are left out."""
+    others = [b for b in range(size.bit_length() - 1) if b not in bits]
+    return [1 << others.index(b) if b in others else 0 for b in range(size.bit_length() - 1)]
+
+
 def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
-    """The `value` of another lane; types that the hardware does not shuffle travel in an int."""
+    """Returns the `value` of another lane; types that the hardware does not shuffle travel in an int."""
     call = f"__shfl_{mode}sync(0xffffffffu, {{}}, {other})"
     if c in STRUCTS:
         return Expr(f"{c}{{({STRUCTS[c]}){call.format(f'(int){value.text}.bits')}}}")
@@ -275,14 +253,13 @@ def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
 
 
 def update(target: Expr, text: str) -> str:
-    """`target = text;` for a text that combines `target` with one other operand."""
     sum_of = f"{target.text} + "
     return f"{target.text} += {text[len(sum_of) :]};" if text.startswith(sum_of) else f"{target.text} = {text};"
 
 
 def combined(writer: Writer, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
-    """`a` and `b`, of the type of `value`, under the payload operation `name`. Never through `&&`: every lane has to
-    take part in a shuffle."""
+    """Returns `a` and `b`, of the type of `value`, under the operation `name`. Never through `&&`: every lane must take
+    part in a shuffle."""
     if (element := element_type(value.type)) == i1 and (on_bool := OPERATORS[name].on_bool) is not None:
         symbol = {"&&": "&", "||": "|"}.get(on_bool[0], on_bool[0])
         return Expr(f"(bool)({a.text} {symbol} {b.text})", UNARY)
@@ -291,34 +268,26 @@ def combined(writer: Writer, name: str, a: Expr, b: Expr, value: SSAValue) -> Ex
     return result
 
 
-def nothing(_: Statements, __: Operation) -> None:
-    """Shared buffers and tensor maps are declared at the top of the kernel."""
-
-
-_PRINTERS: dict[type[Operation], Callable[[Statements, Any], object]] = {
+PRINTERS: Mapping[type[Operation], Printer] = {
     kernel.LoadOp: lambda s, op: print_load(s.writer, op),
     kernel.StoreOp: lambda s, op: s.store(op),
     kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
     kernel.BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
-    kernel.SharedOp: nothing,
+    kernel.SharedOp: lambda s, op: None,  # declared at the top of the kernel
     kernel.IdOp: lambda s, op: s.identify(op),
-    kernel.ReduceRegistersOp: lambda s, op: s.fold(op),
-    kernel.ScanRegistersOp: lambda s, op: s.scan(op),
+    kernel.ReduceRegistersOp: Statements.fold,
+    kernel.ScanRegistersOp: Statements.scan,
     kernel.ShuffleXorOp: Statements.shuffle,
     kernel.ShuffleRegistersOp: Statements.pick,
-    kernel.OuterFmaOp: lambda s, op: s.outer_fma(op),
+    kernel.OuterFmaOp: Statements.outer_fma,
 }
+"""Printers of what kernels of GPUs and CPUs have in common."""
 
 
-def add_printer(kind: type[Operation], printer: Callable[[Statements, Any], object]) -> None:
-    """Print operations of class `kind` with `printer`. Operations with regions are added from `control.py`."""
-    _PRINTERS[kind] = printer
+def as_calls(calls: Mapping[type[Operation], Callable[[Any, Any], str]]) -> dict[type[Operation], Printer]:
+    """Returns printers of operations as calls of device functions, whose text begins with the name of the helper."""
 
-
-def add_calls(calls: Mapping[type[Operation], Callable[[Statements, Any], str]]) -> None:
-    """Print operations as calls of device functions: the text of each, which begins with the name of its helper."""
-
-    def printer(text: Callable[[Statements, Any], str]) -> Callable[[Statements, Any], None]:
+    def printer(text: Callable[[Any, Any], str]) -> Printer:
         def print_call(statements: Statements, op: Operation) -> None:
             call = text(statements, op)
             statements.writer.use(re.split(r"\W", call, maxsplit=1)[0])
@@ -326,20 +295,17 @@ def add_calls(calls: Mapping[type[Operation], Callable[[Statements, Any], str]])
 
         return print_call
 
-    _PRINTERS.update({kind: printer(text) for kind, text in calls.items()})
+    return {kind: printer(text) for kind, text in calls.items()}
 
 
 def add_pointer(statements: Statements, value: SSAValue, text: str, word: str) -> None:
-    """Declare the pointer `value` to elements of its memref, called after it or else `word`."""
+    """Declares the pointer `value` to elements of its memref, called after it or else `word`."""
     writer, space = statements.writer, space_of(value.type)
     assert space is not None, value
-    element = writer.type_of(value)
-    name = writer.names.mint(value.name_hint, word)
-    writer.line(f"{space.qualifier}{element}* const {name} = {text};")
-    writer.places[value] = Place(name, 1)
+    writer.line(f"{space.qualifier}{writer.type_of(value)}* const {writer.name(value, word)} = {text};")
 
 
 def element_address(statements: Statements, memory: SSAValue, index: SSAValue) -> str:
-    """`&x[i]`, or `x` where the index is 0."""
+    """Returns `&x[i]`, or `x` where the index is 0."""
     name, at = memory_name(statements.writer, memory), statements.writer.read(index).text
     return name if at == "0" else f"&{name}[{at}]"

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
+from typing import Any
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, MemRefType, i64
+from xdsl.dialects.builtin import IndexType, MemRefType, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects.kernel import (
-    ExtractOp,
-    FuncOp,
-    IndicesOp,
-    LoadOp,
-    SharedOp,
-    ShuffleRegistersOp,
-    SplatOp,
-    WgmmaOp,
-    is_shared,
-)
+from ...dialects import kernel
 from ...dialects.layouts.linear import combine
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
 from ...dialects.payload.folding import constant_of
@@ -31,9 +23,103 @@ from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of
 from ...errors import CompileError
 from ..dtypes import STRUCTS
+from .device import helper_names
 from .expressions import ATOM, BIT_XOR, UNARY, Expr, Scalars, add, c_size, c_type, infix, literal, multiply
-from .names import Names, hint_of, sanitise
 from .ordering import is_view, linear_steps, moved, registers
+
+_WORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval
+constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do double dynamic_cast else
+enum explicit export extern false float for friend goto half if inline int long mutable namespace new noexcept not
+not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return short
+signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typeid
+typename typeof union unsigned using virtual void volatile wchar_t while xor xor_eq linux unix
+main std asm_ smem i j m slice max min abs llabs printf assert malloc free memcpy memset
+acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 exp10 expm1 fabs fdim floor fma
+fmax fmin fmod frexp hypot isfinite isinf isnan j0 j1 jn ldexp lgamma log log10 log1p log2 logb lrint lround modf nan
+nearbyint nextafter norm pow remainder rint round rsqrt scalbn signbit sin sincos sinh sqrt tan tanh tgamma trunc y0 y1
+yn normcdf cospi sinpi erfcx erfinv rcbrt rhypot clock clock64 trap brkpt index
+""".split()
+
+_VECTORS = "char uchar short ushort int uint long ulong longlong ulonglong float double dim".split()
+
+RESERVED = (
+    frozenset(
+        [*_WORDS, *(w + "f" for w in _WORDS), *_VECTORS, *(f"{v}{n}" for v in _VECTORS for n in (1, 2, 3, 4)), "size_t"]
+    )
+    | helper_names()
+)
+"""Words that mean something in CUDA C++, or that the printer itself uses."""
+
+
+def sanitise(text: str) -> str:
+    """Returns `text` for a `//` comment: one line of plain ASCII, with no way out of the comment, not too long."""
+    plain = re.sub(r"[^ -~]", " ", text).replace("\\", " ")
+    plain = re.sub(r"[?]{2,}", "?", plain)
+    for mark in ("*/", "/*", "//"):
+        while mark in plain:
+            plain = plain.replace(mark, " ")
+    plain = " ".join(plain.split())
+    return plain if len(plain) <= 200 else plain[:197] + "..."
+
+
+class Names:
+    """Hands out identifiers, each once. They match `[a-z][a-z0-9_]*` and are no reserved words."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def mint(self, hint: str | None, default: str = "t") -> str:
+        """Returns a new name like `hint`; `default` (a legal name) where no letter of the hint is legal."""
+        stem = re.sub(r"_+", "_", re.sub(r"[^a-z0-9]", "_", (hint or "").lower())).strip("_")
+        stem = stem.lstrip("0123456789_")[:32].rstrip("_") or default
+        name, number = stem, 0
+        while name in self._taken or name in RESERVED:
+            number += 1
+            name = f"{stem}_{number}" if stem[-1].isdigit() else f"{stem}{number}"
+        self._taken.add(name)
+        return name
+
+
+_OPERATIONS = {
+    "sum": "arith.addf arith.addi math.fma",
+    "diff": "arith.subf arith.subi",
+    "prod": "arith.mulf arith.muli",
+    "quot": "arith.divf",
+    "neg": "arith.negf",
+    "hi": "arith.maximumf arith.maxnumf arith.maxsi",
+    "lo": "arith.minimumf arith.minnumf arith.minsi",
+    "e": "math.exp math.exp2",
+    "ln": "math.log",
+    "inv": "math.rsqrt",
+    "root": "math.sqrt",
+    "size": "math.absf",
+    "sel": "payload.select",
+    "acc": "scf.for kernel.outer_fma kernel.mma kernel.accumulators",
+    "r": "kernel.shuffle kernel.shuffle_xor kernel.shuffle_registers kernel.permute_registers kernel.indices "
+    "payload.cast",
+}
+WORDS = {name: word for word, names in _OPERATIONS.items() for name in names.split()}
+"""A word for the result of an operation, by the operation's name."""
+
+FOLDED = {"add": "total", "mul": "product", "max": "top", "min": "least", "and": "all", "or": "any", "xor": "parity"}
+
+
+def hint_of(value: SSAValue) -> str:
+    """Returns the name of `value`, or a word for its operation."""
+    if value.name_hint is not None:
+        return value.name_hint
+    op, element = value.owner, element_type(value.type)
+    if not isinstance(op, Operation):
+        return "v"
+    if element == i1 or isinstance(element, IndexType):
+        return "is" if element == i1 else "n" if isinstance(op, CastOp) else "at"
+    if isinstance(op, kernel.LoadOp | kernel.LdMatrixOp):
+        return f"{op.memory.name_hint or 'mem'}_in"
+    if isinstance(op, kernel.ReduceRegistersOp):
+        return FOLDED[op.kind.data.value]
+    return WORDS.get(op.name, "v")
+
 
 WIDE = 2**30
 """Buffers with more elements than this are indexed with 64 bits."""
@@ -44,7 +130,7 @@ Register = int | str
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lives: a variable, or an array of `size` > 1. Arrays and `mutable` variables may be overwritten."""
+    """The variable of a value, or an array of `size` > 1. Arrays and `mutable` variables may be overwritten."""
 
     name: str
     size: int
@@ -55,7 +141,7 @@ class Place:
 
 
 def bare(text: str) -> str:
-    """`text` without parentheses around all of it."""
+    """Returns `text` without parentheses around all of it."""
     if text.startswith("(") and text.endswith(")"):
         depth = 0
         for position, c in enumerate(text):
@@ -66,7 +152,7 @@ def bare(text: str) -> str:
 
 
 class Writer:
-    """One kernel's text and the state of printing it."""
+    """The text of one kernel, and the state of printing it."""
 
     ids = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
 
@@ -75,7 +161,7 @@ class Writer:
     depend on it need no moves into uniform registers then. It takes a register where it is not recomputed, so it is for
     kernels whose threads compute operands of products, and issue more instructions than tensor cores wait for."""
 
-    def __init__(self, func: FuncOp) -> None:
+    def __init__(self, func: kernel.FuncOp) -> None:
         self.func = func
         self.lines: list[str] = []
         self.names = Names()
@@ -86,16 +172,16 @@ class Writer:
         self.scalars = Scalars(self.index, self.use, self.ranges)
         self.sizes: dict[SymbolAttr, Expr] = {}
         self.preferred: dict[SSAValue, Place] = {}
+        """Places of carried values, into which results that a loop yields are computed."""
         self._arrays: dict[str, tuple[int, int]] = {}
         self._alignments: dict[str, int] = {}
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
         self._place_shown: str | None = None
-        if any(isinstance(op, WgmmaOp) and op.lhs_offset is None for op in func.walk()):
+        if any(isinstance(op, kernel.WgmmaOp) and op.lhs_offset is None for op in func.walk()):
             self.ids = {**self.ids, "warp": self.UNIFORM_WARP}
 
     def line(self, text: str) -> None:
-        """Append a line at the current depth."""
         self.lines.append("  " * self._depth + text)
 
     @contextmanager
@@ -111,7 +197,7 @@ class Writer:
 
     @contextmanager
     def registers_loop(self, size: int, step: int = 1) -> Generator[Register]:
-        """An unrolled loop over register numbers; nothing at all where there is one step."""
+        """An unrolled loop over register numbers; no loop if there is one step."""
         if size == step:
             yield 0
             return
@@ -120,12 +206,10 @@ class Writer:
             yield "i"
 
     def unroll(self, times: str = "", pad: str = "") -> None:
-        """Have the next loop unrolled, `times` often if that says anything."""
         self.line(f"{pad}#pragma unroll{times}")
 
     def unrolled(self, *loops: tuple[str, int]) -> str:
-        """Heads of unrolled loops around the next line, by variable and size, without those of one step; what the line
-        is indented by."""
+        """Prints heads of unrolled loops around the next line, by variable and size; returns its indentation."""
         pad = ""
         for variable, size in loops:
             if size > 1:
@@ -135,7 +219,7 @@ class Writer:
         return pad
 
     def comment_place(self, op: Operation) -> None:
-        """A comment with the source line of `op`, where it changes."""
+        """Prints a comment with the source line of `op`, where it changes."""
         place = line_text(location_of(op))
         if place is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
             return
@@ -144,29 +228,34 @@ class Writer:
             self.line(f"// {sanitise(place)}")
 
     def use(self, helper: str) -> None:
-        """Remember that the kernel needs a helper."""
         self.helpers.add(helper)
 
     def type_of(self, value: SSAValue | Attribute) -> str:
-        """The C++ type of one register of a value; a storage type's definition is remembered."""
+        """Returns the C++ type of one register of a value, and notes the definition of a storage type."""
         name = c_type(value.type if isinstance(value, SSAValue) else value, self.index)
         if name in STRUCTS:
             self.use(name)
         return name
 
     def named(self, make: Expr, hint: str) -> None:
-        """A constant for an index expression that occurs often: declared once in each scope, used by `find`."""
+        """Declares a constant for an index expression that occurs often, once in each scope; `find` returns it."""
         if self.find(make.text) is None:
             name = self.names.mint(hint)
             self.line(f"const {self.index} {name} = {make.text};")
             self._scopes[-1][make.text] = Expr(name)
 
     def find(self, text: str) -> Expr | None:
-        """The constant that was declared for an index expression, if it is in scope."""
+        """Returns the constant for an index expression, if it is in scope."""
         return next((scope[text] for scope in reversed(self._scopes) if text in scope), None)
 
+    def name(self, value: SSAValue, default: str) -> str:
+        """Returns a new name, which is the place of the scalar or pointer `value`."""
+        name = self.names.mint(value.name_hint, default)
+        self.places[value] = Place(name, 1)
+        return name
+
     def declare(self, value: SSAValue) -> Place:
-        """A new place for `value`; an array is declared here, a scalar where it is computed."""
+        """Returns a new place for `value`; an array is declared here, a scalar where it is computed."""
         place = Place(self.names.mint(hint_of(value)), registers(value))
         if place.size > 1:
             self.array(place, value)
@@ -174,29 +263,25 @@ class Writer:
         return place
 
     def define(self, value: SSAValue, text: Callable[[Register], str]) -> None:
-        """Declare `value`, and set each of its registers to the `text` for it."""
+        """Declares `value`, and sets each of its registers to the `text` for it."""
         place = self.declare(value)
         with self.registers_loop(place.size) as r:
             head = f"const {self.type_of(value)} {place.name}" if place.size == 1 else place[r].text
             self.line(f"{head} = {text(r)};")
 
     def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
-        """Declare the array `place` of registers of the type of `value`, behind `head`, with an initialiser if there is
-        a `start`."""
+        """Declares the array `place` of registers of the type of `value`, after `head`, initialised with `start`."""
         self._arrays[place.name] = len(self.lines), c_size(value.type)
         self.line(f"{head}{self.type_of(value)} {place.name}[{place.size}]{start};")
 
     def pointer(self, array: str, index: str, size: int) -> str:
-        """A pointer to element `index` of an array of registers for accesses of `size` bytes each.
-
-        Every access of registers in more than their own size is printed through this pointer, so an array, whatever
-        values it holds one after the other, is aligned to the widest access of it.
-        """
+        """Returns a pointer to element `index` of an array of registers for accesses of `size` bytes. All wide accesses
+        of registers are printed through it, so arrays are aligned to the widest access."""
         self._alignments[array] = max(size, self._alignments.get(array, 1))
         return array if index in ("", "0") else f"&{array}[{index}]"
 
     def text(self) -> list[str]:
-        """The lines of the body, with every array aligned as its accesses need."""
+        """Returns the lines of the body, with every array aligned as its accesses need."""
         lines = list(self.lines)
         for array, size in self._alignments.items():
             number, own = self._arrays[array]
@@ -206,7 +291,7 @@ class Writer:
         return lines
 
     def start(self, value: SSAValue, text: str) -> Place:
-        """A new variable for `value`, set to `text`, that may be overwritten later."""
+        """Returns a new variable for `value`, set to `text`, that may be overwritten later."""
         place = Place(self.names.mint(hint_of(value)), 1, True)
         self.line(f"{self.type_of(value)} {place.name} = {text};")
         self.places[value] = place
@@ -215,65 +300,72 @@ class Writer:
     # -- reading values
 
     def read(self, value: SSAValue, register: Register = 0) -> Expr:
-        """The C++ of one register of a value."""
+        """Returns the C++ of one register of a value."""
         place = self.places.get(value)
         if place is not None:
             return place[register]
         op = value.owner
         if not isinstance(op, Operation) or not is_view(op):
             raise CompileError("a value is used before it is computed", operator=getattr(op, "name", None))
-        return self._read_view(op, register)
-
-    def _read_view(self, op: Operation, register: Register) -> Expr:
-        if isinstance(op, ConstantOp | arith.ConstantOp):
-            return self.constant(op)
-        if isinstance(op, ExtentOp):
-            return self.scalars.cast(self.size(op.symbol), IndexType(), op.result.type)
-        if isinstance(op, SplatOp):
-            return self.read(op.source)
-        if isinstance(op, ExtractOp):
-            return self.read(op.source, op.register.data)
-        if isinstance(op, ShuffleRegistersOp):
-            if registers(op.source) == 1:
-                return self.read(op.source)
-            steps = linear_steps(op.registers)
-            assert steps is not None
-            moved = add(terms(register, steps[1]), Expr(str(steps[0])))
-            return self.read(op.source, int(moved.text) if moved.text.isdigit() else moved.text)
-        if isinstance(op, IndicesOp):
-            return add(self.read(op.origin), terms(register, op.steps.get_values()))
-        if isinstance(op, SharedOp):
-            raise CompileError("shared memory has no place yet: run kernel-allocate-shared", operator=op.name)
-        operands = [self.read(v, register) for v in op.operands]
-        return self.scalars.print(op, operands)
+        if (view := _VIEWS.get(type(op))) is not None:
+            return view(self, op, register)
+        return self.scalars.print(op, [self.read(v, register) for v in op.operands])
 
     def size(self, extent: Extent) -> Expr:
-        """A size, or the parameter that holds it."""
         return Expr(str(extent)) if isinstance(extent, int) else self.sizes[extent]
 
-    def constant(self, op: ConstantOp | arith.ConstantOp) -> Expr:
-        """A constant's literal."""
-        if (value := constant_of(op.result)) is None:
-            raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
-        return self.literal(value, op.result.type)
-
     def literal(self, value: float, t: Attribute) -> Expr:
-        """A constant of type `t`."""
         text, helper = literal(value, t, self.index)
         if helper is not None:
             self.use(helper)
         return text
 
 
-def index_type(func: FuncOp) -> str:
-    """The C++ type of indices and sizes in a kernel: large buffers need 64 bits, and so do indices of 64 bits that are
-    read from memory, where any number may be: cut off at 32 bits it could look like one that is inside."""
+def _read_constant(writer: Writer, op: ConstantOp | arith.ConstantOp, register: Register) -> Expr:
+    if (value := constant_of(op.result)) is None:
+        raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
+    return writer.literal(value, op.result.type)
+
+
+def _read_shuffled(writer: Writer, op: kernel.ShuffleRegistersOp, register: Register) -> Expr:
+    if registers(op.source) == 1:
+        return writer.read(op.source)
+    steps = linear_steps(op.registers)
+    assert steps is not None
+    text = add(terms(register, steps[1]), Expr(str(steps[0]))).text
+    return writer.read(op.source, int(text) if text.isdigit() else text)
+
+
+def _read_indices(writer: Writer, op: kernel.IndicesOp, register: Register) -> Expr:
+    return add(writer.read(op.origin), terms(register, op.steps.get_values()))
+
+
+def _read_shared(writer: Writer, op: kernel.SharedOp, register: Register) -> Expr:
+    raise CompileError("shared memory has no place yet: run kernel-allocate-shared", operator=op.name)
+
+
+_VIEWS: dict[type[Operation], Callable[[Writer, Any, Register], Expr]] = {
+    ConstantOp: _read_constant,
+    arith.ConstantOp: _read_constant,
+    ExtentOp: lambda writer, op, _: writer.scalars.cast(writer.size(op.symbol), IndexType(), op.result.type),
+    kernel.SplatOp: lambda writer, op, _: writer.read(op.source),
+    kernel.ExtractOp: lambda writer, op, _: writer.read(op.source, op.register.data),
+    kernel.ShuffleRegistersOp: _read_shuffled,
+    kernel.IndicesOp: _read_indices,
+    kernel.SharedOp: _read_shared,
+}
+"""Views that are no payload operations: how a register of their result is read."""
+
+
+def index_type(func: kernel.FuncOp) -> str:
+    """Returns the C++ type of indices and sizes in a kernel. Large buffers need 64 bits, and so do indices of 64 bits
+    that are read from memory: cut off at 32 bits one could look as if it were inside."""
     large = any(_elements(a.type) > WIDE for a in func.body.block.args)
     return "long long" if large or any(_is_read(op) for op in func.walk() if isinstance(op, CastOp)) else "int"
 
 
 def _is_read(op: CastOp) -> bool:
-    """Whether `op` makes an index of an integer of 64 bits that follows from what a buffer holds."""
+    """Returns true if `op` makes an index of an integer of 64 bits that follows from the contents of a buffer."""
     if element_type(op.result.type) != IndexType() or element_type(op.operand.type) != i64:
         return False
     seen, left = set[SSAValue](), [op.operand]
@@ -284,19 +376,18 @@ def _is_read(op: CastOp) -> bool:
         seen.add(value)
         if not isinstance(value.owner, Operation):
             return True
-        if isinstance(value.owner, LoadOp) and not is_shared(value.owner.memory.type):
+        if isinstance(value.owner, kernel.LoadOp) and not kernel.is_shared(value.owner.memory.type):
             return True
         left += value.owner.operands
     return False
 
 
 def _elements(t: Attribute) -> int:
-    """The most elements that a buffer can have."""
     return prod(map(most, extents_of(t))) if isinstance(t, MemRefType) else 1  # pyright: ignore[reportUnknownArgumentType]
 
 
 def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | None = None) -> Expr:
-    """The sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
+    """Returns the sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
     bits = len(steps) if top is None else top
     if isinstance(register, int):
         number = moved(register, steps)
@@ -315,8 +406,7 @@ def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | Non
 
 
 def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
-    """The exclusive or of `images[b]` over the set bits b of a register number whose bits below `low` are 0: of sums
-    of images that share no bits."""
+    """Returns the exclusive or of `images[b]` over the set bits b of a register number whose bits below `low` are 0."""
     if isinstance(register, int):
         return Expr(str(combine(images, register)))
     seen, parts = 0, list[list[int]]([[]])
@@ -331,7 +421,7 @@ def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
 
 
 def _run(register: str, b: int, end: int, step: int, low: int, is_top: bool) -> Expr:
-    """`step` times the number in bits [b, end) of a register number."""
+    """Returns `step` times the number in bits [b, end) of a register number."""
     if is_top and b == low and step % (1 << b) == 0:
         return multiply(Expr(register), step >> b)
     shifted = f"{register} >> {b}" if b else register

@@ -22,15 +22,14 @@ FLAGS = (
 
 
 def build(text: str, march: str = "native") -> Path:
-    """The shared object of a printed program, for processors that `march` names as g++ does.
-
-    Raises ExecutionError if there is no compiler, or if the text does not compile."""
+    """Returns the shared object of a printed program for processors that `march` names as g++ does. Raises
+    ExecutionError if there is no compiler, or if the text does not compile."""
     name = digest(text, known(march), *options(march)) + ".so"
     return cached_file("cpu", name, lambda target: build_at(target, text, march))
 
 
 def build_at(target: Path, text: str, march: str = "native") -> None:
-    """Build the shared object of a printed program, and nothing else is kept. Raises ExecutionError."""
+    """Builds the shared object of a printed program outside the cache. Raises ExecutionError."""
     flags = options(march)
 
     def compiled(part: tuple[int, str]) -> str:
@@ -49,15 +48,15 @@ def build_at(target: Path, text: str, march: str = "native") -> None:
 
 
 def options(march: str) -> tuple[str, ...]:
-    """What a text is compiled with. Tuned for a processor of Intel, g++ makes no vectors of 512 bits unless told to: it
-    takes the text's apart, element by element."""
+    """Returns the compiler's options. Tuned for a processor of Intel, g++ makes no vectors of 512 bits unless told to:
+    it takes those of the text apart, element by element."""
     wide = ("-mprefer-vector-width=512",) if "__AVX512F__" in known(march) else ()
     return (*FLAGS, f"-march={march}", *wide)
 
 
 def parts(text: str, most: int) -> list[str]:
-    """A program as at most so many texts, which may be compiled at the same time: each has the helpers and some of the
-    kernels, of which there are at least `KERNELS`."""
+    """Splits a program into at most `most` texts that are compiled at the same time: the helpers and at least `KERNELS`
+    kernels each."""
     helpers, mark, rest = text.partition(KERNELS_MARK)
     kernels, host_mark, host = rest.partition(HOST_MARK)
     each = [f"{kernel}\n}}\n" for kernel in kernels.split("\n}\n\n") if kernel]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from xdsl.dialects.arith import MulfOp
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.kernel import IndicesOp, ReduceRegistersOp, ShuffleRegistersOp
-from ...dialects.kernel.memory import AtomicRmwOp, LoadOp, StoreOp
+from ...dialects.kernel import AtomicRmwOp, IndicesOp, LoadOp, ReduceRegistersOp, ShuffleRegistersOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, element_type, is_payload
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import Extent
@@ -33,13 +32,12 @@ class End:
 
     @property
     def length(self) -> int | None:
-        """How many registers of a row are inside, where that is known."""
         return self.bound - self.origin if isinstance(self.bound, int) and isinstance(self.origin, int) else None
 
     @staticmethod
     def at(origin: SSAValue, steps: Sequence[int], bound: Extent) -> End | None:
-        """Where a check of `origin` and what the bits of a register's number add ends; None if these do not count.
-        Several registers that lie side by side may count as one, where it is known which are inside."""
+        """Returns the end of a check of `origin` plus the steps of a register's bits; None if the steps do not count
+        registers. Neighbouring registers may count as one where both numbers are constant."""
         number = constant_index(origin)
         low = next((bit for bit, step in enumerate(steps) if step), 0)
         bits = next((bit for bit, step in enumerate(steps) if bit >= low and step != 1 << bit - low), len(steps))
@@ -52,8 +50,8 @@ class End:
 
 @dataclass(frozen=True)
 class Limit:
-    """How far a loop along a row goes whose first register is `start`: `length` registers, or less where `{i}` in
-    `checked` stands for a register's number; `end` is why."""
+    """Bound of a loop over one row. `start`: first register. `length`: maximum trip count. `checked`: C++ condition
+    that ends the loop early, with `{i}` for the register. `end`: the analysis result, if any."""
 
     start: str
     length: int
@@ -61,38 +59,35 @@ class Limit:
     end: End | None = None
 
     def below(self, register: str) -> str:
-        """What says that a register is before the end."""
         last = f"{self.start} + {self.length}" if self.start != "0" else f"{self.length}"
         return f"{register} < {last}" + (f" && {self.checked.format(i=register)}" if self.checked else "")
 
     def divides(self, registers: int) -> bool:
-        """Whether it is so many registers times a number."""
         return not self.checked and self.length % registers == 0
 
 
 def end_of_access(op: LoadOp | Write) -> End | None:
-    """Where an access ends, if that is all that is checked about it in the direction in which registers count up."""
+    """Returns the end of an access along the fastest register bits, or None."""
     checks = enumerate(zip(op.checks, op.bounds, strict=True))
     found = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
     return min((end for end in found if end is not None), key=lambda end: end.row, default=None)
 
 
 class Ends:
-    """What of values is read, and from where on nothing is."""
+    """The ends of the registers that are read of values."""
 
     def __init__(self) -> None:
         self._needed: dict[SSAValue, frozenset[End | None]] = {}
 
     def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
-        """The one end of a loop over a row of registers of `ops`, of which `kept` are read elsewhere; None if it has to
-        go on to the last register."""
+        """Returns the common end of a loop over a row of registers of `ops`, of which the values `kept` are read
+        elsewhere; None if the loop goes to the last register."""
         found = {_end_of_read(op) for op in ops if isinstance(op, Write | ReduceRegistersOp)}
         found = found.union(*map(self._of_value, kept))
         end = found.pop() if len(found) == 1 else None
         return end if end is not None and end.row == row else None
 
     def _of_value(self, value: SSAValue) -> frozenset[End | None]:
-        """The ends of what the uses of a value read; None for all of it."""
         if value not in self._needed:
             self._needed[value] = frozenset().union(*(self._of_use(use.operation, value) for use in value.uses))
         return self._needed[value]
@@ -109,14 +104,14 @@ class Ends:
 
 
 def _is_repeated(op: ShuffleRegistersOp) -> bool:
-    """Whether registers are those of the source, over and over."""
+    """Returns true if the registers are those of the source, repeated."""
     steps, bits = linear_steps(op.registers), registers(op.source).bit_length() - 1
     same = tuple(1 << bit for bit in range(bits))
     return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
 
 
 def _end_of_read(op: Write | ReduceRegistersOp) -> End | None:
-    """From where on nothing of a value is stored, or all of a row that is reduced changes nothing."""
+    """Returns the end after which nothing is stored, or the rest of a reduced row is the identity."""
     if isinstance(op, Write):
         return end_of_access(op)
     row, neutral = row_of(op), identity(op.kind.data, element_type(op.source.type))
@@ -125,7 +120,7 @@ def _end_of_read(op: Write | ReduceRegistersOp) -> End | None:
 
 
 def _end_before(value: SSAValue, number: float) -> End | None:
-    """From where on all registers of a value are `number`."""
+    """Returns the end after which all registers of a value are `number`, or None."""
     op = value.owner
     if isinstance(op, LoadOp):
         return end_of_access(op) if op.fill is not None and constant_of(op.fill) == number else None
@@ -140,7 +135,7 @@ def _end_before(value: SSAValue, number: float) -> End | None:
 
 
 def _end_of_select(op: SelectOp) -> End | None:
-    """From where on a selection takes its second value: `indices < bound ? a : b`."""
+    """Returns the end after which a selection takes its second value: `indices < bound ? a : b`."""
     test, spread = op.cond.owner, None
     if isinstance(test, ShuffleRegistersOp):
         spread, test = linear_steps(test.registers), test.source.owner

@@ -1,18 +1,40 @@
-"""Operations of two operands on SIMD vectors, and the reductions of registers in a block that is one thread as such."""
+"""Operations, reductions and scans of registers in a block that is one thread, on SIMD vectors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Attribute
 
-from ...dialects.kernel import ReduceRegistersOp, ScanRegistersOp
-from ...dialects.kernel.memory import AtomicRmwOp
+from ...dialects.kernel import AtomicRmwOp, ReduceRegistersOp, ScanRegistersOp
 from ...dialects.payload import element_type, is_float
-from ...dialects.tensor import MONOIDS
+from ...dialects.payload.folding import constant_of
+from ...dialects.tensor import MONOIDS, identity
 from ...target.model import MAX_LANES
 from ..cpp.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix
+from ..cpp.ordering import registers
+from ..cpp.writer import hint_of
+
+if TYPE_CHECKING:
+    from .groups import VectorStatements
+
+FUNCTION_OPERATIONS = 32
+"""Vector operations of one function: from 20 (exp) to 45 (erf)."""
+
+_LIBRARY = "acos acosh asin asinh atan atanh atan2 cbrt cosh log10 pow sinh tan".split()
+
+FUNCTIONS = dict.fromkeys("expf exp2f logf tanhf erff".split(), "vector.{}") | {"expm1f": "vector.expf"}
+FUNCTIONS |= dict.fromkeys(("log2f", "log1pf"), "vector.logf") | dict.fromkeys(("sinf", "cosf"), "vector.turn")
+FUNCTIONS |= dict.fromkeys("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split(), "vector.builtin")
+FUNCTIONS |= {f"{name}f": "vector.library.f32" for name in _LIBRARY}
+FUNCTIONS |= dict.fromkeys((*_LIBRARY, *"cos erf exp exp2 expm1 log log1p log2 sin tanh".split()), "vector.library.f64")
+FUNCTIONS |= dict.fromkeys("sqrt rsqrt fabs floor ceil trunc rint".split(), "vector.builtin.f64")
+"""Functions of vectors of f32 and f64 by their names in C, and the sections of functions.hpp that have them."""
+
+_FUNCTION = re.compile(rf"\b(?:{'|'.join(name for name, section in FUNCTIONS.items() if 'builtin' not in section)})\(")
 
 HELPERS = {"payload.logaddexp": "vector.log_add_exp"}
 """Operations of two vectors of f32 that are functions, and the sections of functions.hpp that have them."""
@@ -21,10 +43,18 @@ BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
 """Levels of operators that vectors of truth values have, too."""
 
 
+def operations(lines: Sequence[str]) -> int:
+    """Returns the number of vector operations in lines of C++: one for each line, more for functions and loops over
+    lanes."""
+    text = "\n".join(lines)
+    by_lanes = text.count("each<") + text.count("PER_LANE")
+    return len(lines) + MAX_LANES * by_lanes + FUNCTION_OPERATIONS * len(_FUNCTION.findall(text))
+
+
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
-    """The operation `name` on vectors of `element`, or on single ones; None for one that has no such form. Integers
-    wrap. An operator takes `operands` that may be the same in all lanes, if these are no narrower than an int; what is
-    none takes `whole` vectors."""
+    """Returns the operation `name` on vectors or scalars of `element`, or None if it has no such form. Integers wrap.
+    An operator takes `operands`, of which some may be scalars, unless they are narrower than an int; functions take
+    `whole` vectors."""
     operator, narrow = OPERATORS.get(name), c_size(element) < 4
     if name in HELPERS and element != f32:
         return None
@@ -39,26 +69,88 @@ def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Seq
 
 
 def combining(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp, a: str = "a", b: str = "b") -> str | None:
-    """How two vectors, or two elements, `a` and `b` of what is reduced are combined; None if that is not known."""
+    """Returns the C++ that combines `a` and `b`, vectors or elements of a reduced value; None if there is none."""
     both, t = (Expr(a), Expr(b)), op.value.type if isinstance(op, AtomicRmwOp) else op.result.type
     found = combined(MONOIDS[op.kind.data].combiner(t).name, element_type(t), both, both)
     return None if found is None else found.text
 
 
 def row_of(op: ReduceRegistersOp) -> int | None:
-    """How many registers that lie side by side are combined to one; None if others are, or it is not known how."""
+    """Returns how many neighbouring registers are reduced to one; None for other reductions."""
     bits = sorted(op.bits.get_values())
     return 1 << len(bits) if combining(op) is not None and bits == list(range(len(bits))) else None
 
 
 def columns_of(op: ReduceRegistersOp) -> int | None:
-    """How many registers that lie side by side, whole vectors, are a row of those that are combined column by column;
-    None if others are, or it is not known how."""
+    """Returns how many neighbouring registers, whole vectors, are a row that is reduced column by column; None for
+    other reductions."""
     bits = sorted(op.bits.get_values())
     wide = bits and 1 << bits[0] >= MAX_LANES and bits == [*range(bits[0], bits[-1] + 1)]
     return 1 << bits[0] if wide and combining(op) is not None else None
 
 
 def combiner(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp) -> str:
-    """The same as a C++ function."""
     return f"[](auto a, auto b) {{ return {combining(op)}; }}"
+
+
+class ScanLoop(NamedTuple):
+    """Loop of a scan over `row` registers, of which `inner` neighbours are in different scans. `short`: registers of a
+    row, where one loop takes several rows that are shorter than a vector; else 0."""
+
+    row: int
+    inner: int
+    short: int = 0
+
+
+def row_of_scan(op: ScanRegistersOp) -> ScanLoop | None:
+    """Returns the loop of a scan; None if the bits of the scan have gaps, if no vector instruction combines two
+    elements, or if rows are shorter than a vector and start with other values than the identity."""
+    bits, size = [*op.bits.get_values()], registers(op.source)
+    if not bits or bits != [*range(bits[0], bits[-1] + 1)] or element_type(op.source.type) == i1 or not combining(op):
+        return None
+    row, inner = 2 << bits[-1], 1 << bits[0]
+    if row >= MAX_LANES:
+        return ScanLoop(row, inner)
+    alone = constant_of(op.init) == identity(op.kind.data, element_type(op.source.type)) and not op.carry.uses
+    return ScanLoop(size, inner, row) if alone and size >= MAX_LANES else None
+
+
+class RowScan:
+    """Text of a scan inside of the loop over the vectors of a row, as a variable of the C++ class `Scan`."""
+
+    def __init__(self, statements: VectorStatements, op: ScanRegistersOp) -> None:
+        self.op, self.writer = op, statements.writer
+        name = MONOIDS[op.kind.data].combiner(op.result.type).name
+        for helper in ("vector.scan", *([HELPERS[name]] if name in HELPERS else [])):
+            self.writer.use(helper)
+        found = row_of_scan(op)
+        assert found is not None
+        self.row, self.inner, self.short = found
+        self.several = registers(op.carry) > 1
+        self.carry = self.writer.declare(op.carry) if self.several and op.carry.uses else None
+        self.name = self.writer.names.mint(hint_of(op.result))
+        self.element = self.writer.type_of(op.source)
+        self.neutral = self.writer.identity(op)
+
+    def _at(self, lane: str) -> str:
+        """Returns the number of the carry of a lane in the current row."""
+        rows = registers(self.op.source) // self.row
+        return f"row / {self.row} * {self.inner} + {lane}" if rows > 1 else lane
+
+    def begin(self) -> None:
+        writer, op = self.writer, self.op
+        same = constant_of(op.init) is not None or not self.several
+        start = writer.read(op.init, 0 if same else self._at("l")).text
+        short = f", {self.short}" if self.short else ""
+        writer.line(f"Scan<{self.element}, {self.inner}{short}> {self.name};")
+        writer.line(f"{self.name}.start_row([&](int l) {{ return ({self.element}){start}; }}, {self.neutral});")
+
+    def next(self, source: str) -> str:
+        return f"{self.name}.next_vector({source}, i, {self.neutral}, {combiner(self.op)})"
+
+    def end(self) -> None:
+        last = f"{self.name}.last_lane({'l' if self.several else '0'}, {combiner(self.op)})"
+        if self.carry is not None:
+            self.writer.line(f"for (int l = 0; l < {self.inner}; ++l) {self.carry[self._at('l')].text} = {last};")
+        elif self.op.carry.uses and not self.several:
+            self.writer.start(self.op.carry, last)

@@ -19,31 +19,35 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
-from ...dialects.kernel import ScanRegistersOp
-from ...dialects.kernel.memory import AtomicRmwOp, LoadOp
+from ...dialects.kernel import AtomicRmwOp, LoadOp, ScanRegistersOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
 from ...dialects.payload.folding import constant_of
-from ...dialects.shapes.extents import Extent, least
-from ...dialects.shapes.ranges import span
+from ...dialects.shapes.extents import Extent
 from ...dialects.support.locations import enclosing
-from ...dialects.tensor import identity
 from ...target.model import MAX_LANES, PAGE
+from ..cpp import control, statements
 from ..cpp.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
-from ..cpp.memory import combined_atomically, element_at, loaded, stored
-from ..cpp.names import hint_of
+from ..cpp.memory import combined_atomically, element_at, loaded, open_checks, stored
 from ..cpp.ordering import Group, Statement, registers, roots
-from ..cpp.statements import Statements, add_printer
-from ..cpp.writer import Place, terms
+from ..cpp.statements import Statements
+from ..cpp.writer import Place, hint_of, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit, Write
-from .folds import HELPERS, columns_of, combined, combiner, combining, row_of
-from .functions import FUNCTIONS, operations
-from .gathers import gathered
+from .folds import (
+    FUNCTIONS,
+    HELPERS,
+    RowScan,
+    columns_of,
+    combined,
+    combiner,
+    combining,
+    operations,
+    row_of,
+    row_of_scan,
+)
 from .ordering import VectorOrdering, is_same_in_lanes, lane_steps
-from .panels import SIDE_BY_SIDE, extents, is_read_by_columns, operands, packed_type
-from .scans import RowScan, row_of_scan
-from .squares import Squares, squares_of
-from .writer import LANE, VECTOR, Lanes, VectorWriter
+from .panels import SIDE_BY_SIDE, Squares, extents, is_read_by_columns, operands, packed_type, squares_of
+from .writer import LANE, VECTOR, Lanes, VectorWriter, gathered
 
 WIDE = ("double", "long long", "unsigned long long")
 """C++ types of which a vector takes two registers."""
@@ -72,34 +76,33 @@ class VectorStatements(Statements):
     writer: VectorWriter
     order: VectorOrdering
     ordering = VectorOrdering
+    printers = {**statements.PRINTERS, **control.PRINTERS, kernel.PanelFmaOp: lambda s, op: s.panel_fma(op)}
     common: frozenset[SSAValue] = frozenset()
-    """What is computed once for several blocks."""
+    """Values that are computed once for several blocks."""
 
     def print_blocks(self, block: str, begin: str, end: str) -> None:
-        """All statements, for the blocks from `begin` up to `end`; those that compute the same for all of them once, in
-        front of a loop over `block`."""
+        """Prints all statements for the blocks from `begin` up to `end`. Those that compute the same for all blocks are
+        printed once, before a loop over `block`."""
         statements = self.order.statements
-        once = [self._take_in_common(statement) for statement in statements]
+        once = [self._is_common(statement) for statement in statements]
         for common in (True, False):
             loop = f"for (int {block} = {begin}; {block} < {end}; ++{block})"
             with nullcontext() if common else self.writer.braces(loop):
-                for self.number in (n for n, found in enumerate(once) if found == common):
+                for self.number in (n for n, is_common in enumerate(once) if is_common == common):
                     self._print(statements[self.number])
 
-    def _take_in_common(self, statement: Statement) -> bool:
-        """Add what a statement gives to `common`, if it computes the same for all blocks, of what is there; whether it
-        does."""
+    def _is_common(self, statement: Statement) -> bool:
+        """Returns true if a statement computes the same for all blocks; its values are then in `common`."""
         ops = statement.ops if isinstance(statement, Group) else [statement]
         inner = [op for top in ops for op in top.walk()]
-        if any(isinstance(op, kernel.IdOp) or not is_side_effect_free(op) for op in inner):
+        results = {r for op in inner for r in op.results}
+        results |= {a for op in inner for r in op.regions for b in r.blocks for a in b.args}
+        known = results | self.common | {*self.block.args}
+        if any(isinstance(op, kernel.IdOp) or not is_side_effect_free(op) for op in inner) or any(
+            root not in known for op in inner for v in op.operands for root in roots(v)
+        ):
             return False
-        own = {r for op in inner for r in op.results} | {
-            a for op in inner for r in op.regions for b in r.blocks for a in b.args
-        }
-        known = own | self.common | {*self.block.args}
-        if any(root not in known for op in inner for v in op.operands for root in roots(v)):
-            return False
-        self.common |= own
+        self.common |= results
         return True
 
     def dies(self, value: SSAValue) -> bool:
@@ -110,10 +113,8 @@ class VectorStatements(Statements):
         self.writer.places[op.result] = Place(self.writer.ids[op.kind.data.value], 1)
 
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
-        """A product of matrices, into the accumulator's own memory where nobody else reads that, or as it is where the
-        accumulator is zero."""
-        writer = self.writer
-        given, matrices = list[str](), operands(op)
+        """Prints a matmul into the memory of the accumulator, if nothing else reads that."""
+        writer, given, matrices = self.writer, list[str](), operands(op)
         for matrix in matrices:
             if matrix.load is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
@@ -121,13 +122,11 @@ class VectorStatements(Statements):
         ends = extents(writer, op, matrices)
         fresh = ends is None and constant_of(op.acc) == 0
         target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
-        (rows, columns), depth = op.extents, op.depth.data
         writer.use("vector.panel_fma" if packed_type(matrices[0]) is None else "vector.panel_fma.words")
-        if ends is not None:
-            given.append(ends)
         step = matrices[0].row if is_read_by_columns(matrices[0]) else 0
         how = f", {step}, true" if fresh else f", {step}" if step else ""
-        writer.line(f"panel_fma<{rows}, {columns}, {depth}{how}>({', '.join([target.name, *given])});")
+        sizes = ", ".join(map(str, (*op.extents, op.depth.data)))
+        writer.line(f"panel_fma<{sizes}{how}>({', '.join([target.name, *given, *([ends] if ends else [])])});")
 
     def _group(self, group: Group) -> None:
         if group.size < MAX_LANES:
@@ -135,16 +134,14 @@ class VectorStatements(Statements):
             return
         writer, order = self.writer, self.order
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
-        new = [
-            op.results[0] for op in group.ops if op not in folds and op.results and op.results[0] not in writer.places
-        ]
-        kept_of = [r for r in new if order.is_kept(r, group)]
-        if not folds and not kept_of and not any(isinstance(op, Write | ScanRegistersOp) for op in group.ops):
+        results = [op.results[0] for op in group.ops if op not in folds and op.results]
+        stored = [r for r in results if r not in writer.places and order.is_kept(r, group)]
+        if not folds and not stored and not any(isinstance(op, Write | ScanRegistersOp) for op in group.ops):
             return  # each of its readers computes it again
         columns = columns_of(folds[0]) if folds else None
         squares = self._squares(group)
         kept = dict[SSAValue, Place]()
-        for result in kept_of:
+        for result in stored:
             kept[result] = writer.preferred.get(result) or self._reused(result, group, kept) or writer.declare(result)
         if columns is None:
             self._rows(group, folds, kept, squares)
@@ -154,7 +151,7 @@ class VectorStatements(Statements):
         writer.places |= kept
 
     def _reused(self, result: SSAValue, group: Group, kept: Mapping[SSAValue, Place]) -> Place | None:
-        """The array of a value of the same type that nothing reads once `result` is computed, vector by vector."""
+        """Returns the array of a value of the same type that nothing reads once `result` is computed, or None."""
         for value in dict.fromkeys(v for op in group.ops for v in op.operands if v.type == result.type):
             place, op = self.owned(value), result.owner
             if place is None or place in kept.values() or not isinstance(value.owner, Operation):
@@ -166,7 +163,7 @@ class VectorStatements(Statements):
     def _columns(
         self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], kept: Mapping[SSAValue, Place], columns: int
     ) -> None:
-        """A loop over the columns of a group that are reduced, some vectors of them at a time, and down these."""
+        """Prints a loop over the columns of a group that are reduced, some vectors at a time, and down these."""
         writer, count, left = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
         self.row, self.rows, self.limit = group.size, None, Limit("0", group.size)
         results = {op: writer.declare(op.result) for op in folds}
@@ -193,7 +190,7 @@ class VectorStatements(Statements):
         kept: Mapping[SSAValue, Place],
         squares: Mapping[SSAValue, Squares],
     ) -> None:
-        """A loop over the vectors of a group, or of each row of it that is reduced."""
+        """Prints a loop over the vectors of a group, or of each row of it that is reduced."""
         writer = self.writer
         scanned = [op for op in group.ops if isinstance(op, ScanRegistersOp)]
         walk = row_of_scan(scanned[0]) if scanned else None
@@ -230,8 +227,8 @@ class VectorStatements(Statements):
         ahead: bool = False,
         scans: Mapping[Operation, RowScan] = {},
     ) -> None:
-        """The operations of a group on a vector of each value; those that reduce add to `sums`. With `ahead` what rows
-        load is asked for ahead."""
+        """Prints the operations of a group on a vector of each value. Reductions add to `sums`; with `ahead` the rows
+        that are loaded are prefetched."""
         writer = self.writer
         for op in group.ops:
             writer.comment_place(op)
@@ -246,11 +243,11 @@ class VectorStatements(Statements):
             else:
                 if ahead and isinstance(op, LoadOp):
                     self._prefetch(op)
-                self._compute(op, kept.get(op.results[0]), group)
+                read = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
+                self._define(op, read, kept.get(op.results[0]), group)
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
-        """A loop over the rows of a group that there are."""
         writer = self.writer
         more = "" if self.rows is None else f" && {self._before(self.rows, f'row / {row}')}"
         with writer.braces(f"for (int row = 0; row < {group.size}{more}; row += {row})"):
@@ -260,7 +257,7 @@ class VectorStatements(Statements):
 
     @contextmanager
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
-        """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`."""
+        """Loop over the vectors of a group; with `several` sums each takes one in turn, number `n`."""
         writer = self.writer
         if several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
@@ -277,13 +274,8 @@ class VectorStatements(Statements):
 
     @contextmanager
     def _unrolled(self, times: int, wanted: bool, inner: int = 1) -> Generator[None]:
-        """Has the next loop unrolled `times`, if that is `wanted` and all copies are at most `UNROLLED_OPERATIONS`.
-
-        Args:
-            times: the iterations of the loop, or more.
-            wanted: false for a loop that is long in any case.
-            inner: the iterations of a loop in it, which is unrolled too.
-        """
+        """Has the next loop unrolled `times`, if that is `wanted` and all copies are at most `UNROLLED_OPERATIONS`. An
+        unrolled loop in it has `inner` iterations."""
         writer = self.writer
         if wanted:
             writer.line(f"#pragma GCC unroll {times}")
@@ -294,7 +286,7 @@ class VectorStatements(Statements):
 
     @contextmanager
     def _in_squares(self, group: Group, squares: Mapping[SSAValue, Squares]) -> Generator[None]:
-        """A loop over the vectors of a group whose operands are transposed, square by square."""
+        """Loop over the vectors of a group whose operands are transposed, square by square."""
         writer, across = self.writer, next(iter(squares.values())).across
         with writer.braces(f"for (int first = 0; first < {group.size}; first += lanes)"):
             writer.line(f"if (first & {across} * (lanes - 1)) continue;")
@@ -307,7 +299,7 @@ class VectorStatements(Statements):
                 yield
 
     def _squares(self, group: Group) -> dict[SSAValue, Squares]:
-        """The transposed operands of a group, if all are so in the same way."""
+        """Returns the transposed operands of a group, if all are transposed in the same way."""
         places = self.writer.places
         found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v.owner))}
         ready = {v: s for v, s in found.items() if s.source(self.writer, "first") is not None}
@@ -320,15 +312,13 @@ class VectorStatements(Statements):
         return {}
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
-        """Declare the vectors that a reduction adds to; their name."""
-        writer, t = self.writer, op.result.type
-        name, element = writer.names.mint(hint_of(op.result)), writer.type_of(t)
-        one = f"all(({element}){writer.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)})"
-        writer.line(f"vec<{element}> {name}[{count}] = {{{', '.join([one] * count)}}};")
+        """Declares the vectors that a reduction adds to; returns their name."""
+        writer, name = self.writer, self.writer.names.mint(hint_of(op.result))
+        start = ", ".join([f"all({writer.identity(op)})"] * count)
+        writer.line(f"vec<{writer.type_of(op.result)}> {name}[{count}] = {{{start}}};")
         return name
 
     def _limit(self, group: Group, kept: Sequence[SSAValue], row: int) -> Limit:
-        """Where the loop along a row of a group ends."""
         writer, start = self.writer, "row" if row < group.size else "0"
         end = writer.ends.of(group.ops, kept, row)
         length = None if end is None else end.length
@@ -337,34 +327,30 @@ class VectorStatements(Statements):
         return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
     def _before(self, end: End, register: str) -> str:
-        """What says that a register is before an end."""
+        """Returns the condition that a register is before an end."""
         origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
         return f"{add(origin, Expr(register, ADD)).text} < {self.writer.size(end.bound).text}"
 
     def _is_limit(self, value: SSAValue, steps: Sequence[int], bound: Extent) -> bool:
-        """Whether a check holds for all vectors of the loops that are being printed, as these end there."""
+        """Returns true if the loops that are being printed end where a check does."""
+        end, low = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
         if not steps:
             return False
-        end, low = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
         if 1 << low >= self.row:
             return self.rows is not None and End.at(value, steps[low:], bound) == self.rows
         return end is not None and self.limit.divides(MAX_LANES) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
-        """Ask for what lies two pages ahead, the next rows, while these are reduced: a processor foresees what follows
-        within a page, and less of it where something else is read as well."""
+        """Prefetches the next rows, two pages ahead, while these are reduced: processors foresee what follows within a
+        page, and less of it where something else is read as well."""
         writer = self.writer
         if enclosing(op, ForOp) is None and lane_steps(op) == SIDE_BY_SIDE and op not in writer.prefetched:
             writer.prefetched.add(op)
             ahead = AHEAD // element_bytes(op.result.type)
             writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {ahead}, 0, locality);")
 
-    def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
-        """A vector of results, into `place` as well if that is given."""
-        self._define(op, self._load(op) if isinstance(op, LoadOp) else self._vector(op), place, group)
-
     def _define(self, op: Operation, read: Lanes, place: Place | None, group: Group) -> None:
-        """Let `read` be the vector of an operation's results; store it to `place` as well if that is given."""
+        """Makes `read` the vector of an operation's results; stores it to `place` if that is not None."""
         writer, result = self.writer, op.results[0]
         if place is None or any(u.operation in group.ops for u in result.uses):
             name = writer.names.mint(hint_of(result))
@@ -374,7 +360,7 @@ class VectorStatements(Statements):
             writer.line(f"store(&{place.name}[i], {read.whole.text});")
 
     def _vector(self, op: Operation) -> Lanes:
-        """The vector of an operation's results, or the scalar, if they are all the same."""
+        """Returns the vector of an operation's results, or the scalar, if they are all the same."""
         writer, result = self.writer, op.results[0]
         read = [writer.read_vector(v) for v in op.operands]
         if not any(r.is_vector for r in read):
@@ -385,7 +371,7 @@ class VectorStatements(Statements):
         return writer.lanes(result, text)
 
     def _instructions(self, op: Operation, read: Sequence[Lanes]) -> Expr | None:
-        """The operation on vectors; None for one that has no such form."""
+        """Returns the operation on vectors, or None if it has no such form."""
         writer, t, source = self.writer, element_type(op.results[0].type), element_type(op.operands[0].type)
         operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
@@ -434,17 +420,16 @@ class VectorStatements(Statements):
         return Expr(f"convert<{c_target}>({a.text})")
 
     def _load(self, op: LoadOp) -> Lanes:
-        """A vector from memory, if it is contiguous there, or of what lies near; the element that all lanes have; or
-        lane by lane."""
+        """Returns a vector from memory, if it is contiguous there or its elements are near; the element that all lanes
+        have; or a vector that is loaded lane by lane."""
         writer, result, steps = self.writer, op.result, lane_steps(op)
         inside, at = self._inside(op) if steps else None, element_at(writer, op, VECTOR)
         if inside == ("", "") and (near := writer.near(result, steps or (), at)) is not None:
             return writer.lanes(result, near)
         if inside is not None and steps == SIDE_BY_SIDE:
-            fill = f"({writer.type_of(result)}){'0' if op.fill is None else writer.read(op.fill).text}"
             begin, end = inside
             some = f"first(&{at}, {end}" if begin == "" else f"between(&{at}, {begin}, {end or 'lanes'}"
-            return writer.lanes(result, Expr(f"load_{some}, {fill})"))
+            return writer.lanes(result, Expr(f"load_{some}, {writer.fill(op)})"))
         differ = any(registers(v) > 1 for v in op.checks) or any(map(any, op.check_steps[:4]))
         same = steps is not None and not any(steps) and not differ
         if not same and (read := gathered(writer, op, self._is_limit)) is not None:
@@ -468,16 +453,13 @@ class VectorStatements(Statements):
             writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
 
     def _inside(self, op: LoadOp | Write) -> tuple[str, str] | None:
-        """From which lane of a vector up to which one all checks hold, "" where they do from the first, or to the last,
-        lane on; None if these lanes are not side by side."""
+        """Returns the lane from which on and the lane up to which all checks hold, "" for the first and the last lane;
+        None if these lanes are not side by side."""
         writer, begins, ends, all_or_none = self.writer, list[str](), list[str](), list[str]()
-        for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
-            if not is_same_in_lanes(value):
-                return None
-            steps = [basis[c] for basis in op.check_steps]
-            (below, above), (first, last) = span(steps), writer.ranges.of(value)
-            under, over = first + below < lo, last + above >= least(hi)
-            if not under and (not over or self._is_limit(value, steps, hi)):
+        if not all(map(is_same_in_lanes, op.checks)):
+            return None
+        for value, steps, lo, hi, under, over in open_checks(writer, op):
+            if not under and self._is_limit(value, steps, hi):
                 continue
             at, end = add(writer.read(value, VECTOR), terms(VECTOR, steps)), writer.size(hi)
             if not any(steps[:4]):
@@ -491,6 +473,3 @@ class VectorStatements(Statements):
         count = reduce(lambda a, b: f"min<long>({a}, {b})", ends) if ends else ""
         begin = reduce(lambda a, b: f"max<long>({a}, {b})", begins) if begins else ""
         return begin, f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
-
-
-add_printer(kernel.PanelFmaOp, VectorStatements.panel_fma)

@@ -27,7 +27,7 @@ ROUNDS, CHAINS, TRIES = 1_000_000, 12, 11
 
 
 def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
-    """Measure all cores; takes a few seconds. Raises ExecutionError where there is no compiler."""
+    """Measures all cores; takes a few seconds. Raises ExecutionError where there is no compiler."""
     library, threads = _library(), cores()
     source, target = np.ones(elements // 4, np.float32), np.zeros(elements // 4, np.float32)
     long, at = ctypes.c_long, [ctypes.c_void_p(a.ctypes.data) for a in (source, target)]
@@ -39,14 +39,14 @@ def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
 
 
 def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
-    """Bytes a second that so many cores, or all, read together. Raises ExecutionError where there is no compiler."""
+    """Returns the bytes per second that `threads` cores, or all, read together. Raises ExecutionError where there is no
+    compiler."""
     source = np.ones(elements, np.float32)
     return source.nbytes / min(_read(_library(), source, threads or cores()))
 
 
 def _streams(library: ctypes.CDLL, elements: int) -> int:
-    """From how many places in turn one core reads memory fastest that lies as PyTorch's tensors do: in small pages,
-    where the system does not make huge ones by itself."""
+    """Returns from how many places in turn one core reads memory fastest, in small pages as PyTorch's tensors are."""
     source = np.frombuffer(mmap.mmap(-1, 4 * elements), np.float32)
     source.fill(1.0)
     found = _read(library, source, 1)
@@ -54,7 +54,7 @@ def _streams(library: ctypes.CDLL, elements: int) -> int:
 
 
 def _read(library: ctypes.CDLL, source: Any, threads: int) -> list[float]:
-    """The seconds that so many cores take to read an array together, from each of `STREAMS` places in turn."""
+    """Returns the seconds in which `threads` cores read an array from each of `STREAMS` places in turn."""
     at, size = ctypes.c_void_p(source.ctypes.data), ctypes.c_long(source.size)
     return [_seconds(lambda n=n: library.read(at, size, threads, n)) for n in STREAMS]
 
@@ -65,5 +65,4 @@ def _library() -> ctypes.CDLL:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """The least time of several."""
     return min(timeit.repeat(call, number=1, repeat=TRIES))

@@ -7,24 +7,21 @@ from collections.abc import Collection, Iterator
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.memory import GLOBAL, LoadOp, space_of
+from ...dialects.kernel import LoadOp
+from ...dialects.kernel.memory import GLOBAL, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ...target.model import MAX_LANES
 from ..cpp.memory import memory_extents, pitches
-from ..cpp.ordering import Group, Ordering, is_view, linear_steps, registers, roots
+from ..cpp.ordering import Group, Ordering, is_view, linear_steps, registers
 from .ends import Write
-from .folds import columns_of, row_of
-from .panels import SIDE_BY_SIDE, distances, is_left_to_panels
-from .scans import row_of_scan
-from .squares import is_left_to_squares
+from .folds import columns_of, row_of, row_of_scan
+from .panels import SIDE_BY_SIDE, distances, is_left_to_panels, is_left_to_squares
 
 
 class VectorOrdering(Ordering):
-    """Statements of which groups take in loads, stores and reductions of rows as well.
-
-    A later group loads again what was loaded from global memory, or only converted: by then it is in the nearest cache,
-    and an array of it would have to be written first.
-    """
+    """Statements whose groups include loads, stores and reductions of rows. A later group repeats loads from global
+    memory and conversions of them: by then they hit the nearest cache, and an array of them would have to be written
+    first."""
 
     def __init__(self, block: Block) -> None:
         self._again: set[SSAValue] = set()
@@ -36,7 +33,7 @@ class VectorOrdering(Ordering):
         """Of each operation: the last statement that computes it."""
 
     def operations(self, block: Block) -> Iterator[Operation]:
-        """Reductions of registers are placed behind what they reduce: one loop computes both."""
+        """Yields the operations of a block, each reduction directly after its source: one loop computes both."""
         early = {op: op.source.owner for op in block.ops if isinstance(op, kernel.ReduceRegistersOp)}
         for op in block.ops:
             if getattr(early.get(op), "parent", None) is not block:
@@ -65,31 +62,28 @@ class VectorOrdering(Ordering):
             super()._place(op)
             return
         direct = [self._maker.get(v) for v in op.operands]
-        apart = [self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker]
-        needed = [g for g in direct if g is not None and g.size != size] + apart
-        needed += self._behind(op)
-        self._flush(list(dict.fromkeys(needed)))
-        group = self._pending.setdefault(size, Group(size))
+        needed = [g for g in direct if g is not None and g.size != size]
+        self._flush([*dict.fromkeys([*needed, *self._renumbered(op), *self._behind(op)])])
         for value in op.operands:
-            self._load_again(group, value)
-        self._add(group, op)
+            self._load_again(size, value)
+        self._add(size, op)
         if _is_loaded(op, self._again):
             self._again.add(op.results[0])
             self._readers[op.results[0]] = set()
 
     def _behind(self, op: Operation) -> list[Group]:
-        """The groups that an operation has to stay behind."""
+        """Returns the open groups that an operation must follow."""
         if not isinstance(op, LoadOp | Write | Walk):
             return []
         return [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
 
-    def _load_again(self, group: Group, value: SSAValue) -> None:
-        """Let `group` load or convert `value` itself, if it may, and no group that is still open does."""
+    def _load_again(self, size: int, value: SSAValue) -> None:
+        """Adds the load or conversion of `value` to the open group of `size`, unless an open group computes it."""
         op = value.owner
         if value in self._again and value not in self._maker and isinstance(op, Operation):
             for operand in op.operands:
-                self._load_again(group, operand)
-            self._add(group, op)
+                self._load_again(size, operand)
+            self._add(size, op)
 
     def _flush(self, groups: list[Group]) -> None:
         for group in groups:
@@ -99,7 +93,7 @@ class VectorOrdering(Ordering):
         super()._flush(groups)
 
     def is_read_by(self, value: SSAValue, number: int, last: Operation) -> bool:
-        """Whether all that reads `value` comes before the statement `number`, a group, or in it up to the operation
+        """Returns true if every user of `value` is computed before the statement `number`, or in it up to the operation
         `last`."""
         group = self.statements[number]
         assert isinstance(group, Group)
@@ -108,13 +102,13 @@ class VectorOrdering(Ordering):
         return all(self._number.get(op, number + 1) <= number and op not in late for op in users)
 
     def is_kept(self, value: SSAValue, group: Group) -> bool:
-        """Whether a result of a group needs a place of its own: it is read by what does not compute it again."""
+        """Returns true if a result of a group is read by an operation that does not compute it again."""
         inside = self._readers.get(value, set()) | {*group.ops}
         return any(use.operation not in inside for use in value.uses)
 
 
 def _size(op: Operation) -> int | None:
-    """How many registers a loop over SIMD vectors goes through for an operation; None if there is no such loop."""
+    """Returns the registers that a loop over SIMD vectors covers for an operation; None if there is no such loop."""
     if isinstance(op, kernel.ReduceRegistersOp):
         size = registers(op.source) if (row_of(op) or 1) >= MAX_LANES or columns_of(op) else 1
     elif isinstance(op, kernel.ScanRegistersOp):
@@ -129,7 +123,7 @@ def _size(op: Operation) -> int | None:
 
 
 def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
-    """Whether an operation only loads what lies side by side in global memory, or converts what does."""
+    """Returns true for a load of contiguous global memory, or a conversion of one."""
     if isinstance(op, LoadOp):
         same = op.fill is None or isinstance(op.fill.owner, ConstantOp)
         one = all(registers(v) == 1 for v in op.coordinates)
@@ -142,7 +136,6 @@ Walk = kernel.ReduceRegistersOp | kernel.ScanRegistersOp
 
 
 def _walk(op: Walk) -> object:
-    """Equal for operations that one loop computes."""
     if isinstance(op, kernel.ScanRegistersOp):
         found = row_of_scan(op)
         return None if found is None else ("scan", found.row)
@@ -150,8 +143,8 @@ def _walk(op: Walk) -> object:
 
 
 def _conflict(op: LoadOp | Write | Walk, other: Operation) -> bool:
-    """Whether `op` has to stay behind `other`: one of them writes the memory of the other, or rows of other lengths are
-    reduced, which are different loops. All of a block's own memory is one, as buffers may lie in the same place."""
+    """Returns true if `op` must follow `other`: one writes memory of the other, or their loops differ. All memory of a
+    block is one, as its buffers may overlap."""
     if isinstance(op, Walk):
         return isinstance(other, Walk) and _walk(op) != _walk(other)
     if not isinstance(other, LoadOp | Write) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
@@ -160,7 +153,7 @@ def _conflict(op: LoadOp | Write | Walk, other: Operation) -> bool:
 
 
 def is_same_in_lanes(value: SSAValue) -> bool:
-    """Returns true if the lanes of a vector have one register of a value, such as the number of a row."""
+    """Returns true if all lanes of a vector read one register of a value, such as the number of a row."""
     seen, left = set[SSAValue](), [value]
     while left:
         current = left.pop()
@@ -181,7 +174,7 @@ def is_same_in_lanes(value: SSAValue) -> bool:
 
 
 def lane_steps(op: LoadOp | Write) -> list[int] | None:
-    """How far in memory lanes lie from the first whose numbers are 1, 2, 4 and 8; None where that is not a number."""
+    """Returns the distances in memory from the first lane to lanes 1, 2, 4 and 8; None where they are no numbers."""
     if not all(map(is_same_in_lanes, op.coordinates)) or op.xor is not None:
         return None
     pitch = pitches(memory_extents(op.memory.type))

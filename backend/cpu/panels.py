@@ -1,4 +1,5 @@
-"""Operands of `kernel.panel_fma` as pointers, strides and ends, so that a matrix that lies in memory is not copied."""
+"""Operands of `kernel.panel_fma` as pointers, strides and ends, so that a matrix in memory is not copied; and registers
+in another order in which lanes are rows, which are transposed in squares of as many rows as there are lanes."""
 
 from __future__ import annotations
 
@@ -6,18 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import bf16, f32, i8, i32
-from xdsl.ir import Attribute, Operation, SSAValue, Use
+from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 
-from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
-from ...dialects.kernel.memory import LoadOp, StoreOp
-from ...dialects.payload import CastOp, element_type
+from ...dialects.kernel import LoadOp, PanelFmaOp, ShuffleRegistersOp, StoreOp
+from ...dialects.payload import CastOp, element_type, is_payload
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import least
 from ...target.model import NEAR
 from ..cpp.expressions import ADD, Expr, infix
-from ..cpp.memory import element_at, memory_extents, pitches
+from ..cpp.memory import bit_steps, element_at, memory_extents, pitches
 from ..cpp.ordering import linear_steps, moved, registers
-from ..cpp.writer import Writer
+from ..cpp.writer import Writer, terms
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
@@ -31,9 +31,9 @@ SIDE_BY_SIDE = [1, 2, 4, 8]
 
 @dataclass(frozen=True)
 class Strided:
-    """A matrix in memory: the value that holds its elements, which of them is the first, and how many elements apart
-    neighbours of a column and of a row are. With `load` they lie where that reads them; `sides` are what its checks
-    count, and how far each is from one to the next."""
+    """A matrix in memory: the value that holds its elements, the first of them, and the distances of neighbours in a
+    column and in a row. With `load` it is read from the memory of that load; `sides` are the sides that the checks of
+    the load count, with their steps."""
 
     source: SSAValue
     first: int
@@ -43,14 +43,12 @@ class Strided:
     sides: tuple[tuple[int | None, int], ...] = ()
 
     def pointer(self, writer: Writer) -> str:
-        """The address of the first element."""
         if self.load is not None:
             return f"&{element_at(writer, self.load, self.first)}"
         return f"{writer.places[self.source].name}{f' + {self.first}' if self.first else ''}"
 
     def checks(self, writer: Writer, side: int | None, most: int) -> Iterator[tuple[str, str]]:
-        """Where its rows, of which there are `most`, or columns, begin and end, and what has to hold for all of it, in
-        C++."""
+        """Yields the bounds ("begin" or "end", C++) along a side of `most` rows or columns."""
         load = self.load
         for (own, step), check, (low, high) in zip(self.sides, load.checks, load.bounds, strict=True) if load else ():
             if own != side:
@@ -69,12 +67,12 @@ class Strided:
 
 
 def _steps(distance: Expr, step: int) -> str:
-    """How many steps go at least that far: none where they need not go at all."""
+    """Returns how many steps cover a distance."""
     return distance.text if step == 1 else f"({distance.text} + {step - 1}) / {step}"
 
 
 def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
-    """The matrices that are multiplied; where both are loaded in a narrow type, as they are there."""
+    """Returns the matrices of a product; both are read in their narrow type if both are loaded."""
     sides = (op.lhs, op.depth.data), (op.rhs, op.extents[1])
     lhs, rhs = (_strided(*side, widened=True) for side in sides)
     if packed_type(lhs) and packed_type(rhs):
@@ -83,19 +81,18 @@ def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
 
 
 def packed_type(matrix: Strided) -> Attribute | None:
-    """The type in which a matrix lies in memory, if that is one of `PACKED`."""
+    """Returns the type in memory of a matrix, if it is one of `PACKED`."""
     found = None if matrix.load is None else element_type(matrix.load.result.type)
     return found if found in PACKED else None
 
 
 def is_read_by_columns(matrix: Strided) -> bool:
-    """Whether neighbours in a column of a left operand lie so near that what is multiplied with a row of the right one
-    is in one or two lines of a cache: it is read where it lies."""
+    """Returns true for a left operand whose neighbours in a column are so near that it is read in place."""
     return matrix.column != 1 and 0 < matrix.row <= NEAR and packed_type(matrix) is None
 
 
 def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:
-    """What of a product of `matrices` is not zero, as `Extents` in C++; None if all of it is."""
+    """Returns the non-zero part of a product of `matrices`, as `Extents` in C++; None if all of it is."""
     (lhs, rhs), (rows, columns), depth = matrices, op.extents, op.depth.data
     sides = ((rows, ((lhs, ROWS),)), (columns, ((rhs, COLUMNS),)), (depth, ((lhs, COLUMNS), (rhs, ROWS))))
     nowhere = {"begin": "> 0", "end": "<= 0"}
@@ -115,8 +112,7 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
 
 
 def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
-    """`value`, what it is a shuffle of or widened from, and so on: which register of each is the first one of `value`,
-    and how far each bit of a register's number moves."""
+    """Yields `value` and the sources of its shuffles and casts, each with its first register and the steps of bits."""
     first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     while True:
         yield value, first, steps
@@ -129,8 +125,8 @@ def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
 
 
 def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
-    """Where the matrix that `value` holds row by row lies with strides: in the memory that it is loaded from, in a
-    value that it is a shuffle of, or in itself. With `widened`, also what it is a cast of."""
+    """Returns the strides of the matrix that `value` holds row by row: in the memory that it is loaded from, in the
+    source of a shuffle, or in itself. With `widened` casts are read through."""
     found = Strided(value, 0, columns, 1)
     for source, first, steps in _sources(value):
         if not widened and element_type(source.type) != element_type(value.type):
@@ -144,8 +140,8 @@ def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
 
 
 def plain_load(value: SSAValue) -> LoadOp | None:
-    """The load of a value that may as well be read where it lies: from memory that the kernel does not write, and zero
-    where its checks do not hold."""
+    """Returns the load of a value that may be read in place: from memory that the kernel does not write, and zero where
+    its checks do not hold."""
     load = value.owner
     if not isinstance(load, LoadOp) or load.xor is not None or load.fill is not None and constant_of(load.fill) != 0:
         return None
@@ -157,12 +153,11 @@ def plain_load(value: SSAValue) -> LoadOp | None:
 
 
 def is_left_to_panels(op: Operation) -> bool:
-    """Whether an operation loads something, or casts it, only for products of matrices, which read the memory."""
+    """Returns true if an operation loads or casts for `kernel.panel_fma` only, which reads the memory itself."""
     return isinstance(op, LoadOp | CastOp) and all(map(_is_for_panels, op.results[0].uses))
 
 
 def _is_for_panels(use: Use) -> bool:
-    """Whether a product of matrices reads the memory of what is used, be it shuffled or cast."""
     op = use.operation
     if isinstance(op, PanelFmaOp):
         return use.index < 2 and operands(op)[use.index].load is not None
@@ -170,7 +165,7 @@ def _is_for_panels(use: Use) -> bool:
 
 
 def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[tuple[int | None, int], ...] | None:
-    """What each check of a load counts, in equal steps from the first on; None if one of them counts something else."""
+    """Returns the side that each check of a load counts, with its step; None if a check counts something else."""
     found = list[tuple[int | None, int]]()
     for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
@@ -182,15 +177,68 @@ def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tupl
 
 
 def distances(load: LoadOp | StoreOp, steps: Sequence[int]) -> list[int]:
-    """How many elements apart registers lie whose numbers are `steps` apart."""
-    pitch = [number for number, _ in pitches(memory_extents(load.memory.type))]
-    bits = [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in load.reg_bases]
+    """Returns the distances in memory of registers whose numbers are `steps` apart."""
+    bits = bit_steps(load)
     return [moved(step, bits) for step in steps]
 
 
 def _strides(steps: Sequence[int], columns: int) -> tuple[int, int] | None:
-    """How far apart rows and columns are, if rows are equally far apart, and columns too."""
+    """Returns the distances of rows and of columns, or None if they are not equal."""
     split = columns.bit_length() - 1
     row, column = (side[0] if side else 0 for side in (steps[split:], steps[:split]))
     equal = [column << b for b in range(split)] + [row << b for b in range(len(steps) - split)]
     return (row, column) if equal == [*steps] else None
+
+
+@dataclass(frozen=True)
+class Squares:
+    """A shuffle of `source` into transposed squares: rows of a square are `pitch` registers apart in the source, and
+    rows of the result `across` registers."""
+
+    shuffle: ShuffleRegistersOp
+    across: int
+    pitch: int
+
+    def source(self, writer: Writer, register: str) -> str | None:
+        """Returns the C++ of the first element of the square of `register` and the distance of rows; None if the source
+        has no place."""
+        shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers)
+        load = _load_of_rows(self)
+        if load is not None and linear is not None:
+            at = terms(register, distances(load, linear[1]))
+            return f"&{element_at(writer, load, linear[0])} + {at.text}, {distances(load, [self.pitch])[0]}"
+        found = shuffle.source in writer.places
+        return f"&{writer.read(shuffle.result, register).text}, {self.pitch}" if found else None
+
+
+def squares_of(op: Operation | Block) -> Squares | None:
+    """Returns the transposed squares of an operation's result, or None."""
+    if not isinstance(op, ShuffleRegistersOp) or (linear := linear_steps(op.registers)) is None:
+        return None
+    steps = [*linear[1]]
+    if 1 not in steps or len({*steps}) < len(steps):
+        return None
+    first, pitch = steps.index(1), steps[0]
+    rows = [pitch * lane for lane in SIDE_BY_SIDE]
+    found = first >= 4 and steps[:4] == rows and steps[first : first + 4] == SIDE_BY_SIDE
+    return Squares(op, 1 << first, pitch) if found else None
+
+
+def _load_of_rows(square: Squares) -> LoadOp | None:
+    """Returns the load of a source, if its squares are contiguous rows in memory and nothing else reads it."""
+    load = plain_load(square.shuffle.source)
+    if load is None or load.checks or distances(load, SIDE_BY_SIDE) != SIDE_BY_SIDE:
+        return None
+    rows = distances(load, [square.pitch * lane for lane in SIDE_BY_SIDE])
+    squares = all(squares_of(use.operation) for use in load.result.uses)
+    if rows != [rows[0] * lane for lane in SIDE_BY_SIDE] or not squares:
+        return None
+    users = [use.operation for shuffle in load.result.uses for use in shuffle.operation.results[0].uses]
+    alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)
+    return load if alike and all(u.parent is load.parent for u in users) else None
+
+
+def is_left_to_squares(op: Operation) -> bool:
+    """Returns true for a load that is only read square by square, in place."""
+    found = [squares_of(use.operation) for use in op.result.uses] if isinstance(op, LoadOp) else []
+    return bool(found) and all(square is not None and _load_of_rows(square) is op for square in found)

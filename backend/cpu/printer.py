@@ -14,11 +14,10 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ...dialects.kernel import FuncOp, kernel_names
+from ...dialects.kernel import FuncOp, SharedOp, kernel_names
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..cpp.device import STRUCTS, get_helper, read_helpers
-from ..cpp.device.generated import Helper
+from ..cpp.device import STRUCTS, Helper, get_helper, read_helpers
 from ..cpp.program import declare_shared, header, parameters, text_of_kernels
 from ..dtypes import STRUCTS as WORDS
 from .groups import VectorStatements
@@ -28,10 +27,8 @@ _HERE = Path(__file__).parent
 
 
 def print_cpp(module: ModuleOp) -> str:
-    """The C++ of all kernels of a module at the kernel level.
-
-    Raises CompileError, with operation and place, for anything that has no C++.
-    """
+    """Returns the C++ of all kernels of a module at the kernel level. Raises CompileError, with operation and place,
+    for anything that has no C++."""
     most = max((len(op.body.block.args) for op in module.body.ops if isinstance(op, FuncOp)), default=1)
     grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
     declared = f"Grid {grids};\n" if grids else ""
@@ -48,7 +45,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
         writer.names.mint(ours)
     writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
     given = parameters(writer, func)
-    declare_shared(writer, func, memory)
+    declare_shared(writer, [op for op in func.walk() if isinstance(op, SharedOp)], memory)
     VectorStatements(writer, func.body.block).print_blocks(block, begin, end)
     blocks = [f"const int {begin}", f"const int {end}", f"unsigned char* const {memory}"]
     head = f"static void {name}({', '.join([*blocks, *given])}) {{"
@@ -58,7 +55,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
 
 
 def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
-    """The function that runs all blocks, on the buffers `a` and for the sizes `n`."""
+    """Returns the function that runs all blocks, on the buffers `a` and for the sizes `n`."""
     buffers = len(func.body.block.args)
     kinds = [parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip() for parameter in given]
     passed = [f"({k}){f'a[{i}]' if i < buffers else f'n[{i - buffers}]'}" for i, k in enumerate(kinds)]
@@ -84,7 +81,7 @@ _OURS += ["lanes", "locality", "mask", "failure", "first", "i", "l", "n", "row"]
 
 
 def helper_section(keys: Iterable[str]) -> str:
-    """The definitions of the helpers in `keys`, each behind those of what it needs."""
+    """Returns the definitions of helpers, each after those that it needs."""
     wanted: dict[str, str] = {}
 
     def want(key: str) -> None:

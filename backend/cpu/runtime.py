@@ -1,8 +1,8 @@
-"""Run a program on the cores of this machine: compiled C++, called on the memory of torch's tensors.
+"""Runs a program on the CPU: compiled C++, called on the memory of torch's tensors.
 
-All launches between two steps that PyTorch computes are one call of the C++, which is told them as an array of numbers
-made once for each set of shapes. What belongs to a call (pointers, scratch memory, the message of an assertion) is its
-own, so several threads may call a program at once.
+All launches between two steps of PyTorch are one call of the C++, which reads them as an array of numbers that is made
+once for each set of shapes. Pointers, scratch memory and the message of an assertion belong to the call, so several
+threads may call a program at the same time.
 """
 
 from __future__ import annotations
@@ -23,31 +23,28 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block
 
-from ...dialects.kernel import FuncOp, PanelFmaOp, kernel_names
-from ...dialects.kernel.memory import AtomicRmwOp
+from ...dialects.kernel import AtomicRmwOp, FuncOp, PanelFmaOp, kernel_names
 from ...dialects.payload import AssertOp
 from ...dialects.shapes.ranges import trip_count
 from ...errors import ExecutionError
 from ..cpp.ordering import registers
 from ..dtypes import DTYPES
-from ..host.calls import building, extension
+from ..host.calls import KEPT_PLANS, Key, building, compute_eagerly, extension, key_of, new_results
 from ..host.launch_plan import EagerStep, Launch, LaunchPlan, make_plan
-from ..host.planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
 from ..host.timing import Span
 from .build import build
 
 SHARED_WORK = 1 << 19
-"""Operations on single elements from which on several cores share a launch: to wake them takes as long as one needs for
-some ten thousand vectors."""
+"""Operations on elements of a launch that cores share: to wake a core costs some ten thousand vectors."""
 
 UNKNOWN_TRIPS = 32
-"""Iterations taken for a loop whose number of them is not constant, where work is estimated."""
+"""Iterations of a loop whose trip count is not constant, where work is estimated."""
 
 LONG_WORK = 1 << 16
-"""Operations on single elements of a call from which on other threads of Python may run meanwhile."""
+"""Operations on elements of a call during which other threads of Python may run."""
 
 HUGE = 4 << 20
-"""Bytes of a buffer from which on the system is advised to map it in huge pages."""
+"""Bytes of a buffer that the system is advised to map in huge pages."""
 
 _LIBC, _MADV_COLLAPSE = ctypes.CDLL(None), 25
 """The advice is of Linux from 6.1 on; `mmap` has no name for it."""
@@ -57,8 +54,8 @@ _MESSAGE = 200
 
 
 class _Launches:
-    """`count` launches as the numbers that `run` of the C++ reads, and the addresses between which they lie. `shared`
-    says that cores share a launch, `work` is about how many operations on single elements all launches are."""
+    """`count` launches as the numbers that `run` of the C++ reads. `shared`: cores share a launch; `work`: operations
+    on single elements in all launches, about."""
 
     def __init__(self, numbers: Sequence[int] = (), count: int = 0, shared: bool = False, work: int = 0) -> None:
         self.numbers, self.count, self.shared, self.work = np.array(numbers, dtype=np.int64), count, shared, work
@@ -68,14 +65,13 @@ class _Launches:
 
 @dataclass(frozen=True)
 class _Constants:
-    """What constant launches gave, in `memory`; `seen` says of the arguments that they read, by number, which these
-    were."""
+    """The results of constant launches, in `memory`, and the versions of the arguments that they read, by number."""
 
     memory: Any
     seen: Mapping[int, tuple[int, ...]]
 
     def places(self, plan: LaunchPlan) -> list[tuple[int, int]]:
-        """Where each buffer is: in which memory, and how many bytes behind its begin; -1 and the address for ours."""
+        """Returns the place of each buffer: its memory and the offset there; -1 and the address for constants."""
         behind = 0 if self.memory is None else self.memory.data_ptr() - plan.call_bytes
         scratch = plan.buffers[plan.arguments :]
         own = [(-1, behind + b.offset) if b.constant else (plan.arguments, b.offset) for b in scratch]
@@ -92,8 +88,8 @@ def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, .
 
 @dataclass(frozen=True)
 class _Placed:
-    """A program for arguments of certain shapes. `parts` are its launches, in numbers, and what PyTorch computes in
-    between; `constants` is what constant launches gave, which are not among them."""
+    """A program for arguments of certain shapes: launches, in numbers, and steps of PyTorch; without constant launches,
+    whose results are in `constants`."""
 
     plan: LaunchPlan
     parts: Sequence[_Launches | EagerStep]
@@ -114,14 +110,14 @@ class CpuKernel:
     serial: bool
 
     def is_shared(self, blocks: int) -> bool:
-        """Returns true if several cores share a launch of so many blocks."""
+        """Returns true if several cores share a launch of `blocks` blocks."""
         return not self.serial and blocks > 1 and blocks * self.work >= SHARED_WORK
 
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """What has to be known of a module at the kernel level to call its C++: the plan, whether it asserts something, and
-    its kernels. Where no size is known only at a call, it may go to another process."""
+    """What the runtime reads of a module at the kernel level to call its C++. Where all sizes are known, it may be sent
+    to another process."""
 
     plan: LaunchPlan
     asserts: bool
@@ -129,7 +125,6 @@ class CpuPlan:
 
     @staticmethod
     def of(module: ModuleOp) -> CpuPlan:
-        """That of a module."""
         names = kernel_names(module)
         functions = [op for op in module.body.ops if isinstance(op, FuncOp)]
         kernels = {
@@ -170,8 +165,8 @@ class CpuProgram:
         self._scratch: list[Any] = []
 
     def run(self, args: Sequence[Any], clock: list[tuple[float, float]] | None = None) -> list[Any]:
-        """The results for the tensors `args`; a `clock` is told when each step began and ended. Raises ExecutionError
-        if the arguments do not fit, or the program stops at an assertion."""
+        """Returns the results for the tensors `args`; a `clock` gets the begin and end of each step. Raises
+        ExecutionError if the arguments do not fit, or the program stops at an assertion."""
         torch, key = self.torch, key_of(args)
         placed = self._placed.get(key)
         if placed is None or placed.constants.seen != _seen(args, placed.constants.seen):
@@ -197,7 +192,7 @@ class CpuProgram:
         return outputs
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
-        """Run it for `args` and tell when each step ran. Raises as `run`."""
+        """Runs the program for `args` and returns when each step ran. Raises as `run`."""
         clock: list[tuple[float, float]] = []
         self.run(args, clock)
         steps = self._placed[key_of(args)].plan.call_steps
@@ -205,7 +200,8 @@ class CpuProgram:
         return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
     def repeated_calls(self, *described: Any) -> Any:
-        """Calls of this program that need no Python, `described` as `calls.cpp` says; None where there are none."""
+        """Returns calls of this program that need no Python, `described` as in `calls.cpp`; None where there are
+        none."""
         native = extension()
         if native is None:
             return None
@@ -215,9 +211,9 @@ class CpuProgram:
     def remember(
         self, calls: Any, inputs: Sequence[Any], results: Sequence[Any], updates: Sequence[tuple[int, int]]
     ) -> None:
-        """Have `calls` know a call that was made: its arguments, and results with the strides that they have for the
-        caller. By `updates`, pairs (result, argument), arguments are changed in place: not remembered is a call where
-        that is not the program's own doing."""
+        """Notes a call in `calls`: its arguments, and results with the strides that the caller sees. By `updates`,
+        pairs (result, argument), arguments change in place; calls in which the program itself does not do that are not
+        noted."""
         placed = self._placed[key_of(inputs)]
         plan, places = placed.plan, dict(placed.plan.in_place)
         known = tuple(places.get(i, example) for i, example in enumerate(results, plan.inputs))
@@ -228,12 +224,12 @@ class CpuProgram:
             calls.remember(tuple(inputs), known, launches.first, launches.end, *how, (launches, placed.constants))
 
     def forget_constants(self) -> None:
-        """Drops what constant launches gave: the next call computes it again."""
+        """Drops the results of constant launches: the next call computes them again."""
         self._constants = _Constants(None, {})
         self._placed.clear()
 
     def _scratch_of(self, size: int) -> Any:
-        """Scratch memory of a call: what an earlier one has left, if it is enough and no other thread was faster."""
+        """Returns scratch memory: that of an earlier call if it is large enough and free."""
         try:
             left = self._scratch.pop()
         except IndexError:
@@ -241,14 +237,13 @@ class CpuProgram:
         return self._empty((size,), "ui8") if left is None or left.nbytes < size else left
 
     def _empty(self, shape: Sequence[int], dtype: str) -> Any:
-        """A new tensor on the host, whatever the default device is."""
+        """Returns a new tensor on the host, whatever the default device is."""
         made = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device="cpu")
         _advise_huge_pages(made)
         return made
 
     def _place(self, key: Key, args: Sequence[Any]) -> _Placed:
-        """The program for the arguments `args` and others of these shapes and types. Raises ExecutionError for others
-        than it takes."""
+        """Returns the program for arguments like `args`. Raises ExecutionError for arguments that it does not take."""
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
         plan = self.plan.check_tensors(args)
@@ -261,7 +256,7 @@ class CpuProgram:
         return placed
 
     def _constants_of(self, plan: LaunchPlan, args: Sequence[Any]) -> _Constants:
-        """What the constant launches of a plan give for the tensors `args`, computed unless it is there."""
+        """Returns the results of the constant launches for the tensors `args`, computed unless they are there."""
         launches, old = plan.constant_launches, self._constants
         if launches and (old.memory is None or old.seen != _seen(args, old.seen)):
             read = sorted({b for x in launches for b in x.buffers if b < plan.arguments})
@@ -275,7 +270,6 @@ class CpuProgram:
         return self._constants
 
     def _launches(self, launches: Iterable[Launch], places: Sequence[tuple[int, int]]) -> _Launches:
-        """Launches as `run` of the C++ reads them, where the buffers lie at `places`."""
         numbers, works, any_shared = list[int](), list[int](), False
         for launch in launches:
             kernel, blocks = self._kernels[launch.kernel], prod(launch.blocks)
@@ -291,7 +285,6 @@ class CpuProgram:
 
 
 def _pointers(tensors: Sequence[Any]) -> Any:
-    """An array of where these tensors lie; None is nowhere."""
     return (ctypes.c_void_p * len(tensors))(*(t if t is None else t.data_ptr() for t in tensors))
 
 
@@ -300,13 +293,12 @@ def _fail(message: str) -> None:
 
 
 def _check(message: Any) -> None:
-    """Raises ExecutionError if an assertion has left a message."""
     if message is not None and message.value:
         _fail(message.value.decode())
 
 
 def _work(block: Block) -> int:
-    """About how many elements a block computes, loads and stores."""
+    """Returns about how many elements a block computes, loads and stores."""
     work = 0
     for op in block.ops:
         if isinstance(op, scf.ForOp):
@@ -321,7 +313,7 @@ def _work(block: Block) -> int:
 
 
 def _plain(tensor: Any) -> Any:
-    """A tensor with the elements of `tensor` in order. Raises ExecutionError for one that is not on the host."""
+    """Returns a dense tensor with the elements of `tensor`. Raises ExecutionError for one that is not on the host."""
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     if not tensor.is_cpu:
@@ -330,8 +322,7 @@ def _plain(tensor: Any) -> Any:
 
 
 def _advise_huge_pages(tensor: Any, advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)) -> None:
-    """Let the system map much memory in huge pages, where it knows such advice: fresh memory is mapped several times
-    faster so. Whether it does is its own decision."""
+    """Advises the system to map a large tensor in huge pages: fresh memory is mapped several times faster."""
     if advice is not None and tensor.nbytes >= HUGE:
         first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = tensor.data_ptr() + tensor.nbytes - first
@@ -339,6 +330,6 @@ def _advise_huge_pages(tensor: Any, advice: int | None = getattr(mmap, "MADV_HUG
 
 
 def collapse_pages(tensor: Any) -> None:
-    """Have the system put memory that is in use into huge pages, which takes a second for a GB: then it is read some
-    percent faster. Addresses and contents stay. Where the system knows no such advice, nothing happens."""
+    """Has the system put memory that is in use into huge pages, which takes a second per GB and makes reads some
+    percent faster. Addresses and contents stay. Does nothing where the system knows no such advice."""
     _advise_huge_pages(tensor, _MADV_COLLAPSE if sys.platform == "linux" else None)

@@ -1,22 +1,27 @@
-"""How values of a block that is one thread are read: as SIMD vectors, or lane by lane."""
+"""How values of a block that is one thread are read: as SIMD vectors, or lane by lane. Loads of vectors whose lanes lie
+anywhere in a buffer are gathers: an offset for each lane, and a mask of the lanes that are inside."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.memory import LoadOp
+from ...dialects.kernel import LoadOp
 from ...dialects.payload import element_type
+from ...dialects.shapes.extents import Extent
+from ...dialects.tensor import identity
 from ...target.model import LINE, MAX_LANES
-from ..cpp.expressions import EQUALITY, UNARY, Expr, add, multiply
+from ..cpp.expressions import AND, EQUALITY, RELATION, UNARY, Expr, add, call, infix, multiply
+from ..cpp.memory import bit_steps, memory_extents, memory_name, open_checks, pitches
 from ..cpp.ordering import is_view, linear_steps, registers
-from ..cpp.writer import Place, Writer
+from ..cpp.writer import Place, Writer, terms
 from ..dtypes import STRUCTS
 from .ends import Ends
 from .ordering import is_same_in_lanes
@@ -27,8 +32,8 @@ VECTOR, LANE = "i", "i + l"
 
 
 class Lanes(NamedTuple):
-    """What is read of a value in a loop over vectors: a vector of the C++ type `element`, or a scalar, if all lanes are
-    the same."""
+    """The value that a loop over vectors reads: a vector of the C++ type `element`, or a scalar if all lanes are the
+    same."""
 
     text: Expr
     is_vector: bool
@@ -36,7 +41,6 @@ class Lanes(NamedTuple):
 
     @property
     def whole(self) -> Expr:
-        """A vector, also of what is the same in all lanes."""
         return self.text if self.is_vector else Expr(f"all(({self.element}){self.text.at(UNARY)})")
 
 
@@ -53,8 +57,8 @@ class VectorWriter(Writer):
         """Registers of a row, inside of a loop over the rows of a group: each begins at the register `row`."""
 
     def line(self, text: str) -> None:
-        """Within a row the parts of a register's number are known: compilers do not see that the low one counts up and
-        the high one stays, and would take both apart for every vector."""
+        """Appends a line. In a row the parts of a register's number are known: compilers do not see that the low one
+        counts up and the high one stays."""
         if self.row:
             bits = self.row.bit_length() - 1
             text = re.sub(rf"\b{VECTOR} & {self.row - 1}\b", f"{VECTOR} - row", text)
@@ -63,28 +67,24 @@ class VectorWriter(Writer):
 
     def read(self, value: SSAValue, register: int | str = 0) -> Expr:
         local = self.locals.get(value)
-        if local is not None:
-            return self._lane(local.text.text, value) if local.is_vector and register == LANE else local.text
-        return super().read(value, register)
+        if local is None or not local.is_vector or register != LANE:
+            return super().read(value, register) if local is None else local.text
+        if element_type(value.type) == i1:
+            return Expr(f"{local.text.text}[l] != 0", EQUALITY)
+        return Expr(f"lane({local.text.text}, l)" if local.element in STRUCTS else f"{local.text.text}[l]")
 
     def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
-        """Arrays begin where vectors do: no vector of them lies in two lines of a cache."""
+        """Declares an array that starts at a cache line, so that no vector of it is in two."""
         super().array(place, value, start, f"alignas({LINE}) " if place.size >= MAX_LANES else head)
 
     def unroll(self, times: str = "", pad: str = "") -> None:
         """Compilers for CPUs know when to unroll loops over single elements."""
 
-    def _lane(self, vector: str, value: SSAValue) -> Expr:
-        if element_type(value.type) == i1:
-            return Expr(f"{vector}[l] != 0", EQUALITY)
-        return Expr(f"lane({vector}, l)" if self.type_of(value) in STRUCTS else f"{vector}[l]")
-
     def lanes(self, value: SSAValue, text: Expr, is_vector: bool = True) -> Lanes:
-        """What is read of a value is `text`."""
         return Lanes(text, is_vector, self.type_of(value))
 
     def read_vector(self, value: SSAValue) -> Lanes:
-        """What is read of a value in a loop over vectors, from the register `VECTOR` on."""
+        """Returns the value of a loop over vectors, from the register `VECTOR` on."""
         if value in self.locals:
             return self.locals[value]
         if value in self.places and is_same_in_lanes(value):
@@ -100,18 +100,101 @@ class VectorWriter(Writer):
             return self.lanes(value, text, False)
         if memory in self.places and (near := self.near(value, low, text.text)) is not None:
             return self.lanes(value, near)
-        if memory is value and low == [low[0] << n for n in range(4)]:
-            return self.lanes(value, add(text, multiply(Expr(f"numbers<{self.index}>()"), low[0])))
+        if memory is value and (across := _across(low, self.index)) is not None:
+            return self.lanes(value, add(text, across))
         return self.lanes(value, self.by_lanes(value, self.read(value, LANE).text))
 
     def near(self, value: SSAValue, steps: Sequence[int], first: str) -> Expr | None:
-        """A vector of elements that lie such steps from the `first` one in memory; None if they are too far apart."""
+        """Returns a vector of elements at these steps from the `first` one in memory; None if they are too far
+        apart."""
         if steps == SIDE_BY_SIDE:
             return Expr(f"load(&{first})")
         near = len(steps) == 4 and any(steps) and all(abs(step) <= 2 << bit for bit, step in enumerate(steps))
         plain = self.type_of(value) not in (*STRUCTS, "bool")
         return Expr(f"load_near<{', '.join(map(str, steps))}>(&{first})") if near and plain else None
 
+    def fill(self, op: LoadOp) -> str:
+        """Returns the element of a load whose checks do not hold."""
+        return f"({self.type_of(op.result)}){'0' if op.fill is None else self.read(op.fill).text}"
+
+    def identity(self, op: kernel.ReduceRegistersOp | kernel.ScanRegistersOp) -> str:
+        """Returns the identity of a reduction or scan."""
+        t = op.source.type
+        return f"({self.type_of(t)}){self.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)}"
+
     def by_lanes(self, value: SSAValue, single: str) -> Expr:
-        """A vector of the registers of `value`, each computed by the text `single`."""
+        """Returns a vector of the registers of `value`, each computed by the text `single`."""
         return Expr(f"each<{self.type_of(value)}>([&](int l) {{ return {single}; }})")
+
+
+ELEMENTS = ("float", "double", "int", "long long")
+"""C++ types that are gathered."""
+
+LARGEST = 2**31 - 1
+"""Elements of a buffer that offsets of 32 bits reach."""
+
+Holds = Callable[[SSAValue, Sequence[int], Extent], bool]
+
+
+def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
+    """Returns the vector of a load, whose lanes have different coordinates or checks, as a gather; None if the load has
+    no such form. `holds(value, steps, bound)` is true for a check that holds in all vectors of the printed loops."""
+    extents, element = memory_extents(op.memory.type), writer.type_of(op.result)
+    static = [e for e in extents if isinstance(e, int)]
+    fits = len(static) == len(extents) and prod(static) <= LARGEST
+    if not fits or element not in ELEMENTS or op.vec.data > 1 or op.xor is not None:
+        return None
+    steps = bit_steps(op)
+    base, offset = terms(VECTOR, steps), Expr("0")
+    for coordinate, (number, _) in zip(op.coordinates, pitches(extents), strict=True):
+        read = writer.read_vector(coordinate)
+        if read.is_vector:
+            offset = add(offset, multiply(_narrow(read), number))
+        else:
+            base = add(base, multiply(read.text, number))
+    across, mask = _across(steps, "int"), _mask(writer, op, holds)
+    if across is None or mask is None:
+        return None
+    name, fill = memory_name(writer, op.memory), writer.fill(op)
+    memory = f"&{name}[{base.text}], &{name}[{prod(static)}]"
+    if across.text != "0" and offset.text == "0":
+        return Expr(f"load_every<{steps[0]}>({memory}, {mask}, {fill})")
+    offset = add(offset, across)
+    offset = Expr("vec<int>{}") if offset.text == "0" else offset
+    return Expr(f"gather({memory}, {offset.text}, {mask}, {fill})")
+
+
+def _across(steps: Sequence[int], element: str) -> Expr | None:
+    """Returns the vector of `element` that lanes add to a number that grows by `steps`, or 0; None if that is no
+    multiple of the lane."""
+    low = [*steps[:4]]
+    if any(low) and low != [low[0] << bit for bit in range(4)]:
+        return None
+    return multiply(Expr(f"numbers<{element}>()"), low[0] if any(low) else 0)
+
+
+def _mask(writer: VectorWriter, op: LoadOp, holds: Holds) -> str | None:
+    """Returns the mask of the lanes whose checks hold; None for a check that has no such form."""
+    masks, conditions = list[str](), list[str]()
+    for value, steps, lo, hi, under, over in open_checks(writer, op):
+        if not under and holds(value, steps, hi):
+            continue
+        read = writer.read_vector(value)
+        element = "int" if read.is_vector else writer.index
+        across = _across(steps, element)
+        if across is None or not isinstance(hi, int) or not 0 <= lo <= hi <= LARGEST:
+            return None
+        at = add(add(_narrow(read) if read.is_vector else read.text, terms(VECTOR, steps)), across)
+        sides = [infix(at, ">=", Expr(str(lo)), RELATION)] if under else []
+        sides += [infix(at, "<", Expr(str(hi)), RELATION)] if over else []
+        if not read.is_vector and across.text == "0":
+            conditions += [side.at(AND) for side in sides]
+        else:
+            masks += [f"({side.text})" if element == "int" else f"as_mask({side.text})" for side in sides]
+    if conditions:
+        masks.append(f"all((bool)({' && '.join(conditions)}))")
+    return " & ".join(masks) or "all(true)"
+
+
+def _narrow(read: Lanes) -> Expr:
+    return read.text if read.element == "int" else call("narrow", [read.text])

@@ -5,31 +5,34 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ...dialects.kernel import FuncOp, SharedOp, WgmmaOp
-from ...dialects.kernel.mma import MmaOp
+from ...dialects.kernel import FuncOp, MmaOp, SharedOp, WgmmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
+from ..cpp import control, statements
 from ..cpp.device import helper_section
 from ..cpp.program import declare_shared, header, parameters, text_of_kernels
-from ..cpp.statements import Statements
 from ..cpp.writer import Writer
-from . import asynchronous, shuffles, tensor_cores  # noqa: F401  they add their statements
+from . import asynchronous, tensor_cores
+
+
+class Statements(statements.Statements):
+    """Prints the statements of a block of a GPU's kernel."""
+
+    printers = {**statements.PRINTERS, **control.PRINTERS, **asynchronous.PRINTERS, **tensor_cores.PRINTERS}
 
 
 def print_cuda(module: ModuleOp) -> str:
-    """The CUDA C++ of all kernels of a module at the kernel level.
-
-    Raises CompileError, with operation and place, for anything that has no CUDA.
-    """
+    """Returns the CUDA C++ of all kernels of a module at the kernel level. Raises CompileError, with operation and
+    place, for anything that has no CUDA."""
     return text_of_kernels(module, helper_section, _print_kernel)
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     writer = Writer(func)
     given = ", ".join(parameters(writer, func))
-    if any(isinstance(op, SharedOp) for op in func.walk()):
-        # All kernels of a text declare the same array, so in the same way, whoever of them has swizzled boxes.
+    if buffers := [op for op in func.walk() if isinstance(op, SharedOp)]:
+        # All kernels of a text declare the same array, also those without swizzled boxes.
         writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
-    declare_shared(writer, func, "smem")
+        declare_shared(writer, buffers, "smem")
     Statements(writer, func.body.block).print()
     clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
     head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({given}) {{'

@@ -1,43 +1,48 @@
 """Tensor cores as C++: loads of matrices, products of warps in loops over the blocks of a tile, and of warpgroups in a
-loop over slices of k, whose accumulators stay where they are."""
+loop over slices of k, whose accumulators stay in place; and registers that lanes exchange, of 16 bits in pairs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.kernel import AccumulatorsOp, ShuffleRegistersOp, WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
-from ...dialects.kernel.mma import LdMatrixOp, MmaOp, StMatrixOp
+from ...dialects import kernel
 from ...dialects.kernel.wgmma import SLICE_BYTES, slice_elements
 from ...dialects.layouts.linear import combine
 from ...dialects.payload import shape_of
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..cpp.device.generated import wgmma_key
-from ..cpp.expressions import AND, Expr
+from ..cpp.device import wgmma_key
+from ..cpp.expressions import AND, BIT_XOR, Expr, infix
 from ..cpp.memory import pointer_to, prepare
-from ..cpp.statements import Statements, add_calls, add_printer, element_address
-from ..cpp.writer import Place, Register, Writer, terms
+from ..cpp.ordering import registers
+from ..cpp.statements import Printer, Statements, as_calls, element_address, shuffled
+from ..cpp.writer import Place, Register, bare, flips, terms
+from ..dtypes import STRUCTS
 
 WORD = 4
 """Bytes of a register of the hardware, as which helpers read and write elements of matrices: two of 16 bits, or one."""
 
 
-def _print_matrices(statements: Statements, op: LdMatrixOp | StMatrixOp, kind: str, array: str, first: int) -> None:
-    """One call a step; the loop variable counts the elements that a lane's rows have so far."""
+def _print_matrices(
+    statements: Statements, op: kernel.LdMatrixOp | kernel.StMatrixOp, kind: str, array: str, first: int
+) -> None:
+    """Prints one call a step; the loop variable counts the elements of a lane's rows."""
     writer, count = statements.writer, op.count.data
     helper = f"{kind}_x{count}{'_trans' if op.trans is not None else ''}"
     writer.use(f"{helper}.{writer.type_of(op.memory)}")
     prepare(writer, op)
     with writer.registers_loop(op.registers, op.row) as r:
-        operands = [_words(writer, array, first, _place(r, count)), pointer_to(writer, op, r)]
-        target, source = operands if isinstance(op, LdMatrixOp) else reversed(operands)
+        index = "" if r == 0 else str(r) if count == 4 else f"{r} / {4 // count}"
+        operands = [writer.pointer(array, _sum(index, first), WORD), pointer_to(writer, op, r)]
+        target, source = operands if isinstance(op, kernel.LdMatrixOp) else reversed(operands)
         writer.line(f"{helper}({target}, {source});")
 
 
-def print_mma(statements: Statements, op: MmaOp) -> None:
-    """All products of a warp, into the accumulator's own registers where nobody else reads them."""
-    writer, target = statements.writer, statements.taken_over(op.acc, op.result)
-    atom = op.atom
+def print_mma(statements: Statements, op: kernel.MmaOp) -> None:
+    """Prints all products of a warp, into the registers of the accumulator if these may change."""
+    writer, target, atom = statements.writer, statements.taken_over(op.acc, op.result), op.atom
     helper, (a, b) = f"mma_{atom.shape}", atom.registers
     writer.type_of(op.lhs)
     writer.use(f"{helper}.{atom.c_type}")
@@ -48,43 +53,29 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     pad = writer.unrolled(("i", 1 << len(rows)), ("j", 1 << len(cols)))
     parts = [terms("i", [1 << b for b in rows]), terms("j", [1 << b for b in cols])]
     at = " + ".join(p.text for p in parts if p.text != "0")
-    sums = (_element(target.name, combine([1 << bit for bit in halves], half), at) for half in range(1 << len(halves)))
-    writer.line(f"{pad}{helper}({', '.join(sums)}, {lhs}, {rhs});")
+    indices = [_sum(at, combine([1 << bit for bit in halves], half)) for half in range(1 << len(halves))]
+    sums = [f"&{target.name}[{index}]" if index else target.name for index in indices]
+    writer.line(f"{pad}{helper}({', '.join([*sums, lhs, rhs])});")
 
 
 def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
-    """The array that `value` is a part of, and where it starts; a new one for registers in another order."""
+    """Returns the array that `value` is a part of, and its start; a new array for registers in another order."""
     writer, op = statements.writer, value.owner
     if value in writer.places:
         return writer.places[value].name, 0
-    if isinstance(op, ShuffleRegistersOp) and op.source in writer.places:
+    if isinstance(op, kernel.ShuffleRegistersOp) and op.source in writer.places:
         picked = op.registers.get_values()
         if picked[0] % 2 == 0 and tuple(picked) == tuple(range(picked[0], picked[0] + len(picked))):
             return writer.places[op.source].name, int(picked[0])
     return statements.array_of(value).name, 0
 
 
-def _place(register: Register, count: int) -> str:
-    """The element of an array where the rows of `register` lie, which move `count` matrices."""
-    return "" if register == 0 else str(register) if count == 4 else f"{register} / {4 // count}"
-
-
-def _element(array: str, offset: int, at: str) -> str:
-    """A pointer to one element of an array of registers."""
-    index = _index(offset, at)
-    return f"&{array}[{index}]" if index else array
-
-
-def _words(writer: Writer, array: str, offset: int, at: str) -> str:
-    """The same of elements that are taken as words."""
-    return writer.pointer(array, _index(offset, at), WORD)
-
-
 def _operand(statements: Statements, value: SSAValue, at: str) -> str:
-    """A pointer to the registers of an operand; a single one is a variable."""
+    """Returns a pointer to the registers of an operand; a single one is a variable."""
     writer = statements.writer
     if shape_of(value.type) != (1,):
-        return _words(writer, *operand_array(statements, value), at)
+        array, first = operand_array(statements, value)
+        return writer.pointer(array, _sum(at, first), WORD)
     if value not in writer.places:
         text = writer.read(value).text
         writer.define(value, lambda _: text)
@@ -95,52 +86,48 @@ def _times(counter: str, step: int) -> str:
     return counter if step == 1 else f"{counter} * {step}"
 
 
-def _index(offset: int, at: str) -> str:
-    return " + ".join(part for part in (at, str(offset) if offset else "") if part)
+def _sum(index: str, offset: int) -> str:
+    """Returns `index + offset`, or an empty text for 0."""
+    return " + ".join([*([index] if index else []), *([str(offset)] if offset else [])])
 
 
-def _kept(statements: Statements, acc: SSAValue, op: Operation) -> Place:
-    """The registers of accumulators, which nothing else may read. Raises CompileError."""
+def _accumulators(statements: Statements, acc: SSAValue, op: Operation) -> Place:
+    """Returns the registers of accumulators, which nothing else may read. Raises CompileError."""
     place = statements.owned(acc)
     if place is None:
         raise refused(op, "accumulators in flight are used twice", CompileError)
     return place
 
 
-def print_product(statements: Statements, op: WgmmaOp) -> None:
-    """One call for every slice of k."""
-    writer, k_steps = statements.writer, op.k_steps.data
-    place = writer.places[op.result] = _kept(statements, op.acc, op)
-    element = writer.type_of(op.element)
-    in_registers = op.lhs_offset is None
-    key = wgmma_key(op.columns, element, in_registers, op.lhs_transposed is not None, op.rhs_transposed is not None)
-    helper = key.split(".")[0]
-    loops = k_steps > 1
-    if in_registers:
+def print_product(statements: Statements, op: kernel.WgmmaOp) -> None:
+    """Prints one call for every slice of k."""
+    writer, slices = statements.writer, op.k_steps.data
+    place = writer.places[op.result] = _accumulators(statements, op.acc, op)
+    transposed = op.lhs_transposed is not None, op.rhs_transposed is not None
+    key = wgmma_key(op.columns, writer.type_of(op.element), op.lhs_offset is None, *transposed)
+    if op.lhs_offset is None:
         name, first = operand_array(statements, op.lhs)
-        each = slice_elements(op.element) // 2
-        parts = [p for p in (f"slice * {each}" if loops else "", str(first) if first else "") if p]
-        left = writer.pointer(name, " + ".join(parts), WORD)
+        step = f"slice * {slice_elements(op.element) // 2}" if slices > 1 else ""
+        left = writer.pointer(name, _sum(step, first), WORD)
     else:
-        assert op.lhs_offset is not None
-        left = _matrix(statements, op, "left", op.lhs, op.lhs_offset, op.lhs_transposed is not None)
-    right = _matrix(statements, op, "right", op.rhs, op.rhs_offset, op.rhs_transposed is not None)
+        left = _matrix(statements, op, "left", op.lhs, op.lhs_offset, transposed[0])
+    right = _matrix(statements, op, "right", op.rhs, op.rhs_offset, transposed[1])
     writer.use(key)
-    more = Expr("true") if op.use_acc is None else writer.read(op.use_acc)
+    more, head = Expr("true") if op.use_acc is None else writer.read(op.use_acc), ""
     if op.scale_d_zero is not None:
         more = Expr("false")
-    if loops:
+    if slices > 1:
         if more.text != "true":
             more = Expr("slice > 0" if more.text == "false" else f"slice > 0 || {more.at(AND)}")
         writer.unroll()
-        head = f"for (int slice = 0; slice < {k_steps}; ++slice) "
-    else:
-        head = ""
-    writer.line(f"{head}{helper}({place.name}, {left}, {right}, {more.text});")
+        head = f"for (int slice = 0; slice < {slices}; ++slice) "
+    writer.line(f"{head}{key.split('.')[0]}({place.name}, {left}, {right}, {more.text});")
 
 
-def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at: SSAValue, transposed: bool) -> str:
-    """The descriptor of an operand, declared, and how it moves with the slice of k."""
+def _matrix(
+    statements: Statements, op: kernel.WgmmaOp, side: str, memory: SSAValue, at: SSAValue, transposed: bool
+) -> str:
+    """Declares the descriptor of an operand; returns it with its step for the slice of k."""
     writer, width = statements.writer, op.swizzle.data
     pointer = element_address(statements, memory, at)
     panel = 0 if op.leading_offset is None else 2 * op.leading_offset.data
@@ -148,35 +135,100 @@ def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at
     writer.use("matrix")
     name = writer.names.mint(memory.name_hint or side, side)
     writer.line(f"const unsigned long long {name} = matrix({pointer}, {leading}, {8 * width}, {width});")
-    if op.k_steps.data == 1:
-        return name
     step = slice_elements(op.element) * width // 16 if transposed else SLICE_BYTES // 16
-    return f"{name} + slice * {step}"
+    return name if op.k_steps.data == 1 else f"{name} + slice * {step}"
 
 
-def print_accumulators(statements: Statements, op: AccumulatorsOp) -> None:
-    """Accumulators take over the registers that they start as, or get their own."""
+def print_accumulators(statements: Statements, op: kernel.AccumulatorsOp) -> None:
+    """Gives accumulators the registers that they start as, or new ones."""
     if op.source is None:
         statements.writer.declare(op.result)
     else:
         statements.taken_over(op.source, op.result)
 
 
-def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
-    """Waiting for products; the registers stay where they are. Accumulators that become registers are named, so that
-    what is computed from them stays behind the wait."""
-    place = statements.writer.places[op.result] = _kept(statements, op.acc, op)
-    registers_again = op.result.type != op.acc.type
-    statements.writer.use("wgmma_wait_for" if registers_again else "wgmma_wait")
-    pending = op.pending.data
+def print_wait(statements: Statements, op: kernel.WgmmaWaitOp) -> None:
+    """Prints a wait for products. Accumulators that become registers are operands of the wait, so that the compiler
+    moves nothing that reads them before it."""
+    writer, pending = statements.writer, op.pending.data
+    place = writer.places[op.result] = _accumulators(statements, op.acc, op)
+    are_read = op.result.type != op.acc.type
+    writer.use("wgmma_wait_for" if are_read else "wgmma_wait")
     wait_for = f"wgmma_wait_for<{pending}>({place.name});" if pending else f"wgmma_wait_for({place.name});"
-    statements.writer.line(wait_for if registers_again else f"wgmma_wait<{pending}>();")
+    writer.line(wait_for if are_read else f"wgmma_wait<{pending}>();")
 
 
-add_printer(LdMatrixOp, lambda s, op: _print_matrices(s, op, "ldmatrix", s.writer.declare(op.result).name, 0))
-add_printer(StMatrixOp, lambda s, op: _print_matrices(s, op, "stmatrix", *operand_array(s, op.value)))
-add_printer(MmaOp, print_mma)
-add_printer(AccumulatorsOp, print_accumulators)
-add_printer(WgmmaOp, print_product)
-add_printer(WgmmaWaitOp, print_wait)
-add_calls({WgmmaFenceOp: lambda s, op: "wgmma_fence()", WgmmaCommitOp: lambda s, op: "wgmma_commit()"})
+def print_shuffle(statements: Statements, op: kernel.ShuffleOp) -> None:
+    """Prints a shuffle for each register, or for each pair; a lane copies registers that it does not exchange."""
+    writer, size = statements.writer, registers(op.result)
+    element, lane = writer.type_of(op.result), None if op.lane is None else writer.read(op.lane)
+    if size == 1:
+        mine = writer.read(op.source)
+        writer.define(op.result, lambda _: (mine if lane is None else shuffled(mine, lane.text, element, "")).text)
+        return
+    mode, pair = "xor_" if lane is None else "", element in STRUCTS and op.lane_xor.get_values()[0] == 0
+    source = _pairs(statements, op.source) if pair else None
+    place = writer.declare(op.result)
+    with writer.registers_loop(size, 2 if pair else 1) as r:
+        flip = flips(r, op.lane_xor.get_values())
+        at = flip if lane is None else lane if flip.text == "0" else infix(lane, "^", flip, BIT_XOR)
+        if source is not None:
+            writer.use(f"shuffle_{mode}pair.{element}")
+            writer.use(f"copy_pair.{element}")
+            operands = ", ".join(writer.pointer(p.name, str(r), WORD) for p in (place, source))
+            exchange, copy = f"shuffle_{mode}pair({operands}, {at.text});", f"copy_pair({operands});"
+        else:
+            mine = writer.read(op.source, r)
+            exchange, copy = (f"{place[r].text} = {v.text};" for v in (shuffled(mine, at.text, element, mode), mine))
+        writer.line(f"if ({flip.text}) {exchange}" if lane is None else exchange)
+        if lane is None:
+            writer.line(f"else {copy}")
+
+
+def print_renumber(statements: Statements, op: kernel.PermuteRegistersOp) -> None:
+    """Prints for each move a choice between two registers, or pairs, by a bit of the lane's number."""
+    writer, bits = statements.writer, op.reg_xor.get_values()
+    element, size, moves = writer.type_of(op.result), registers(op.result), sorted({*bits} - {0})
+    pair = element in STRUCTS and size > 1 and not any(m & 1 for m in bits)
+    source = _pairs(statements, op.source) if pair else None
+    lane = writer.read(op.lane).text
+    for move in moves:
+        chosen = [f"{lane} >> {b}" if b else lane for b, m in enumerate(bits) if m == move]
+        odd = f"({' ^ '.join(f'({b})' if len(chosen) > 1 else b for b in chosen)}) & 1"
+        before, target = source, writer.declare(op.result)
+        with writer.registers_loop(size, 2 if pair else 1) as r:
+            other: Register = r ^ move if isinstance(r, int) else f"({r} ^ {move})"
+            if pair:
+                assert before is not None
+                writer.use(f"choose_pair.{element}")
+                moved = ((target, r), (before, other), (before, r))
+                operands = ", ".join(writer.pointer(p.name, bare(str(n)), WORD) for p, n in moved)
+                writer.line(f"choose_pair({operands}, {odd});")
+            else:
+                mine, its = (writer.read(op.source, n) if before is None else before[n] for n in (r, other))
+                writer.line(f"{target[r].text} = {odd} ? {its.text} : {mine.text};")
+        source = target
+        if move != moves[-1]:
+            del writer.places[op.result]
+
+
+def _pairs(statements: Statements, value: SSAValue) -> Place:
+    """Returns the array of a value whose pairs are read as words."""
+    name, first = operand_array(statements, value)
+    assert first == 0
+    return Place(name, registers(value))
+
+
+PRINTERS: Mapping[type[Operation], Printer] = {
+    kernel.ShuffleOp: print_shuffle,
+    kernel.PermuteRegistersOp: print_renumber,
+    kernel.LdMatrixOp: lambda s, op: _print_matrices(s, op, "ldmatrix", s.writer.declare(op.result).name, 0),
+    kernel.StMatrixOp: lambda s, op: _print_matrices(s, op, "stmatrix", *operand_array(s, op.value)),
+    kernel.MmaOp: print_mma,
+    kernel.AccumulatorsOp: print_accumulators,
+    kernel.WgmmaOp: print_product,
+    kernel.WgmmaWaitOp: print_wait,
+    **as_calls(
+        {kernel.WgmmaFenceOp: lambda s, op: "wgmma_fence()", kernel.WgmmaCommitOp: lambda s, op: "wgmma_commit()"}
+    ),
+}

@@ -26,7 +26,7 @@ import numpy as np
 from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import Step, steps
-from ..cuda.runtime.tensor_maps import aligned, describe
+from ..cuda.runtime.driver import aligned, describe
 from ..host.launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from ..interpreter.running import Eager, call_eager
 from .build import build_library, build_standalone, kernel_bounds, runtime_library, source_name

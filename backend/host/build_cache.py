@@ -37,11 +37,8 @@ class CacheWarning(UserWarning):
 
 
 def cache_folder(kind: str, root: Path | None = None) -> Path:
-    """The user's own folder for `kind` of things, made with mode 0700 if it is missing.
-
-    It lies under `root`, by default `$XDG_CACHE_HOME/deplodock` (`~/.cache/deplodock`). Raises ExecutionError if the
-    folder belongs to somebody else or others may write to it.
-    """
+    """Returns the folder of the user for files of a `kind`, with mode 0700, under `root` (`$XDG_CACHE_HOME/deplodock`).
+    Raises ExecutionError if it belongs to another user or others may write to it."""
     root = root or user_folder()
     root.parent.mkdir(parents=True, exist_ok=True)
     folder = root / kind
@@ -56,12 +53,11 @@ def cache_folder(kind: str, root: Path | None = None) -> Path:
 
 
 def digest(*parts: str) -> str:
-    """A name for what is made of these texts and nothing else."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def cached_bytes(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
-    """The contents of a file of the cache, which are what `make` gives. Warns and raises as `cached_file`."""
+    """Returns the contents of a file of the cache, which `make` returns. Warns and raises as `cached_file`."""
     path = cached_file(kind, name, lambda target: target.write_bytes(make()) and None)
     return path.read_bytes()[:-SEAL]
 
@@ -103,8 +99,8 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
 
 
 def clean(root: Path, limit: int | None = None) -> None:
-    """Remove what killed processes left in the caches under `root`, and what was not used for longest where all of them
-    have more than `limit` bytes (`LIMIT`). Other processes may do the same at the same time."""
+    """Removes scratch folders of killed processes in the caches under `root`, and the files that were not used for
+    longest where all have more than `limit` bytes. Other processes may do the same at the same time."""
     limit, now = LIMIT if limit is None else limit, time.time()
     files: list[tuple[float, int, Path]] = []
     for path in root.glob("*/*"):
@@ -128,8 +124,7 @@ _SCRATCH = "making-"
 
 
 def _temporary_folder(kind: str) -> Path:
-    """A folder for `kind` of things that only this user may use: among the temporary ones, the same in each process;
-    where others have taken its name, one for this process alone."""
+    """Returns a private folder among the temporary ones, the same in each process if its name is free."""
     try:
         return cache_folder(kind, Path(tempfile.gettempdir()) / f"deplodock-{os.getuid()}")
     except (OSError, ExecutionError):
@@ -138,14 +133,13 @@ def _temporary_folder(kind: str) -> Path:
 
 @cache
 def _own_folder() -> Path:
-    """A folder for this process alone."""
     folder = tempfile.mkdtemp(prefix="deplodock-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def _warn(text: str) -> None:
-    """Warn in one line: no source line of ours is shown with it."""
+    """Warns in one line, without a source line."""
     warnings.warn_explicit(text, CacheWarning, "deplodock", 0)
 
 
@@ -155,7 +149,7 @@ def _warn_once(text: str) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file is there, the user's alone, and as it was written; then it counts as used now."""
+    """Returns true if a file is there, the user's alone, and as it was written; it then counts as used now."""
     found = _own(path)
     data = path.read_bytes() if found else b""
     if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
@@ -167,7 +161,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _own(path: Path) -> os.stat_result | None:
-    """What there is at `path` if it is a file that belongs to the user and that nobody else may write."""
+    """Returns the status of a file that belongs to the user and that no other user may write; else None."""
     try:
         found = path.lstat()
     except OSError:

@@ -19,8 +19,8 @@ OPENMP = {GNU: "", CLANG: "-fopenmp"}
 
 
 def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None:
-    """The path of the first compiler, of what CXX says and then of `names`, whose version says a key of `makers` and
-    which links with the option that stands there (if that is not empty); None if there is no such compiler."""
+    """Returns the path of the first compiler, of CXX and `names`, whose version says a key of `makers` and which links
+    with the option of that key; None if there is none."""
     for name in (os.environ.get("CXX", ""), *names):
         path = shutil.which(name) if name else None
         version = told(path, "--version") if path else ""
@@ -31,18 +31,17 @@ def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None
 
 
 def _links(path: str, option: str) -> bool:
-    """Whether a compiler makes a shared object with an option: it knows of libraries that may not be installed."""
+    """Returns true if a compiler links a shared object with an option: its libraries may not be installed."""
     command = [path, option, "-shared", "-x", "c++", os.devnull, "-o", os.devnull]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def told(*command: str) -> str:
-    """What a command prints."""
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def run_compiler(*arguments: str, emulator: bool = False) -> None:
-    """Raises ExecutionError with the first error that the compiler tells."""
+    """Runs the compiler. Raises ExecutionError with its first error."""
     path = compiler(emulator)
     result = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
@@ -53,10 +52,8 @@ def run_compiler(*arguments: str, emulator: bool = False) -> None:
 
 @cache
 def compiler(emulator: bool = False) -> str:
-    """The path of a compiler for C++ with OpenMP: what CXX says, if that is one of g++ and clang, else g++, else clang.
-    The `emulator` takes g++, with or without OpenMP.
-
-    Raises ExecutionError if there is none."""
+    """Returns the path of a C++ compiler with OpenMP: CXX if that is g++ or clang, g++, or clang. The `emulator` takes
+    g++, with or without OpenMP. Raises ExecutionError if there is none."""
     names, makers = (("g++",), {GNU: ""}) if emulator else (("g++", "clang++"), OPENMP)
     if path := find_compiler(names, makers):
         return path
@@ -70,6 +67,7 @@ def compiler(emulator: bool = False) -> str:
 
 @cache
 def known(march: str) -> str:
-    """The compiler, and what it makes of `march` here: what is built for one processor is not loaded on another."""
+    """Returns the version of the compiler and its macros for `march`: what is built for one processor is not loaded on
+    another."""
     name = compiler()
     return told(name, "--version") + told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)

@@ -1,15 +1,15 @@
-"""The host program as plain data: which buffers there are, where they lie, and which kernels run on them in order.
+"""The host program as plain data: the buffers, their places, and the kernels that run on them in order.
 
 `@main` of the kernel level takes its inputs and then its results as memrefs; everything that runs a program outside the
-IR (the emulator, the CUDA runtime, the standalone program, the statistics) works from the plan made of it here.
-Scratch buffers lie in one allocation, the arena; those whose lifetimes don't overlap may share memory.
+IR (the emulator, the runtimes, the standalone program, the statistics) works from the plan made of it here. Scratch
+buffers are in one allocation, the arena; those whose lifetimes don't overlap may share memory.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.kernel import kernel_names, symbols_in, tensor_maps
+from ...dialects.kernel.host import aligned
 from ...dialects.kernel.tma import is_written
 from ...dialects.payload import ConstantOp, same_elements
 from ...dialects.shapes.binding import Sizes, bind_sizes
@@ -31,7 +32,6 @@ from ...dialects.support.locations import location_text, refused
 from ...errors import CompileError, ExecutionError
 from ..cpp.writer import index_type
 from ..dtypes import DTYPES, dtype_of
-from .arena import Lifetime, place
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first extent."""
@@ -39,11 +39,13 @@ MOST_BLOCKS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer in global memory: `dtype` as the IR names it (`f32`, `bf16`, `i1` with one byte each).
+    """A buffer in global memory.
 
-    An extent may be a size known only at a call. `first` and `last` are the steps that use it, -1 if none does.
-    A scratch buffer lies in the arena from `offset` on; arguments of the program are in memory that the caller owns.
-    What is in a `constant` one is the same in every call.
+    shape        extents, which may be sizes known only at a call
+    dtype        type of the elements in the IR (`f32`, `bf16`, `i1` with one byte each)
+    first, last  steps that use it, -1 if none does
+    offset       start of a scratch buffer in the arena; the caller owns the memory of arguments
+    constant     true if its contents are the same in every call
     """
 
     name: str
@@ -57,29 +59,26 @@ class Buffer:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The NumPy type of the elements."""
         return DTYPES[self.dtype].numpy
 
     @property
     def element(self) -> Attribute:
-        """The type of the elements in the IR."""
         return DTYPES[self.dtype].element
 
     @property
     def elements(self) -> int:
-        """How many elements it has. Raises ExtentError if that is known only at a call: see `LaunchPlan.at`."""
+        """The number of elements. Raises ExtentError if that is known only at a call: see `LaunchPlan.at`."""
         return math.prod(static(self.shape))
 
     @property
     def bytes(self) -> int:
-        """Its size."""
         return self.elements * self.numpy_dtype.itemsize
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A `kernel.tensor_map`: boxes of the extents `box` in the argument number `argument` of the kernel, which has the
-    extents `shape` and elements of `dtype`."""
+    """A `kernel.tensor_map`: TMA tiles of the extents `box` in the argument number `argument` of the kernel, which has
+    the extents `shape` and elements of `dtype`."""
 
     argument: int
     shape: tuple[Extent, ...]
@@ -89,19 +88,18 @@ class TensorMap:
 
     @property
     def item(self) -> int:
-        """Bytes of an element."""
         return DTYPES[self.dtype].bytes
 
 
 @dataclass(frozen=True)
 class Launch:
-    """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
+    """A launch of `kernel`, by its name in the text, on `grid` blocks of `threads` threads, each up to three extents.
 
-    Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
-    plan's buffers; behind them come its tensor maps, and then `sizes`, integers of `size_bytes` each. `grid` and
-    `threads` may have up to three extents. `parts` has, for arguments that are only a part of their buffer, by number
-    of the argument, where it begins and how long it is, in bytes; none while sizes are unknown. One that is `constant`
-    gives the same in every call.
+    shared    bytes of dynamic shared memory of a block
+    buffers   arguments of the kernel, as positions in the plan's buffers; `maps` and `sizes` follow them
+    parts     (argument, begin, bytes) of arguments that are a part of their buffer; none while sizes are unknown
+    sizes     integers of `size_bytes` each
+    constant  true if its results are the same in every call
     """
 
     kernel: str
@@ -116,9 +114,9 @@ class Launch:
     constant: bool = False
 
     def begins(self) -> tuple[int, ...]:
-        """Where in its buffer each argument begins, in bytes."""
-        found = {argument: begin for argument, begin, _ in self.parts}
-        return tuple(found.get(i, 0) for i in range(len(self.buffers)))
+        """Returns the start of each argument in its buffer, in bytes."""
+        starts = {argument: begin for argument, begin, _ in self.parts}
+        return tuple(starts.get(i, 0) for i in range(len(self.buffers)))
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -133,7 +131,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class EagerStep:
-    """`function` is computed by PyTorch: it reads the buffers `inputs` and writes the buffers `outputs`, positions in
+    """A `function` that PyTorch computes: it reads the buffers `inputs` and writes the buffers `outputs`, positions in
     the plan's buffers."""
 
     function: str
@@ -143,12 +141,13 @@ class EagerStep:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
-    the rest is scratch. `steps` is all that is done, in order. `arena_bytes` is the size of the allocation that scratch
-    buffers share, where sizes are known; the last `constant_bytes` of it are for constant ones. `in_place` says for
-    some results, by their numbers, in which argument's memory they are: that argument is read and written.
+    """The steps of a program in order, and its buffers.
 
-    `program` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
+    buffers         arguments of the program first: `arguments` of them, of which the first `inputs` are read
+    arena_bytes     size of the arena, where sizes are known; its last `constant_bytes` are for constant buffers
+    in_place        (result, argument) of results that are written to the memory of an argument
+    program         what `at` makes plans of, where sizes are known only at a call
+    """
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Launch | EagerStep, ...]
@@ -161,27 +160,24 @@ class LaunchPlan:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The steps that are launches."""
         return tuple(s for s in self.steps if isinstance(s, Launch))
 
     @property
+    def eager(self) -> tuple[EagerStep, ...]:
+        return tuple(s for s in self.steps if isinstance(s, EagerStep))
+
+    @property
     def constant_launches(self) -> tuple[Launch, ...]:
-        """The launches that give the same in every call."""
+        """The launches whose results are the same in every call."""
         return tuple(s for s in self.launches if s.constant)
 
     @property
     def call_steps(self) -> tuple[Launch | EagerStep, ...]:
-        """The steps of a call that finds what constant launches give."""
+        """The steps of a call that has the results of constant launches."""
         return tuple(s for s in self.steps if isinstance(s, EagerStep) or not s.constant)
 
-    @property
-    def eager(self) -> tuple[EagerStep, ...]:
-        """The steps that PyTorch computes."""
-        return tuple(s for s in self.steps if isinstance(s, EagerStep))
-
     def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
-        """The plan for inputs of these shapes, in which everything is a number and no launch is without blocks.
-
+        """Returns the plan for inputs of these shapes, in which everything is a number and no launch is without blocks.
         Raises ShapeError for a shape that the program is not for, ExecutionError for a grid that is too large."""
         if self.program is None:
             return self
@@ -190,12 +186,10 @@ class LaunchPlan:
 
     @property
     def input_buffers(self) -> tuple[Buffer, ...]:
-        """What the caller passes."""
         return self.buffers[: self.inputs]
 
     @property
     def output_buffers(self) -> tuple[Buffer, ...]:
-        """What the caller gets."""
         return self.buffers[self.inputs : self.arguments]
 
     @property
@@ -205,8 +199,7 @@ class LaunchPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory that a call takes beside that of its arguments and constants: its results and the arena. Raises
-        ExtentError if that is known only at a call."""
+        """Bytes of a call in addition to its arguments and constants. Raises ExtentError if known only at a call."""
         if self.program is not None:
             raise ExtentError("how much memory a call takes, is known only at a call")
         places = dict(self.in_place)
@@ -214,8 +207,7 @@ class LaunchPlan:
         return self.call_bytes + sum(b.bytes for i, b in results if i not in places)
 
     def with_inputs(self, count: int) -> LaunchPlan:
-        """The plan with the first `count` arguments as inputs, for a caller who knows. Raises ExecutionError if a
-        kernel writes one of them."""
+        """Returns the plan with the first `count` arguments as inputs. Raises ExecutionError if a kernel writes one."""
         if count > self.arguments:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}")
         results, changed = dict(self.in_place), {argument for _, argument in self.in_place}
@@ -229,8 +221,8 @@ class LaunchPlan:
         return replace(self, inputs=count)
 
     def check_arguments(self, given: Sequence[tuple[tuple[int, ...], str]]) -> LaunchPlan:
-        """The plan for inputs of these shapes and types, as NumPy and PyTorch call them. Raises ExecutionError if their
-        number, a shape or a type is not the program's."""
+        """Returns the plan for inputs of these shapes and types, as NumPy and PyTorch call them. Raises ExecutionError
+        if the program takes others."""
         plan = self.with_inputs(len(given)).at([shape for shape, _ in given])
         for buffer, (shape, dtype) in zip(plan.input_buffers, given, strict=True):
             if shape != buffer.shape or dtype != buffer.numpy_dtype.name:
@@ -239,14 +231,13 @@ class LaunchPlan:
         return plan
 
     def check_tensors(self, given: Sequence[Any]) -> LaunchPlan:
-        """The same for these tensors of PyTorch."""
         return self.check_arguments([(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in given])
 
 
 def make_plan(module: ModuleOp) -> LaunchPlan:
-    """The plan of `@main` of a module at the kernel level.
+    """Returns the plan of `@main` of a module at the kernel level.
 
-    Results are the last arguments: those that a kernel writes, and those of size zero behind the last that none writes.
+    Results are the last arguments: those that a kernel writes, and those of size zero after the last that none writes.
     Loops are run: the plan has every launch of them. Raises CompileError if there is no such `@main`, or if it holds
     anything but allocations, launches, slices, loops and calls of what PyTorch computes.
     """
@@ -255,21 +246,9 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     return program.plan(Sizes() if known else None)
 
 
-class _Names:
-    """Names for buffers, from the hints in the IR, made unique."""
-
-    def __init__(self) -> None:
-        self.taken: dict[str, int] = {}
-
-    def mint(self, hint: str | None) -> str:
-        base = re.sub(r"[^a-z0-9_]", "_", (hint or "buffer").lower()).lstrip("_0123456789") or "buffer"
-        count = self.taken[base] = self.taken.get(base, -1) + 1
-        return self.mint(f"{base}_{count}") if count else base
-
-
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel with what does not change from launch to launch: `launch` says nothing of its grid and buffers."""
+    """A kernel with the numbers of the arguments that it writes, and its launch without grid and buffers."""
 
     func: kernel.FuncOp
     written: frozenset[int]
@@ -277,36 +256,28 @@ class _Kernel:
 
     @staticmethod
     def of(func: kernel.FuncOp, name: str) -> _Kernel:
-        """The kernel that the CUDA text calls `name`."""
-        arguments = func.body.block.args
-        written = frozenset(i for i, a in enumerate(arguments) if is_written(a))
+        written = frozenset(i for i, a in enumerate(func.body.block.args) if is_written(a))
         shared = func.shared.data if func.shared is not None else 0
-        maps = tuple(_tensor_map(m, func) for m in tensor_maps(func))
-        size_bytes = 4 if index_type(func) == "int" else 8
-        return _Kernel(
-            func, written, Launch(name, (), (func.threads,), shared, (), (), maps, symbols_in(func), size_bytes)
-        )
+        maps, size_bytes = tuple(_tensor_map(m, func) for m in tensor_maps(func)), 4 if index_type(func) == "int" else 8
+        launch = Launch(name, (), (func.threads,), shared, (), (), maps, symbols_in(func), size_bytes)
+        return _Kernel(func, written, launch)
 
 
 class _Program:
     """The functions of a module at the kernel level."""
 
     def __init__(self, module: ModuleOp) -> None:
-        names, self.functions = kernel_names(module), {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
+        self.functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
         if "main" not in self.functions:
             raise CompileError("the module has no @main")
         self.main = self.functions["main"]
         if any(not isinstance(t, MemRefType) for t in self.main.function_type.inputs):
             raise CompileError("@main does not work on buffers: this is not the kernel level")
-        self.kernels = {
-            n: _Kernel.of(op, names[n])
-            for op in module.ops
-            if isinstance(op, kernel.FuncOp)
-            for n in (op.sym_name.data,)
-        }
+        names, kernels = kernel_names(module), [op for op in module.ops if isinstance(op, kernel.FuncOp)]
+        self.kernels = {op.sym_name.data: _Kernel.of(op, names[op.sym_name.data]) for op in kernels}
 
     def plan(self, sizes: Sizes | None) -> LaunchPlan:
-        """The plan where symbols have these values, or for nothing but what does not depend on them."""
+        """Returns the plan where symbols have these values, or of the parts that do not depend on them."""
         host = _Host(self, sizes)
         for arg in self.main.body.block.args:
             host.new_buffer(arg)
@@ -316,14 +287,14 @@ class _Program:
         results, changed = dict(in_place), {argument for _, argument in in_place}
         while inputs and inputs - 1 not in changed:
             last = buffers[inputs - 1]
-            unused = 0 in last.shape and last.first < 0
-            if not last.written and not unused and inputs - 1 not in results:
+            if not last.written and not (0 in last.shape and last.first < 0) and inputs - 1 not in results:
                 break
             inputs -= 1
         own, constant = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
         program = self if sizes is None else None
-        steps = tuple(host.steps)
-        return LaunchPlan(tuple(buffers), steps, arguments, inputs, own + constant, in_place, constant, program)
+        return LaunchPlan(
+            tuple(buffers), tuple(host.steps), arguments, inputs, own + constant, in_place, constant, program
+        )
 
 
 @dataclass(frozen=True)
@@ -336,30 +307,29 @@ class _Part:
 
 
 class _Host:
-    """Runs `@main` without its kernels, noting what is allocated and launched."""
+    """Runs `@main` without its kernels, noting allocations and launches."""
 
     def __init__(self, program: _Program, sizes: Sizes | None) -> None:
-        self.kernels = program.kernels
-        self.functions = program.functions
-        self.sizes = sizes
+        self.kernels, self.functions, self.sizes = program.kernels, program.functions, sizes
         self.buffers: list[Buffer] = []
         self.steps: list[Launch | EagerStep] = []
-        self._names = _Names()
+        self._names: dict[str, int] = {}
         self._parts: dict[SSAValue, _Part] = {}
         self._numbers: dict[SSAValue, int] = {}
 
-    def _known(self, extents: Sequence[Extent]) -> tuple[Extent, ...]:
-        """Extents as numbers, where these are known."""
-        return tuple(extents) if self.sizes is None else self.sizes.numbers(extents)
+    def _name(self, hint: str | None) -> str:
+        base = re.sub(r"[^a-z0-9_]", "_", (hint or "buffer").lower()).lstrip("_0123456789") or "buffer"
+        count = self._names[base] = self._names.get(base, -1) + 1
+        return self._name(f"{base}_{count}") if count else base
 
     def new_buffer(self, value: SSAValue) -> None:
-        """`value` is an argument or an allocation."""
-        shape = self._known(extents_of(value.type))
+        extents = extents_of(value.type)
+        shape = tuple(extents) if self.sizes is None else self.sizes.numbers(extents)
         self._parts[value] = _Part(len(self.buffers))
-        self.buffers.append(Buffer(self._names.mint(value.name_hint), shape, dtype_of(value.type).name))
+        self.buffers.append(Buffer(self._name(value.name_hint), shape, dtype_of(value.type).name))
 
     def run(self, ops: Iterable[Operation]) -> None:
-        """Execute these ops of the host."""
+        """Executes operations of the host."""
         for op in ops:
             if isinstance(op, kernel.AllocOp):
                 self.new_buffer(op.result)
@@ -434,22 +404,23 @@ class _Host:
         where = self._use(op.operands, range(split, len(op.operands)))
         self.steps.append(EagerStep(function.sym_name.data, where[:split], where[split:]))
 
-    def _use(self, values: Sequence[SSAValue], written: Container[int], constant: bool = False) -> tuple[int, ...]:
-        """The buffers of these values; note that the next step uses them, and writes those at `written`, with what is
-        `constant` or not."""
-        now, where = len(self.steps), tuple(self._parts[v].buffer for v in values)
+    def _use(self, values: Sequence[SSAValue], written: Iterable[int], constant: bool = False) -> tuple[int, ...]:
+        """Returns the buffers of values that the next step uses. It writes those at `written`, with the same contents
+        in every call if `constant`."""
+        now, where, written = len(self.steps), tuple(self._parts[v].buffer for v in values), {*written}
         for i, number in enumerate(where):
-            old = self.buffers[number]
-            first = now if old.first < 0 else old.first
-            kept = old.constant or constant and i in written
+            old, is_written = self.buffers[number], i in written
             self.buffers[number] = replace(
-                old, first=first, last=now, written=old.written or i in written, constant=kept
+                old,
+                first=now if old.first < 0 else old.first,
+                last=now,
+                written=old.written or is_written,
+                constant=old.constant or constant and is_written,
             )
         return where
 
 
 def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
-    """A map of a kernel."""
     t = op.result.type
     assert isinstance(t, kernel.TensorMapType)
     argument = next(i for i, a in enumerate(func.body.block.args) if a is op.memory)
@@ -457,8 +428,8 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
 
 
 def _place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
-    """Give the scratch buffers that a step uses their places in the arena; bytes of the arena for those of a call, and
-    behind them for constant ones, which stay what they are."""
+    """Gives scratch buffers their places in the arena. Returns its bytes for buffers of a call, and after them for
+    constant ones."""
     used = [i for i in range(arguments, len(buffers)) if buffers[i].first >= 0]
     own, constant = ([i for i in used if buffers[i].constant is kept] for kept in (False, True))
     offsets, size = place([Lifetime(buffers[i].first, buffers[i].last, buffers[i].bytes) for i in own])
@@ -466,3 +437,41 @@ def _place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
     for i, offset in zip((*own, *constant), (*offsets, *(size + o for o in behind)), strict=True):
         buffers[i] = replace(buffers[i], offset=offset)
     return size, more
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer of `bytes` that the steps `first` to `last` use."""
+
+    first: int
+    last: int
+    bytes: int
+
+
+def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """Returns the start of each buffer in the arena, and the bytes of the arena. The largest buffers are placed first,
+    each at the lowest offset that is free during its lifetime."""
+    sizes = [aligned(b.bytes) for b in buffers]
+    beside = _in_use_together(buffers)
+    offsets = [-1] * len(buffers)
+    for i in sorted(range(len(buffers)), key=lambda i: (-sizes[i], buffers[i].first)):
+        taken = sorted((offsets[j], offsets[j] + sizes[j]) for j in beside[i] if offsets[j] >= 0)
+        offset = 0
+        for begin, end in taken:
+            if offset + sizes[i] <= begin:
+                break
+            offset = max(offset, end)
+        offsets[i] = offset
+    return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
+
+
+def _in_use_together(buffers: Sequence[Lifetime]) -> list[list[int]]:
+    """Returns for each buffer those that are in use in one of its steps."""
+    found, live = [list[int]() for _ in buffers], list[int]()
+    for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
+        live = [j for j in live if buffers[j].last >= buffers[i].first]
+        for j in live:
+            found[i].append(j)
+            found[j].append(i)
+        live.append(i)
+    return found

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from timeit import timeit
-from typing import Any
+from typing import Any, TypeVar
+
+SampleT = TypeVar("SampleT")
 
 Arms = Mapping[str, Callable[[], object]]
 """What is compared, by its name: calls that do the same."""
@@ -22,8 +24,8 @@ MOST = 31
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one arm: the median, the 20th and the 80th percentile of so many repetitions. `graph` says whether a
-    CUDA graph was timed; it was not where `why` says that the arm cannot be one."""
+    """Seconds of one arm: median, 20th and 80th percentile of `repetitions`. `graph`: a CUDA graph was timed; `why`:
+    the reason why the arm cannot be one."""
 
     median: float
     p20: float
@@ -34,7 +36,6 @@ class Timing:
 
     @staticmethod
     def of(samples: list[float], graph: bool = False, why: str | None = None) -> Timing:
-        """What the samples say."""
         fifths = statistics.quantiles(samples, n=5) if len(samples) > 1 else samples * 4
         return Timing(statistics.median(samples), fifths[0], fifths[3], len(samples), graph, why)
 
@@ -46,7 +47,6 @@ class Timing:
         return 1.96 * 1.253 / 1.683 * (self.p80 - self.p20) / self.repetitions**0.5 / self.median
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, in five digits."""
         found = {name: float(f"{getattr(self, name):.5g}") for name in ("median", "p20", "p80")}
         found["repetitions"] = self.repetitions
         return found | ({"graph": True} if self.graph else {}) | ({"why": self.why} if self.why else {})
@@ -54,18 +54,18 @@ class Timing:
 
 @dataclass(frozen=True)
 class Span:
-    """`name`, a kernel as the text calls it or a function that PyTorch computed, began at `start`, by
-    `time.perf_counter`, and took `seconds`."""
+    """A step `name`, a kernel or a function of PyTorch, that began at `start` (`time.perf_counter`) and took
+    `seconds`."""
 
     name: str
     start: float
     seconds: float
 
 
-def in_turns(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Samples of each arm, one of each a round, so that whatever else the machine does meets all of them; every other
-    round goes backwards, so that none always comes behind the same."""
-    samples: dict[str, list[float]] = {name: [] for name in samplers}
+def in_turns(samplers: Mapping[str, Callable[[], SampleT]], rounds: int) -> dict[str, list[SampleT]]:
+    """Returns samples of each arm, one a round, so that other load meets all arms; every other round goes backwards, so
+    that none always follows the same."""
+    samples: dict[str, list[SampleT]] = {name: [] for name in samplers}
     for i in range(rounds):
         for name in list(samplers)[:: 1 if i % 2 == 0 else -1]:
             samples[name].append(samplers[name]())
@@ -73,8 +73,8 @@ def in_turns(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[s
 
 
 def by_clock(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
-    """Seconds of a call of each arm. The first calls, which compile, are not counted. There are as many samples as fit
-    into `seconds`, at least `least`."""
+    """Returns the time of a call of each arm. First calls, which compile, are not counted. There are as many samples as
+    fit into `seconds`, at least `least`."""
     for arm in arms.values():
         arm()
     once = {name: min(_seconds(arm, 1) for _ in range(3 if least > 1 else 1)) for name, arm in arms.items()}
@@ -86,7 +86,7 @@ def by_clock(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timi
 
 
 def _seconds(call: Callable[[], object], times: int) -> float:
-    """Seconds of a call, by so many of them; by fewer where the machine has become slower and these take `LEAST`."""
+    """Returns the seconds of a call, by up to `times` of them, or fewer once these take `LEAST`."""
     some, done, taken = max(1, times // 16), 0, 0.0
     while done < times and taken < LEAST:
         taken += timeit(call, number=some)

@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.shapes.extents import static
 from ...errors import CompileError, ExecutionError, UnsupportedError
 from ..check_each import factor_roundoff, reduction_length, tolerance
-from ..cuda.runtime.tensor_maps import Encoding, encoding
+from ..cuda.runtime.driver import Encoding, encoding
 from ..dtypes import DTYPES
 from ..host.launch_plan import Buffer, Launch, LaunchPlan, make_plan
 from ..interpreter.exact import mix

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
-from deplodock.backend.cpp.device.generated import Helper
+from deplodock.backend.cpp.device import Helper
 from deplodock.backend.cpu import build, printer
 from deplodock.backend.host.compiler import compiler
 

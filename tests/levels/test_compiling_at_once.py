@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from deplodock.backend.host.build_cache import SEAL
-from deplodock.backend.cuda.machine_code import unpack
+from deplodock.backend.cuda.kernel_texts import unpack
 from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
 from deplodock.backend.cuda.runtime import nvrtc
 

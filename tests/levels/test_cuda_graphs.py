@@ -18,8 +18,7 @@ import deplodock
 from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram, GraphWarning, driver
-from deplodock.backend.cuda.runtime.graphs import LaunchGraph
-from deplodock.backend.cuda.runtime.prepared import Frame
+from deplodock.backend.cuda.runtime.graphs import Frame, LaunchGraph
 from deplodock.errors import ExecutionError
 from deplodock.frontend import api, dynamo
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
@@ -142,11 +141,11 @@ def test_a_place_that_cannot_be_described(program, stub_cuda, monkeypatch) -> No
     cuda, x, other = graph(program), *(torch.randn(4, 256, device="cuda") for _ in range(2))
     kept, moved, real = [cuda.run([x]), cuda.run([x])], list[int](), Frame.move
 
-    def move(self: Frame, launches: Any, memory: int, *how: Any) -> set[int]:
+    def move(self: Frame, memory: int, address: int) -> set[int]:
         moved.append(memory)
         if len(moved) == 2:
             raise ExecutionError("no such map")
-        return real(self, launches, memory, *how)
+        return real(self, memory, address)
 
     monkeypatch.setattr(Frame, "move", move)
     with pytest.raises(ExecutionError, match="no such map"):

@@ -15,8 +15,8 @@ from mutation.hopper_mutants import SUBJECTS
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cpp.device import HELPERS
-from deplodock.backend.cpp.names import RESERVED, Names, sanitise
 from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cpp.writer import RESERVED, Names, sanitise
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan

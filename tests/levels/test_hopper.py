@@ -11,7 +11,7 @@ from hopper_programs import Gemm
 from hopper_running import allocated, emulate, simulated, wrong
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime import tensor_maps
+from deplodock.backend.cuda.runtime import driver
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.host.launch_plan import TensorMap, make_plan
 from deplodock.errors import ExecutionError
@@ -76,11 +76,11 @@ def test_a_map_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(tuple(list(a) if isinstance(a, ctypes.Array) else getattr(a, "value", a) for a in arguments))
         return 0 if len(asked) == 1 else 1
 
-    tensor_maps.encode.cache_clear()
-    monkeypatch.setattr(tensor_maps, "library", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode_tiled))
+    driver.encode.cache_clear()
+    monkeypatch.setattr(driver, "library", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode_tiled))
     wanted = TensorMap(0, (6, 20, 80), "f16", (2, 16, 64), 128)
-    record = tensor_maps.encode(wanted, 4096)
+    record = driver.encode(wanted, 4096)
     assert (record.shape, record.dtype.itemsize) == ((1,), 128)
     assert asked == [(6, 3, 4096, [80, 20, 6], [160, 3200], [64, 16, 2], [1, 1, 1], 0, 3, 2, 0)]
     with pytest.raises(ExecutionError, match="the driver refuses a map of f16"):
-        tensor_maps.encode(wanted, 8192)
+        driver.encode(wanted, 8192)

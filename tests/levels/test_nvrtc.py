@@ -13,8 +13,7 @@ from disassembly import disassemble, parse_listing, parse_loops
 
 import deplodock
 from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
-from deplodock.backend.cuda.kernel_texts import kernel_texts
-from deplodock.backend.cuda.machine_code import MachineCode, pack, unpack
+from deplodock.backend.cuda.kernel_texts import MachineCode, kernel_texts, pack, unpack
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses

@@ -16,9 +16,9 @@ from test_standalone import KERNEL, MAIN, module
 
 import deplodock
 from deplodock.backend.cuda import runtime
-from deplodock.backend.cuda.machine_code import MachineCode, pack
+from deplodock.backend.cuda.kernel_texts import MachineCode, pack
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, prepared, tensor_maps
+from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, graphs
 from deplodock.backend.cuda.runtime.driver import check_driver
 from deplodock.backend.dtypes import DTYPES
 from deplodock.backend.host import launch_plan
@@ -161,7 +161,7 @@ def test_tensor_maps_are_encoded_once(product, stub_cuda) -> None:
     inputs = [m for m in MAPS[before:] if m.address in (x.data_ptr(), w.data_ptr())]
     assert len(inputs) == len(set(inputs)) > 1
     assert stub_cuda.opened == 1
-    assert tensor_maps.encode.cache_info().maxsize == tensor_maps.KEPT_MAPS
+    assert driver.encode.cache_info().maxsize == driver.KEPT_MAPS
 
 
 class Plants:
@@ -181,16 +181,16 @@ class Plants:
 
     @staticmethod
     def no_swizzle(monkeypatch: Any) -> None:
-        monkeypatch.setattr(tensor_maps, "_SWIZZLES", dict.fromkeys((0, 32, 64, 128), 0))
+        monkeypatch.setattr(driver, "_SWIZZLES", dict.fromkeys((0, 32, 64, 128), 0))
 
     @staticmethod
     def another_type(monkeypatch: Any) -> None:
-        monkeypatch.setattr(tensor_maps, "DTYPES", {**DTYPES, "bf16": DTYPES["f16"]})
+        monkeypatch.setattr(driver, "DTYPES", {**DTYPES, "bf16": DTYPES["f16"]})
 
     @staticmethod
     def strides_in_elements(monkeypatch: Any) -> None:
-        real = tensor_maps._pitches
-        monkeypatch.setattr(tensor_maps, "_pitches", lambda shape: [n // 2 for n in real(shape)])
+        real = driver.pitches
+        monkeypatch.setattr(driver, "pitches", lambda shape: [(n // 2, sizes) for n, sizes in real(shape)])
 
     @staticmethod
     def maps_before_buffers(monkeypatch: Any) -> None:
@@ -211,8 +211,8 @@ class Plants:
 
     @staticmethod
     def threads_of_another_number(monkeypatch: Any) -> None:
-        real = prepared._three
-        monkeypatch.setattr(prepared, "_three", lambda sizes: real(tuple(n // 2 if n % 128 == 0 else n for n in sizes)))
+        real = graphs._three
+        monkeypatch.setattr(graphs, "_three", lambda sizes: real(tuple(n // 2 if n % 128 == 0 else n for n in sizes)))
 
     @staticmethod
     def another_stream(monkeypatch: Any) -> None:
@@ -225,13 +225,13 @@ class Plants:
 
 def _reorder(monkeypatch: Any, change: Any) -> None:
     """Change the addresses of the parameters of all launches."""
-    real = prepared.Frame.fill
+    real = graphs.Frame.fill
 
-    def fill(self: prepared.Frame, *args: Any) -> None:
+    def fill(self: graphs.Frame, *args: Any) -> None:
         real(self, *args)
         self.parameters[:] = change(tuple(self.parameters))
 
-    monkeypatch.setattr(prepared.Frame, "fill", fill)
+    monkeypatch.setattr(graphs.Frame, "fill", fill)
 
 
 PLANTED = {

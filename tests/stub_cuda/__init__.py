@@ -26,12 +26,12 @@ def install(put: Callable[[Any, str, Any], object], **device: Any) -> torch_stub
     """Put a fresh device in place, with `put(object, name, value)` for attributes: `setattr` for ever, or pytest's
     `monkeypatch.setattr`. Gives a mode of torch that has to be entered. `device` are properties of the device."""
     from deplodock.backend.cuda import runtime
-    from deplodock.backend.cuda.runtime import driver, tensor_maps
+    from deplodock.backend.cuda.runtime import driver
     from deplodock.backend.host import calls
 
     reset(**device)
     driver.library.cache_clear()
-    tensor_maps.encode.cache_clear()
+    driver.encode.cache_clear()
     put(ctypes, "CDLL", libcuda.open_library)
     for name, module in cupy_stub.make_modules().items():
         sys.modules[name] = module

@@ -20,16 +20,14 @@ from ....errors import ExecutionError, TargetError
 from ....target.architectures import arch_of
 from ...dtypes import DTYPES
 from ...host import calls
+from ...host.calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
 from ...host.launch_plan import EagerStep, LaunchPlan, make_plan
-from ...host.planned_calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
 from ...host.timing import Span
-from ..machine_code import unpack
+from ..kernel_texts import unpack
 from .driver import LOST_CONTEXT, advice, check_driver, driver_version
-from .graphs import LaunchGraph, Moving, all_addresses
+from .graphs import LaunchGraph, Moving, PreparedLaunches, all_addresses
 from .nvrtc import Compiled, compile_cubin, compiler_build
-from .prepared import PreparedLaunches
 from .repeated import make_calls
-from .tensor_maps import encode
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
@@ -99,7 +97,7 @@ class CudaProgram:
             warnings.warn(f"launches go without a CUDA graph: {left} is left to PyTorch", GraphWarning, stacklevel=4)
 
     def _load(self, cubin: bytes, arch: str) -> None:
-        """Load machine code and look up its kernels. Raises ExecutionError if the driver refuses it."""
+        """Loads machine code and looks up its kernels. Raises ExecutionError if the driver refuses it."""
         self.functions: dict[str, Any] = {}
         code, modules = unpack(cubin) if self.plan.launches else {}, dict[bytes, Any]()
         try:
@@ -116,7 +114,7 @@ class CudaProgram:
             raise ExecutionError(reason, operator="cuda") from error
 
     def _prepare(self, module: Any, entry: str, shared: int) -> Any:
-        """The loaded function, allowed as much shared memory as it is launched with. It keeps its module."""
+        """Returns the loaded function, with permission for its shared memory. It keeps its module alive."""
         function = module.get_function(entry)
         if shared > _SHARED_WITHOUT_ASKING:
             driver = self.cupy.cuda.driver
@@ -125,13 +123,10 @@ class CudaProgram:
         return function
 
     def run(self, args: Sequence[Any], clock: list[Any] | None = None) -> list[Any]:
-        """The results for the tensors `args`, on the device if any of them is there, else on the host. A `clock` gets
-        an event before each step and one behind the last.
-
-        Asynchronous on torch's current stream, unless the program asserts something: that is waited for. Raises
-        ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
-        to the host while a CUDA graph is captured.
-        """
+        """Returns the results for the tensors `args`, on the device if any of these is there, else on the host. A
+        `clock` gets an event before each step and one after the last. Asynchronous on torch's current stream, unless
+        the program has assertions. Raises ExecutionError if the arguments do not fit or a launch fails, or for copies
+        from or to the host while a CUDA graph is captured."""
         there = next((a.device for a in args if getattr(a, "is_cuda", False)), self.device)
         if there != self.device:
             return self._on(there).run(args, clock)
@@ -156,15 +151,15 @@ class CudaProgram:
         return outputs if stays else [t.cpu() for t in outputs]
 
     def _on(self, device: Any) -> CudaProgram:
-        """The same program on another device."""
+        """Returns the same program on another device."""
         with self._making:
             if device not in self._elsewhere:
                 self._elsewhere[device] = CudaProgram(*self._made_of, device=device.index)
             return self._elsewhere[device]
 
     def launch(self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None = None) -> None:
-        """Launch a program of which nothing is left to PyTorch, as a graph if there is one. `addresses` and `like` are
-        as for `LaunchGraph.launch`. Raises ExecutionError."""
+        """Launches a program without steps of PyTorch, as a graph if there is one. `addresses` and `like` are as for
+        `LaunchGraph.launch`. Raises ExecutionError."""
         if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
             stream = self.torch.cuda.current_stream(self.device)
             with self.cupy.cuda.Device(self.device.index) as device:
@@ -181,8 +176,8 @@ class CudaProgram:
         arguments: Sequence[Any] = (),
         clock: list[Any] | None = None,
     ) -> None:
-        """All steps of a call whose arguments lie at `addresses`, with an event around each for the `clock`. Steps of
-        PyTorch take the `arguments` as tensors. Raises ExecutionError."""
+        """Runs all steps of a call whose arguments are at `addresses`, with events for the `clock`. Steps of PyTorch
+        take the `arguments` as tensors. Raises ExecutionError."""
         torch, plan = self.torch, launches.plan
         scratch = self._arena(plan)
         frame, launch = launches.take(), self.cupy.cuda.driver.launchKernel
@@ -193,7 +188,7 @@ class CudaProgram:
                 # launches ensure one, but this loop bypasses them. `with Device` calls nothing if the thread has that
                 # device already, with or without a context. `use` is cudaSetDevice, which makes the context current.
                 device.use()
-                frame.fill(launches, [*addresses, 0 if scratch is None else scratch.data_ptr()], encode)
+                frame.fill(addresses, scratch)
                 for step in frame.steps:
                     if clock is not None:
                         clock.append(self._event())
@@ -208,26 +203,25 @@ class CudaProgram:
         launches.give_back(frame)
 
     def repeated_calls(self, *described: Any) -> Any:
-        """Calls of this program that are like earlier ones, `described` as `calls.cpp` says; None without any."""
+        """Returns calls of this program that are like earlier ones, `described` as in `calls.cpp`; None without any."""
         native = calls.extension()
         return None if native is None or self.asserts else make_calls(self, native, described)
 
     def remember(self, known: Any, tensors: Sequence[Any], results: Sequence[Any], updates: Sequence[Any]) -> None:
-        """Have `known`, of `repeated_calls`, know a call that was made: its arguments and results."""
+        """Notes a call in `known`, of `repeated_calls`: its arguments and results."""
         known.remember(self._placed(tensors), tensors, [self._is_ready(t) for t in tensors], results)
 
     def _graph(
         self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None, stream: Any
     ) -> LaunchGraph | None:
-        """The graph for these launches. The last ones that were used are kept, each with its scratch memory."""
+        """Returns the graph for these launches. The last ones that were used are kept, each with its scratch memory."""
         with self._making:
             if (found := self._graphs.pop(launches, None)) is not None:
                 self._graphs[launches] = found
             elif launches.called:
                 try:
-                    scratch = self._arena(launches.plan)
-                    places = all_addresses(addresses, like)
-                    found = self._graphs[launches] = LaunchGraph(launches, places, scratch, stream, encode)
+                    scratch, places = self._arena(launches.plan), all_addresses(addresses, like)
+                    found = self._graphs[launches] = LaunchGraph(launches, places, scratch, stream)
                 except ExecutionError as error:
                     self.graphs = False
                     warnings.warn(f"launches go without a CUDA graph: {error}", GraphWarning, stacklevel=5)
@@ -237,13 +231,13 @@ class CudaProgram:
         return found
 
     def _arena(self, plan: LaunchPlan) -> Any:
-        """Memory for what lies between arguments and results, a tensor of bytes; None where that is nothing."""
+        """Returns memory for scratch buffers, a tensor of bytes; None where there are none."""
         size = plan.arena_bytes
         return self._empty((size,), "ui8") if size else None
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
-        """Run it for `args` and tell when each step ran, by events. The device sleeps until all is queued, so that it
-        waits for no launch of the host in between. Raises as `run`."""
+        """Runs the program for `args` and returns when each step ran, by events. The device sleeps until all steps are
+        queued, so that it never waits for the host. Raises as `run`."""
         steps, clock = self._placed(args).plan.steps, list[Any]()
         self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(steps)))
         begin = perf_counter()
@@ -259,7 +253,7 @@ class CudaProgram:
         return event
 
     def _wait(self) -> None:
-        """Wait for the launches. Raises ExecutionError for one that stopped; the device has printed why."""
+        """Waits for the launches. Raises ExecutionError for one that stopped; the device has printed why."""
         try:
             self.torch.cuda.current_stream(self.device).synchronize()
         except RuntimeError as error:
@@ -267,8 +261,8 @@ class CudaProgram:
             raise ExecutionError(reason, operator="cuda") from error
 
     def _placed(self, args: Sequence[Any]) -> PreparedLaunches:
-        """The launches for arguments of these shapes and types; the last ones are kept. Raises ExecutionError for
-        others than the program takes."""
+        """Returns the launches for arguments of these shapes and types; the last ones are kept. Raises ExecutionError
+        for arguments that the program does not take."""
         key = key_of(args)
         if (found := self._plans.get(key)) is None:
             if len(self._plans) >= KEPT_PLANS:
@@ -278,13 +272,13 @@ class CudaProgram:
         return found
 
     def _is_ready(self, tensor: Any) -> bool:
-        """Whether a tensor lies on the device as kernels read it."""
+        """Returns true if a tensor is on the device as kernels read it."""
         plain = tensor.device == self.device and tensor.is_contiguous() and not tensor.is_neg()
         return plain and not tensor.data_ptr() % ALIGNMENT
 
     def _on_device(self, tensor: Any, name: str, capturing: bool) -> Any:
-        """The argument `name` on the device, dense and aligned. Raises ExecutionError if it comes from the host while a
-        CUDA graph is captured."""
+        """Returns the argument `name` on the device, dense and aligned. Raises ExecutionError if it comes from the host
+        while a CUDA graph is captured."""
         if capturing and not tensor.is_cuda:
             raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=name)
         tensor = tensor.detach().to(self.device).resolve_neg().contiguous()
@@ -295,7 +289,7 @@ class CudaProgram:
 
 
 def torch_with_cuda() -> Any:
-    """torch, with CUDA initialised. Raises ExecutionError where it sees no device."""
+    """Returns torch, with CUDA initialised. Raises ExecutionError where it sees no device."""
     import torch
 
     if not torch.cuda.is_available():
@@ -305,7 +299,7 @@ def torch_with_cuda() -> Any:
 
 
 def _compile(cuda: str, arch: str) -> Compiled:
-    """Machine code that the driver takes. Raises TargetError if NVRTC makes none."""
+    """Returns machine code that the driver takes. Raises TargetError if NVRTC makes none."""
     check_driver(compiler_build()[0], driver_version())
     return compile_cubin(cuda, arch)
 

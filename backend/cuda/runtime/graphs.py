@@ -1,25 +1,144 @@
-"""A CUDA graph of all launches of a call: the host launches one thing, and tells only what lies elsewhere than before.
+"""Launches with all that stays the same from call to call, and a CUDA graph of all launches of a call.
 
-The graph is made of kernel nodes, one behind the other, not captured from a stream: so nothing has to run before, and
-every node is known. Where an argument or a result lies elsewhere, the parameters of the nodes that use it are set anew
-(`cuGraphExecKernelNodeSetParams`), among them tensor maps; nothing is copied to a static place. Launches that are under
-way are not affected by that, and the driver runs those of one graph after each other, so they share scratch memory, on
-whatever streams they are.
+The driver takes a kernel's parameters as an array of their addresses, and copies them when it launches. They all lie in
+one array of words for each call that is under way: pointers first, then sizes, which never change. A call fills in
+where its memory lies.
+
+The graph is made of kernel nodes, one after the other, not captured from a stream, so that every node is known. Where
+an argument or a result has moved, the parameters of the nodes that use it are set anew
+(`cuGraphExecKernelNodeSetParams`), tensor maps included; nothing is copied to a static place. Launches under way are
+not affected, and the driver runs those of one graph one after the other, so they share scratch memory on all streams.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from ....errors import ExecutionError
-from ...host.launch_plan import EagerStep
-from .driver import advice, library
-from .prepared import Encode, Frame, PreparedLaunches
+from ...host.launch_plan import EagerStep, LaunchPlan, TensorMap
+from .driver import advice, encode, library
+
+KEPT_MAPS_OF_CALL = 4096
+"""So many encoded tensor maps are kept for each call that is under way at once."""
+
+Head = tuple[int, ...]
+"""Function, grid, block and bytes of shared memory, as `cuLaunchKernel` takes them."""
+
+
+class Frame:
+    """The parameters of one call. `steps`: launches with the address of their parameters, and steps of PyTorch."""
+
+    def __init__(self, launches: PreparedLaunches) -> None:
+        self._launches = launches
+        self.words = np.concatenate([np.zeros(len(launches.memory), np.int64), launches.sizes])
+        self.pointers = self.words[: len(launches.memory)]
+        self.parameters = self.words.ctypes.data + 8 * launches.order
+        first = self.parameters.ctypes.data
+        self.steps = [s if isinstance(s, EagerStep) else (s[0], first + 8 * s[1]) for s in launches.steps]
+        self.maps: dict[tuple[int, int], tuple[Any, int]] = {}
+
+    def fill(self, addresses: Sequence[int], scratch: Any) -> None:
+        """Sets the addresses of the arguments of the program and of its scratch memory, a tensor or None."""
+        places = np.array([*addresses, 0 if scratch is None else scratch.data_ptr()], np.int64)
+        np.add(places[self._launches.memory], self._launches.begins, out=self.pointers)
+        if len(self.maps) > KEPT_MAPS_OF_CALL:
+            self.maps.clear()
+        for described in self._launches.maps:
+            self._describe(*described)
+
+    def move(self, memory: int, address: int) -> set[int]:
+        """Sets a new address of a memory; returns the numbers of the launches that use it."""
+        uses = self._launches.uses[memory]
+        if len(self.maps) > KEPT_MAPS_OF_CALL:
+            self.maps = {key: kept for key, kept in self.maps.items() if self.parameters[key[0]] == kept[1]}
+        for pointer, begin in uses.pointers:
+            self.pointers[pointer] = address + begin
+        for described in uses.maps:
+            self._describe(*described)
+        return uses.steps
+
+    def _describe(self, parameter: int, pointer: int, wanted: TensorMap) -> None:
+        """Makes a parameter the map of the memory that its pointer points to."""
+        address = int(self.pointers[pointer])
+        found = self.maps.get((parameter, address))
+        if found is None:
+            record = encode(wanted, address)
+            found = self.maps[parameter, address] = record, record.ctypes.data
+        self.parameters[parameter] = found[1]
+
+
+@dataclass
+class Uses:
+    """The uses of a memory: pointers (number, offset in bytes), maps, and steps by number."""
+
+    pointers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    maps: list[tuple[int, int, TensorMap]] = field(default_factory=list[tuple[int, int, TensorMap]])
+    steps: set[int] = field(default_factory=set[int])
+
+
+class PreparedLaunches:
+    """The steps of a plan whose sizes are known. `functions` are the addresses of the loaded kernels. `memory` and
+    `begins` have for every pointer its memory, an argument or (after the last) the arena, and the offset in bytes;
+    `order` has the word of each parameter; `maps` are parameters that are tensor maps, with the pointer that they
+    describe; `uses` has by memory what changes with its address."""
+
+    def __init__(self, plan: LaunchPlan, functions: Mapping[str, int]) -> None:
+        self.plan = plan
+        places = [(i, 0) for i in range(plan.arguments)]
+        places += [(plan.arguments, b.offset) for b in plan.buffers[plan.arguments :]]
+        pointers, sizes, order = list[tuple[int, int]](), list[int](), list[tuple[int, bool]]()
+        self.maps: list[tuple[int, int, TensorMap]] = []
+        self.steps: list[EagerStep | tuple[Head, int]] = []
+        self.uses = [Uses() for _ in range(plan.arguments + 1)]
+        for step in plan.steps:
+            if isinstance(step, EagerStep):
+                self.steps.append(step)
+                continue
+            head = (functions[step.kernel], *_three(step.blocks), *_three(step.threads), step.shared)
+            self.steps.append((head, len(order)))
+            first = len(pointers)
+            for number, begin in zip(step.buffers, step.begins(), strict=True):
+                order.append((len(pointers), False))
+                memory, offset = places[number]
+                self.uses[memory].pointers.append((len(pointers), offset + begin))
+                self.uses[memory].steps.add(len(self.steps) - 1)
+                pointers.append((memory, offset + begin))
+            for wanted in step.maps:
+                self.maps.append((len(order), first + wanted.argument, wanted))
+                self.uses[pointers[first + wanted.argument][0]].maps.append(self.maps[-1])
+                order.append((0, False))
+            for value in step.values:
+                order.append((len(sizes), True))
+                sizes.append(value)
+        self.memory = np.array([m for m, _ in pointers], np.int64)
+        self.begins = np.array([b for _, b in pointers], np.int64)
+        self.sizes = np.array(sizes, np.int64)
+        self.order = np.array([word + is_size * len(pointers) for word, is_size in order], np.int64)
+        self._free: list[Frame] = []
+        self.called = False
+
+    def take(self) -> Frame:
+        """Returns parameters for a call; several may be under way."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Frame(self)
+
+    def give_back(self, frame: Frame) -> None:
+        """Takes parameters back from a call that has launched everything."""
+        self._free.append(frame)
+
+
+def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 class KernelNode(ctypes.Structure):
@@ -38,15 +157,16 @@ class KernelNode(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """Calls of which only these `arguments`, by their numbers, may lie elsewhere from one to the other; `places` are
-    the addresses of all of them in one such call."""
+    """Calls that differ only in the addresses of these `arguments`, by number; `places` are all addresses of one
+    call."""
 
     arguments: tuple[int, ...]
     places: tuple[int, ...]
 
 
 def all_addresses(addresses: Sequence[int], like: Moving | None) -> Sequence[int]:
-    """Those of all arguments, where `addresses` are only of those in which calls that are `like` one another differ."""
+    """Returns the addresses of all arguments, where `addresses` are only those in which calls `like` one another
+    differ."""
     if like is None:
         return addresses
     places = list(like.places)
@@ -56,21 +176,15 @@ def all_addresses(addresses: Sequence[int], like: Moving | None) -> Sequence[int
 
 
 class LaunchGraph:
-    """The launches of a program for certain shapes as a graph. `scratch` is a tensor of bytes that is the arena, or
-    None; it is the graph's from now on. `stream` is the one on which it was allocated, of torch.
+    """The launches of a program for certain shapes as a graph. `scratch`, a tensor of bytes or None, is the arena,
+    which the graph owns from now on; `stream` of torch is the one on which it was allocated. Raises ExecutionError
+    where the driver refuses the graph, or if a step is left to PyTorch."""
 
-    Raises ExecutionError where the driver refuses it, or if something is left to PyTorch.
-    """
-
-    def __init__(
-        self, launches: PreparedLaunches, addresses: Sequence[int], scratch: Any, stream: Any, encode: Encode
-    ) -> None:
-        self._launches, self._encode, self._scratch = launches, encode, scratch
-        self._lock, self._streams = Lock(), {stream.cuda_stream}
-        self._frame = Frame(launches)
-        self._known = list(addresses)
+    def __init__(self, launches: PreparedLaunches, addresses: Sequence[int], scratch: Any, stream: Any) -> None:
+        self._scratch, self._lock, self._streams = scratch, Lock(), {stream.cuda_stream}
+        self._known, self._frame = [*addresses], Frame(launches)
         self._like: Moving | None = None
-        self._frame.fill(launches, [*addresses, 0 if scratch is None else scratch.data_ptr()], encode)
+        self._frame.fill(addresses, scratch)
         self._graph, self._run = ctypes.c_void_p(), ctypes.c_void_p()
         call("cuGraphCreate", ctypes.byref(self._graph), 0)
         self._nodes: list[tuple[ctypes.c_void_p, KernelNode]] = []
@@ -86,10 +200,9 @@ class LaunchGraph:
         call("cuGraphInstantiateWithFlags", ctypes.byref(self._run), self._graph, ctypes.c_ulonglong(0))
 
     def launch(self, addresses: Sequence[int], stream: Any, like: Moving | None = None) -> bool:
-        """Launch it on a stream of torch, for arguments that lie at `addresses`; False if it was closed meanwhile.
-        Calls that are `like` one another differ in nothing but what that says: `addresses` are of that only.
-
-        Raises ExecutionError if the driver refuses it."""
+        """Launches the graph on a stream of torch, for arguments at `addresses`; returns False if it was closed
+        meanwhile. For calls `like` one another `addresses` are those of `like.arguments` only. Raises ExecutionError if
+        the driver refuses it."""
         with self._lock:
             if not self._run:
                 return False
@@ -113,17 +226,17 @@ class LaunchGraph:
         return True
 
     def _move(self, moved: Sequence[tuple[int, int]]) -> None:
-        """Set the parameters of all nodes that use arguments which lie elsewhere now: their numbers and addresses."""
+        """Sets the parameters of all nodes that use moved arguments: their numbers and addresses."""
         nodes: set[int] = set()
         for argument, address in moved:
-            nodes |= self._frame.move(self._launches, argument, address, self._encode)
+            nodes |= self._frame.move(argument, address)
             self._known[argument] = address
         for number in sorted(nodes):
             node, what = self._nodes[number]
             call("cuGraphExecKernelNodeSetParams_v2", self._run, node, ctypes.byref(what))
 
     def close(self) -> None:
-        """Give it back to the driver; launches under way end before."""
+        """Gives the graph back to the driver; launches under way end before."""
         with self._lock:
             run, self._run = self._run, ctypes.c_void_p()
             graph, self._graph = self._graph, ctypes.c_void_p()
@@ -139,6 +252,6 @@ class LaunchGraph:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Call the driver. Raises ExecutionError for a status that is not success."""
+    """Calls the driver. Raises ExecutionError for a status that is not success."""
     if status := getattr(library(), name)(*arguments):
         raise ExecutionError(f"{name} fails: error {status}{advice(status)}", operator="cuda")

@@ -6,7 +6,6 @@ Kernels are compiled one by one, at the same time, and kept one by one: by text,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from ....target.architectures import get_target
 from ....target.host import cores
 from ....target.model import Target
 from ...host.build_cache import cached_bytes, digest
-from ..kernel_texts import KernelText, kernel_texts
-from ..machine_code import MachineCode, pack
+from ..kernel_texts import KernelText, MachineCode, kernel_texts, pack
 from .driver import Version
 
 FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
@@ -35,7 +33,7 @@ its log is empty, and registers and spills of the kernels are unknown."""
 
 @dataclass(frozen=True)
 class KernelUse:
-    """What one kernel takes: registers of a thread, bytes it spilled and has on the stack, static shared memory."""
+    """Resources of one kernel: registers of a thread, bytes spilled and on the stack, static shared memory."""
 
     registers: int = 0
     spill_stores: int = 0
@@ -45,17 +43,14 @@ class KernelUse:
 
     @property
     def spills(self) -> int:
-        """Bytes of registers that did not fit, stored or loaded."""
         return self.spill_stores + self.spill_loads
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The machine code of a module for `arch` (`machine_code.unpack` gives the kernels), the compiler's log, and each
-    kernel's use of resources by its name.
-
-    `warnings` are lines of the log that say that code was compiled worse than it was written (C75xx).
-    """
+    """The machine code of a module for `arch` (`kernel_texts.unpack` returns the kernels), the compiler's log, and each
+    kernel's use of resources by its name. `warnings`: lines of the log that say that code was compiled worse than it
+    was written (C75xx)."""
 
     arch: str
     cubin: bytes
@@ -65,15 +60,19 @@ class Compiled:
 
 
 def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: bool = True) -> Compiled:
-    """Compile CUDA C++ for `arch` (`"sm_90a"`), equal kernels once.
+    """Compiles CUDA C++ for `arch` (`"sm_90a"`), equal kernels once, one kernel a core.
 
-    `name` is what messages call the text. Results are kept in a folder of the user's unless `cached` is false; where
-    all are there, NVRTC is not even loaded. Raises TargetError for an unknown arch; ExecutionError where NVRTC is not
-    installed; CompileError with the compiler's first message if it refuses the text.
+    Args:
+        name: what messages call the text.
+        cached: keeps results in a folder of the user; where all are there, NVRTC is not even loaded.
+
+    Raises:
+        TargetError: for an unknown arch.
+        ExecutionError: where NVRTC is not installed.
+        CompileError: with the compiler's first message, if it refuses the text.
     """
-    if "__cluster_dims__" in source and not check_arch(arch).has("cluster"):
+    if not check_arch(arch).has("cluster") and "__cluster_dims__" in source:
         raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
-    check_arch(arch)
     flags = (f"--gpu-architecture={arch}", *FLAGS, *(UNCACHED if compiler_build()[0] >= (13, 0) else ()))
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
     texts = kernel_texts(source)
@@ -87,30 +86,18 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
         log, _, cubin = (cached_bytes("cubin", key, make) if cached else make()).partition(b"\0")
         return log.decode(errors="replace"), cubin
 
-    made = dict(zip((t.text for t in different), _at_once(compiled, different), strict=True))
-    uses: dict[str, KernelUse] = {}
-    code: dict[str, MachineCode] = {}
-    for text in texts:
-        log, cubin = made[text.text]
-        found = kernel_uses(log)
-        for kernel, entry in text.entries.items():
-            uses[kernel], code[kernel] = found[entry], MachineCode(cubin, entry)
+    with ThreadPoolExecutor(max(1, min(cores(), len(different))), "nvrtc") as threads:
+        made = dict(zip((t.text for t in different), threads.map(compiled, different), strict=True))
     whole = "\n".join(log for log, _ in made.values())
-    return Compiled(arch, pack(code), whole, uses, _warnings(whole))
-
-
-def _at_once(
-    compiled: Callable[[KernelText], tuple[str, bytes]], texts: Sequence[KernelText]
-) -> list[tuple[str, bytes]]:
-    """Each of them compiled, as many at the same time as there are cores; the first error in their order is raised."""
-    if len(texts) < 2:
-        return list(map(compiled, texts))
-    with ThreadPoolExecutor(min(cores(), len(texts)), "nvrtc") as threads:
-        return list(threads.map(compiled, texts))
+    found = kernel_uses(whole)
+    entries = [(kernel, entry, made[text.text][1]) for text in texts for kernel, entry in text.entries.items()]
+    code = {kernel: MachineCode(cubin, entry) for kernel, entry, cubin in entries}
+    warnings = tuple(line.strip() for line in whole.splitlines() if re.search(r"\bC75\d\d\b", line))
+    return Compiled(arch, pack(code), whole, {kernel: found[entry] for kernel, entry, _ in entries}, warnings)
 
 
 def check_arch(arch: str) -> Target:
-    """The target that `arch` names; raises TargetError for anything else."""
+    """Returns the target that `arch` names; raises TargetError for anything else."""
     if not re.fullmatch(r"sm_[0-9]{2,3}[a-f]?", arch):
         raise TargetError(f"{arch!r} is no architecture", argument="arch")
     return get_target(arch)
@@ -118,7 +105,7 @@ def check_arch(arch: str) -> Target:
 
 @cache
 def _nvrtc() -> ModuleType:
-    """The binding with its library loaded. Raises ExecutionError."""
+    """Returns the binding with its library loaded. Raises ExecutionError."""
     try:
         from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -133,9 +120,8 @@ def _nvrtc() -> ModuleType:
 
 @cache
 def compiler_build() -> tuple[Version, str]:
-    """The version of NVRTC, major and minor, and which build of it compiles here: nothing that another one has made is
-    taken for its work. The installed packages tell, or else the library, which is loaded for it. Raises ExecutionError
-    where there is none."""
+    """Returns the version of NVRTC and its build, from the installed packages, or else from the library. Cached code is
+    not taken from another build. Raises ExecutionError where there is none."""
     try:
         bindings = metadata.version("cuda-bindings")
         major = bindings.partition(".")[0]
@@ -154,12 +140,11 @@ def compiler_build() -> tuple[Version, str]:
 
 
 def nvrtc_version() -> str:
-    """The version of NVRTC as text (`"13.0"`). Raises ExecutionError where it is not installed."""
     return "{}.{}".format(*compiler_build()[0])
 
 
 def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:
-    """The log, a zero and the machine code."""
+    """Returns the log, a zero and the machine code."""
     nvrtc = _nvrtc()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))[0]
     try:
@@ -186,24 +171,16 @@ def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
     return result[1:]
 
 
-_ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 
 def kernel_uses(log: str) -> dict[str, KernelUse]:
-    """What each kernel takes, from the log of `--ptxas-options=-v`."""
-    found: dict[str, dict[str, int]] = {}
-    current: dict[str, int] = {}
-    for line in log.splitlines():
-        if (match := _ENTRY.search(line)) is not None:
-            current = found.setdefault(match["name"], {})
-        elif (match := _FRAME.search(line)) is not None:
-            current |= zip(("stack", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True)
-        elif (match := _USED.search(line)) is not None:
-            current |= {"registers": int(match[1]), "shared": int(match[2] or 0)}
-    return {name: KernelUse(**use) for name, use in found.items()}
-
-
-def _warnings(log: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in log.splitlines() if re.search(r"\bC75\d\d\b", line))
+    """Returns the resources of each kernel, from the log of `--ptxas-options=-v`."""
+    uses = dict[str, KernelUse]()
+    for part in log.split("Compiling entry function '")[1:]:
+        frames, used = _FRAME.findall(part), _USED.search(part)  # of the kernel and of functions that it calls
+        stack, stores, loads = (sum(map(int, column)) for column in zip(*frames)) if frames else (0, 0, 0)
+        registers, shared = (int(used[1]), int(used[2] or 0)) if used else (0, 0)
+        uses[part.partition("'")[0]] = KernelUse(registers, stores, loads, stack, shared)
+    return uses

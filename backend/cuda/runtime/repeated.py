@@ -1,8 +1,7 @@
-"""Calls on a GPU that are like an earlier one: what is left to do is to allocate results and to launch.
+"""Calls on a GPU that are like an earlier one, which only allocate results and launch.
 
-Whether a call is alike is decided by the extension module of `backend/host/calls.cpp`, which compares types, shapes,
-strides, devices, dispatch keys and gradients of the arguments, and of constants also where they lie. Every other call
-gives NotImplemented: then Python makes it, finds out what is wrong with it, if anything is, and has it remembered.
+The extension module of `backend/host/calls.cpp` compares types, shapes, strides, devices, dispatch keys and gradients
+of the arguments, and addresses of constants. Every other call returns NotImplemented: Python makes it and notes it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .graphs import Moving
-from .prepared import PreparedLaunches
+from .graphs import Moving, PreparedLaunches
 
 if TYPE_CHECKING:
     from . import CudaProgram
@@ -23,9 +21,8 @@ KEPT_CALLS = 16
 
 @dataclass(frozen=True)
 class Known:
-    """A call: snapshots of its inputs and of the constants, what has a gradient to be noted, and for each result of
-    `@main` its shape, strides and type. `moving` are inputs and results, the arguments of `@main` that may lie
-    elsewhere."""
+    """A call: snapshots of its inputs and constants, whether a gradient would be noted, and (shape, strides, type) of
+    each result of `@main`. `moving` are inputs and results, the arguments of `@main` that may move."""
 
     launches: PreparedLaunches
     inputs: Any
@@ -36,9 +33,9 @@ class Known:
 
 
 class Calls:
-    """The calls of a program, described as for `Calls` of `calls.cpp`: `sources` are, for each argument of `@main`, a
-    leaf of the caller's arguments or a tensor, `leaves` what the leaves of the result are, and `state` what the modules
-    of the program had."""
+    """The calls of a program, described as for `Calls` of `calls.cpp`. `sources`: for each argument of `@main` a leaf
+    of the caller's arguments or a tensor; `leaves`: the leaves of the result; `state`: the state of the program's
+    modules."""
 
     def __init__(
         self,
@@ -58,23 +55,22 @@ class Calls:
         self._known: tuple[Known, ...] = ()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments, or NotImplemented."""
+        """Returns the result for these arguments, or NotImplemented."""
         torch, alike = self._program.torch, self._extension.is_alike
-        for found in self._known:
-            if alike(found.inputs, args, False):
-                break
-        else:
-            return NotImplemented
-        if not self._extension.holds(self._state):
-            return NotImplemented
-        if kwargs or not alike(found.constants, self._constants, True) or torch.cuda.is_current_stream_capturing():
-            return NotImplemented
-        if found.gradients and torch.is_grad_enabled():
+        found = next((known for known in self._known if alike(known.inputs, args, False)), None)
+        if (
+            found is None
+            or kwargs
+            or not self._extension.holds(self._state)
+            or not alike(found.constants, self._constants, True)
+            or torch.cuda.is_current_stream_capturing()
+            or found.gradients
+            and torch.is_grad_enabled()
+        ):
             return NotImplemented
         places = [args[leaf].data_ptr() for _, leaf in self._inputs]
-        for place in places:
-            if place % 16:
-                return NotImplemented
+        if any(place % 16 for place in places):
+            return NotImplemented
         device, empty = self._program.device, torch.empty_strided
         results = [empty(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in found.results]
         places += [r.data_ptr() for r in results]
@@ -89,39 +85,33 @@ class Calls:
     def remember(
         self, launches: PreparedLaunches, tensors: Sequence[Any], ready: Sequence[bool], results: Sequence[Any]
     ) -> None:
-        """Keep a call of these tensors, the arguments of `@main`, of which those that are `ready` were read as they
-        are, with its results as the caller got them."""
+        """Notes a call of the arguments `tensors` of `@main`, of which the `ready` ones were read in place, with its
+        results as the caller got them."""
         if not all(ready) or any(type(r) is not self._program.torch.Tensor for r in results):
             return
         inputs: dict[int, Any] = {leaf: tensors[argument] for argument, leaf in self._inputs}
         seen = self._extension.snapshot(tuple(inputs[leaf] for leaf in sorted(inputs)))
         constants = self._extension.snapshot(self._constants)
-        if seen is None or constants is None:
-            return
-        gradients = any(t.requires_grad for t in tensors)
-        shapes = tuple((tuple(r.shape), r.stride(), r.dtype) for r in results)
-        places = tuple(t.data_ptr() for t in (*tensors, *results))
-        moving = (*(argument for argument, _ in self._inputs), *range(len(tensors), len(places)))
-        found = Known(launches, seen, constants, gradients, shapes, Moving(moving, places))
-        self._known = (found, *self._known[: KEPT_CALLS - 1])
+        if seen is not None and constants is not None:
+            gradients = any(t.requires_grad for t in tensors)
+            shapes = tuple((tuple(r.shape), r.stride(), r.dtype) for r in results)
+            places = tuple(t.data_ptr() for t in (*tensors, *results))
+            moving = Moving((*(argument for argument, _ in self._inputs), *range(len(tensors), len(places))), places)
+            call = Known(launches, seen, constants, gradients, shapes, moving)
+            self._known = (call, *self._known[: KEPT_CALLS - 1])
 
 
 def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -> Calls | None:
-    """The calls of a program, `described` as `frontend/repeated_calls.py` says; None where every call has to be made by
-    Python: arguments with names or in lists, or that are changed, or are returned without being the caller's."""
+    """Returns the calls of a program, `described` as in `frontend/repeated_calls.py`; None where Python must make every
+    call: for named arguments, lists, and arguments that are changed or returned without being the caller's."""
     args, kwargs, examples, sources, changed, result, leaves, build, state = described
-    plain = tuple(args) == tuple(range(len(examples))) and not kwargs and not changed
-    inputs = [s for s in sources if isinstance(s, int)]
-    returned = [n for kind, n, _ in leaves if kind == 1]
-    if (
-        not plain
-        or sorted(inputs) != list(range(len(examples)))
-        or any(not isinstance(sources[n], int) for n in returned)
-    ):
-        return None
-    return Calls(program, extension, sources, leaves, result, build, state)
+    numbers = [*range(len(examples))]
+    inputs = sorted(s for s in sources if isinstance(s, int))
+    plain = [*args] == numbers == inputs and not kwargs and not changed
+    ours = all(isinstance(sources[n], int) for kind, n, _ in leaves if kind == 1)
+    return Calls(program, extension, sources, leaves, result, build, state) if plain and ours else None
 
 
 def _rebuilt(tree: Any, leaves: Sequence[Any]) -> Any:
-    """Leaves in the tuples and lists of a tree of their numbers."""
+    """Returns leaves in the tuples and lists of a tree of their numbers."""
     return leaves[tree] if type(tree) is int else type(tree)(_rebuilt(part, leaves) for part in tree)

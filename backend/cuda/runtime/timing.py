@@ -1,16 +1,22 @@
-"""Timing on a GPU, side by side: what each arm takes on the device, and by the clock of the host."""
+"""Measuring on a GPU: what each arm takes on the device, and by the clock of the host, side by side; and, where ncu is
+installed, what it counts of kernels: bytes of device memory, and how busy that and the SMs are."""
 
 from __future__ import annotations
 
+import csv
+import shutil
 import statistics
+import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ....errors import DeplodockError
+from ....errors import DeplodockError, ExecutionError
 from ...host.timing import Arms, Timing, in_turns
+from ..kernel_texts import ENTRY
 from . import torch_with_cuda
 
 _FLUSHED_BYTES = 256 * 1024 * 1024
@@ -19,12 +25,10 @@ _AT_LEAST = 0.1
 
 
 def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) -> dict[str, Timing]:
-    """Device time of each arm, by events around the replay of a CUDA graph, so that no launch of the host is in it.
-
-    The arms take turns, so that clocks and temperature are the same for all. Before each the level-2 cache is flushed,
-    or, if it is not to be `cold`, the arm has run already. An arm that cannot be captured runs without a graph, and its
-    `Timing` says why. Without `repetitions` there are 100 to 1000 of them. Raises ExecutionError without CUDA.
-    """
+    """Returns the device time of each arm, by events around the replay of a CUDA graph, without launches of the host.
+    The arms take turns, so that clocks and temperature are alike. Before each the level-2 cache is flushed, or, unless
+    `cold`, the arm has run. The `Timing` of an arm that cannot be captured says why. Without `repetitions` there are
+    100 to 1000. Raises ExecutionError without CUDA."""
     torch = torch_with_cuda()
     flushed = torch.empty(_FLUSHED_BYTES if cold else 0, dtype=torch.uint8, device="cuda")
     for arm in arms.values():
@@ -34,9 +38,9 @@ def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) 
     graphs = {name: _graph(torch, arm) for name, arm in arms.items()}
     runs = {name: arms[name] if isinstance(graph, str) else graph.replay for name, graph in graphs.items()}
     if repetitions is None:
-        longest = sum(map(statistics.median, _in_turns(torch, runs, 5, flushed).values()))
+        longest = sum(map(statistics.median, _seconds(torch, runs, 5, flushed).values()))
         repetitions = max(100, min(1000, int(_AT_LEAST / max(longest, 1e-7))))
-    samples = _in_turns(torch, runs, repetitions, flushed)
+    samples = _seconds(torch, runs, repetitions, flushed)
     found: dict[str, Timing] = {}
     for name, graph in graphs.items():
         why = graph if isinstance(graph, str) else None
@@ -45,11 +49,8 @@ def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) 
 
 
 def _graph(torch: Any, arm: Callable[[], object]) -> Any:
-    """A CUDA graph of the arm, or why there is none.
-
-    What waits for the device is found before anything is captured: a capture that breaks off may leave PyTorch's
-    generator of random numbers as if it still went on.
-    """
+    """Returns a CUDA graph of the arm, or why there is none. Waits for the device are found before the capture: a
+    capture that breaks off may leave PyTorch's generator of random numbers in its state."""
     graph = torch.cuda.CUDAGraph()
     try:
         with warnings.catch_warnings():  # PyTorch calls the mode a prototype at each first use
@@ -69,26 +70,27 @@ def _graph(torch: Any, arm: Callable[[], object]) -> Any:
     return graph
 
 
-def _in_turns(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[str, list[float]]:
-    """Seconds of each repetition of each arm."""
-    events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in runs}
-    for _ in range(repetitions):
-        for name, run in runs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if flushed.numel():
-                flushed.zero_()
-            else:
-                run()
-            start.record()
+def _seconds(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[str, list[float]]:
+    """Returns the seconds of each repetition of each arm."""
+
+    def events(run: Callable[[], object]) -> tuple[Any, Any]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if flushed.numel():
+            flushed.zero_()
+        else:
             run()
-            end.record()
-            events[name].append((start, end))
+        start.record()
+        run()
+        end.record()
+        return start, end
+
+    samples = in_turns({name: partial(events, run) for name, run in runs.items()}, repetitions)
     torch.cuda.synchronize()
-    return {name: [s.elapsed_time(e) / 1e3 for s, e in pairs] for name, pairs in events.items()}
+    return {name: [s.elapsed_time(e) / 1e3 for s, e in pairs] for name, pairs in samples.items()}
 
 
 def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
-    """Seconds from the start of a call until its result is there, by the host's clock; the arms take turns."""
+    """Returns the seconds from the start of a call to its result, by the host's clock; the arms take turns."""
     torch = torch_with_cuda()
 
     def seconds(arm: Callable[[], object]) -> float:
@@ -100,3 +102,59 @@ def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
 
     samples = in_turns({name: partial(seconds, arm) for name, arm in arms.items()}, repetitions + 10)
     return {name: Timing.of(s[10:]) for name, s in samples.items()}
+
+
+_METRICS = (
+    "dram__bytes.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+)
+
+_LIMIT = 300
+"""Seconds of a program under ncu, which runs each kernel several times."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Bytes of device memory that a launch reads and writes, and the shares of the peak of memory and of the busiest
+    unit."""
+
+    bytes: float
+    memory: float
+    compute: float
+
+
+def ncu_missing() -> str | None:
+    """Returns why nothing can be counted; None where it can."""
+    return None if shutil.which("ncu") else "ncu is not installed"
+
+
+def count(command: Sequence[str]) -> dict[str, Counters]:
+    """Returns the counters of each kernel in a run of `command`, means of its launches, by its name in machine code
+    (`kernel_texts.entries`). Raises ExecutionError where ncu returns none, such as without the permission to count."""
+    options = ("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none")
+    ncu = ["ncu", *options, "--metrics", ",".join(_METRICS), "-k", f"regex:^{ENTRY}$", *command]
+    try:
+        done = subprocess.run(ncu, capture_output=True, text=True, check=False, timeout=_LIMIT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ExecutionError(f"counts nothing: {error}", operator="ncu") from None
+    found = _read(done.stdout)
+    if not found:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        reason = next((line for line in said if "==ERROR==" in line), said[-1] if said else "it says nothing")
+        raise ExecutionError(f"counts nothing: {reason.removeprefix('==ERROR==').strip()[:200]}", operator="ncu")
+    return found
+
+
+def _read(text: str) -> dict[str, Counters]:
+    """Returns the counters in the output of ncu: names, units, and a line for each launch."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    launches: dict[str, list[Counters]] = {}
+    for row in csv.DictReader(lines):
+        if row["ID"]:  # which the line of the units has not
+            total, memory, compute = (float(row[m].replace(",", "")) for m in _METRICS)
+            launches.setdefault(row["Kernel Name"], []).append(Counters(total, memory / 100, compute / 100))
+    return {
+        name: Counters(*(statistics.fmean(getattr(c, n) for c in some) for n in ("bytes", "memory", "compute")))
+        for name, some in launches.items()
+    }

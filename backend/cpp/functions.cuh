@@ -1,5 +1,5 @@
 // Device functions that generated kernels call: a section for each, or for several that differ in what the $words in it
-// stand for: in a table of generated.py, or as the section says. It begins with the key of the helper and the keys of
+// stand for: in a table of device.py, or as the section says. It begins with the key of the helper and the keys of
 // those that it needs. Behind `//// host` is what stands in the place of inline assembly in the emulator, without the
 // function's head where that is the same.
 

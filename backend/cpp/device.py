@@ -1,24 +1,33 @@
-"""The device functions that there are too many of to write out: wide accesses, atomics and products of warpgroups; and
-`CASES`, what the words of a section of functions.cuh stand for, where there are many cases of them: tables by name."""
+"""The device functions that generated kernels call: the only place with inline assembly and intrinsics.
+
+Most are sections of `functions.cuh`. Wide accesses, atomics and products of warpgroups are too many to write out: here
+are their texts, and `CASES`, tables of what the words of a section stand for. A helper with inline assembly also has a
+host text with the same meaning in plain C++, which the emulator puts in its place; what the others call, the emulator
+defines. Only helpers that a module uses are printed.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from string import Template
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import f32, i32
 
-from ....dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom
-from ....dialects.payload import element_bytes
-from ....dialects.tensor import MONOIDS, Monoid, ReductionKind
-from ...dtypes import STRUCTS
+from ...dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom
+from ...dialects.payload import element_bytes
+from ...dialects.tensor import MONOIDS, Monoid, ReductionKind
+from .. import dtypes
 
 
 @dataclass(frozen=True)
 class Helper:
-    """`name` is the C++ name (overloads share it), `cuda` defines it; `needs` are the keys of others. `host` is what
-    stands in the place of inline assembly in the emulator."""
+    """A device function: its C++ name (overloads share it), its definition, the keys of helpers that it needs, and the
+    text that replaces inline assembly in the emulator."""
 
     name: str
     cuda: str
@@ -31,14 +40,12 @@ _WIDE_FLOAT = {("float", 4): "float4", ("float", 2): "float2", ("double", 2): "d
 
 
 def access_helper(key: str) -> Helper:
-    """A wide access, by a key such as `ld4.float.4`: kind and count, element type, its bytes.
-
-    `ldN(r, p)` reads N elements at p into the registers r, `stN(p, r)` writes them, both as one access aligned to its
-    size; `fillN(r, v)` sets N registers.
-    """
+    """Returns a wide access, by a key such as `ld4.float.4`: kind and count, element type, its bytes. `ldN(r, p)` reads
+    N elements at p into the registers r, `stN(p, r)` writes them, as one access aligned to its size; `fillN(r, v)` sets
+    N registers."""
     head, element, size = key.split(".")
     kind, count = re.fullmatch(r"(ld|st|fill)(\d+)", head).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    needs = (element,) if element in STRUCTS else ()
+    needs = (element,) if element in dtypes.STRUCTS else ()
     if kind == "fill":
         text = f"{{ for (int i = 0; i < {count}; ++i) r[i] = v; }}"
         return Helper(head, f"static __device__ void {head}({element}* r, {element} v) {text}", needs)
@@ -56,7 +63,6 @@ _BITS = {"float": ("bits_to_float", "bits_to_int"), "double": ("bits_to_double",
 
 
 def atomic_helpers() -> dict[str, Helper]:
-    """The device functions `atomic_<kind>(p, v)`, by keys such as `atomic_max.float`."""
     found: dict[str, Helper] = {}
     for c in _SWAPPED:
         for kind, monoid in MONOIDS.items():
@@ -75,7 +81,7 @@ _COMBINE = {"arith.mulf": "", "arith.maximumf": "max_nan", "arith.minimumf": "mi
 
 
 def _body(monoid: Monoid, c: str) -> tuple[str, tuple[str, ...]]:
-    """The statements of a helper, and the keys of those that it calls. The hardware only adds floats."""
+    """Returns the statements of an atomic helper and the keys of those that it calls. The hardware only adds floats."""
     if monoid.floats is arith.AddfOp and c in _BITS:
         return "atomicAdd(p, v);", ()
     if monoid.atomic is not None and c not in _BITS:
@@ -93,14 +99,13 @@ def _body(monoid: Monoid, c: str) -> tuple[str, tuple[str, ...]]:
 
 
 def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool, rhs_transposed: bool) -> str:
-    """The key of a product: 64 x `columns` x 16 (8 of float), A in `registers` or in shared memory."""
+    """Returns the key of a product: 64 x `columns` x 16 (8 of float), A in `registers` or in shared memory."""
     a = "r" if registers else "t" if lhs_transposed else "k"
     tf32 = "tf32_" if element == "float" else ""
     return f"wgmma_{tf32}{columns}{a}{'t' if rhs_transposed else 'k'}.{element}"
 
 
 def wgmma_names() -> set[str]:
-    """What products may be called."""
     narrow = {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
     return narrow | {f"wgmma_tf32_{n}{a}k" for n in range(8, 257, 8) for a in "kr"}
 
@@ -110,7 +115,6 @@ _FORMATS = {"bf16": 0, "f16": 1, "float": 2}
 
 
 def wgmma_helper(key: str) -> Helper:
-    """The product of a key of `wgmma_key`: d = (accumulate ? d : 0) + a * b."""
     name, element = key.split(".")
     columns, a, b = int(name[:-2].split("_")[-1]), name[-2], name[-1]
     wide = element == "float"
@@ -155,14 +159,12 @@ _RANKS = range(1, 6)
 
 
 def _numbered(text: str, first: int, count: int, separator: str = ",") -> str:
-    """`text` once for each number from `first` on."""
     return separator.join(text.format(n) for n in range(first, first + count))
 
 
 def _element(atom: MmaAtom) -> dict[str, str]:
-    """`t` is the type in C, `own` the struct that it is, if it is one, and a word has `each` elements."""
     t = atom.c_type
-    return {"t": t, "own": t if t in STRUCTS else "", "each": str(atom.word)}
+    return {"t": t, "own": t if t in dtypes.STRUCTS else "", "each": str(atom.word)}
 
 
 def _matrices() -> list[dict[str, str]]:
@@ -232,3 +234,77 @@ def _boxes() -> list[dict[str, str]]:
 
 
 CASES = {"matrices": _matrices(), "products": _products(), "boxes": _boxes()}
+
+
+def _cases(text: str) -> list[dict[str, str]]:
+    """Returns the cases of a section: a table of `CASES`, or `t = int; u = unsigned | t = long long; ...`."""
+    if text in CASES:
+        return CASES[text]
+    parts = ([word.partition("=") for word in case.split(";") if word] for case in text.split(" | "))
+    return [{name.strip(): value.strip() for name, _, value in words} for words in parts]
+
+
+def read_helpers(text: str) -> dict[str, Helper]:
+    """Returns the helpers of the sections of a text, as in functions.cuh, by key."""
+    found: dict[str, Helper] = {}
+    for section in re.split(r"^//// (?!host)", text, flags=re.MULTILINE)[1:]:
+        head, _, body = section.partition("\n")
+        head, _, cases = head.partition(" for ")
+        key, _, needs = head.partition(" needs ")
+        # Comments may stand in front of a function and behind the section, for what follows.
+        cuda, _, host = re.sub(r"^// .*\n", "", body, flags=re.MULTILINE).strip().partition("\n//// host\n")
+        for words in _cases(cases):
+            own, device, same = (Template(t).safe_substitute(words) for t in (key, cuda, host))
+            inline = device.replace("__device__ __forceinline__", "inline").replace("__device__", "inline")
+            same = inline[: inline.index("{")] + same if same.startswith("{") else same
+            keys = tuple(k for n in needs.split("; ") if (k := Template(n).substitute(words)))
+            found[own] = Helper(own.split(".")[0], device, keys, same)
+    return found
+
+
+HELPERS = read_helpers((Path(__file__).parent / "functions.cuh").read_text(encoding="utf-8"))
+HELPERS.update(atomic_helpers())
+
+STRUCTS = {
+    "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",
+    **{c: f"struct {c} {{ {word} bits; }};" for c, word in sorted(dtypes.STRUCTS.items())},
+}
+"""Storage types, sixteen bits on which nothing is computed, and what the host passes. They come first in both texts."""
+
+
+def get_helper(key: str) -> Helper:
+    if key in HELPERS:
+        return HELPERS[key]
+    return wgmma_helper(key) if key.startswith("wgmma_") else access_helper(key)
+
+
+@cache
+def _assembly() -> dict[str, str]:
+    return {h.cuda: h.host for h in HELPERS.values() if h.host}
+
+
+def host_text_of(cuda: str) -> str | None:
+    """Returns the host text of a helper, from its CUDA text; None for other texts."""
+    product = re.search(r"(wgmma_(?:tf32_)?\d+[krt][kt])\(.*k\d+\.f32\.(bf16|f16|tf32)\.", cuda, re.DOTALL)
+    if product is None:
+        return _assembly().get(cuda)
+    helper = wgmma_helper(f"{product[1]}.{product[2].replace('tf32', 'float')}")
+    return helper.host if helper.cuda == cuda else None
+
+
+def helper_names() -> frozenset[str]:
+    wide = {f"{kind}{1 << n}" for kind in ("ld", "st", "fill") for n in range(1, 5)}
+    return frozenset({h.name for h in HELPERS.values()} | wide | set(STRUCTS) | wgmma_names())
+
+
+def helper_section(keys: Iterable[str]) -> str:
+    """Returns the definitions of the helpers in `keys` and of those that they need."""
+    wanted, todo = set[str](), [*keys]
+    while todo:
+        if (key := todo.pop()) not in wanted:
+            wanted.add(key)
+            todo += () if key in STRUCTS else get_helper(key).needs
+    # Those that need another one come last.
+    order = sorted(wanted - set(STRUCTS), key=lambda k: (not set(get_helper(k).needs) <= set(STRUCTS), k))
+    lines = [*(STRUCTS[key] for key in STRUCTS if key in wanted), *(get_helper(key).cuda for key in order)]
+    return "".join(f"{line}\n" for line in lines)
