@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...dialects import loop
 from ..anchored import NestPass
-from .collapsing import collapse_dimensions
+from .dimensions import collapse_dimensions
 
 
 class CollapseDimensionsPass(NestPass):

@@ -1,8 +1,8 @@
-"""Grouping reductions over the same range so that one pass over it, in chunks, computes them all.
+"""Groups of reductions over the same range, which one pass over it computes in chunks: `loop-fuse-reductions`.
 
-Means mean something before the whole range has been seen if sums are divided by a running count. Then what is measured
-from the mean (a variance) is measured from the mean of what was seen, and moves to that of all by small steps, as in
-Welford's and Chan's formulas. So the number of terms becomes a reduction of its own, a sum of ones.
+A mean is known before the end of the range if its sum is divided by a running count. Then a variance is measured from
+the mean of the terms so far, and moves to the mean of all by small steps, as in Welford's and Chan's formulas. So the
+number of terms becomes a reduction, a sum of ones.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FuseReductionsPass(ModulePass):
 
 
 def merge_reductions(region: Region, permit_narrowing: bool = False, count_from: int = LONG) -> None:
-    """Merge what can be merged in every block inside `region`, innermost first."""
+    """Merges reductions in every block inside `region`, innermost first."""
     for block in region.blocks:
         for op in tuple(block.ops):
             for inner in op.regions:
@@ -92,38 +92,35 @@ def merge_reductions(region: Region, permit_narrowing: bool = False, count_from:
 
 
 def _may_be_equal(block: Block) -> bool:
-    """Whether there are two alike among the reductions in `block` that hold merged ones."""
+    """Returns true if two of the reductions in `block` that hold merged ones look alike."""
     reductions = [op for op in block.ops if isinstance(op, loop.ReduceOp)]
     holders = [op for op in reductions if any(isinstance(inner, loop.StagedReduceOp) for inner in op.walk())]
     return len({(op.kind, op.sizes) for op in holders}) < len(holders)
 
 
 def _unify(block: Block) -> None:
-    """Let reductions that are equal, but for where their constants stand, become one: as two stages of one reduction
-    they could not. What was merged inside of them may have made them equal as well."""
-    first = block.first_op
+    """Makes one of reductions that are equal except for the places of their constants, maybe after merging inside of
+    them. They could not be two stages of one reduction."""
+    first, region = block.first_op, block.parent
     assert first is not None
+    assert region is not None
     for constant in [op for outer in block.ops for op in outer.walk() if isinstance(op, payload.ConstantOp)]:
         if constant is not first:
             move_before(first, constant)
-    region = block.parent
-    assert region is not None
     eliminate_common_subexpressions(region)
 
 
 def _merge_one(block: Block, permit_narrowing: bool) -> bool:
-    """Merge the first group of `block` that has more than one reduction."""
+    """Merges the first group of `block` that has more than one reduction. Returns true if there is one."""
     order = BlockOrder(block)
     groups = list[list[Stage]]()
     for op in block.ops:
         if not isinstance(op, loop.ReduceOp) or not op.sizes:
             continue
         for group in groups:
-            if group[0].reduce.sizes == op.sizes:
-                joined = _join(order, group, op, permit_narrowing)
-                if joined is not None:
-                    group.append(joined)
-                    break
+            if group[0].reduce.sizes == op.sizes and (stage := _join(order, group, op, permit_narrowing)) is not None:
+                group.append(stage)
+                break
         else:
             groups.append([Stage(op, FIXED)])
     for group in groups:
@@ -134,7 +131,7 @@ def _merge_one(block: Block, permit_narrowing: bool) -> bool:
 
 
 def _join(order: BlockOrder, group: list[Stage], op: loop.ReduceOp, permit_narrowing: bool) -> Stage | None:
-    """`op` as a further stage of `group`; None, with a remark unless it has nothing to do with the group."""
+    """Returns `op` as a further stage of `group`, or None, with a remark unless it has nothing to do with the group."""
     members = [stage.reduce for stage in group]
     used = [stage for stage in group if order.uses(op, stage.reduce)]
     if not used:
@@ -162,7 +159,7 @@ def _join(order: BlockOrder, group: list[Stage], op: loop.ReduceOp, permit_narro
 
 
 def _check_frame(stage: Stage) -> None:
-    """Refuse results that mean nothing until the whole range has been seen."""
+    """Refuses results that have no meaning before the end of the range."""
     kind = stage.reduce.kind.data
     extreme = kind in (ReductionKind.MAX, ReductionKind.MIN) and is_float(stage.reduce.result.type)
     if not extreme and stage.kind == FIXED:
@@ -174,8 +171,8 @@ EXACT = 1 << 24
 
 
 def count_running(block: Block, least: int) -> None:
-    """Let every mean in `block` of at least `least` terms, from which another reduction over the same terms measures,
-    divide by a count."""
+    """Divides by a count in every mean in `block` of at least `least` terms that another reduction over the same terms
+    uses."""
     order = BlockOrder(block)
     reduces = [op for op in order.ops if isinstance(op, loop.ReduceOp)]
     sums: dict[SSAValue, loop.ReduceOp] = {r.result: r for r in reduces if r.kind.data == ReductionKind.ADD}
@@ -193,7 +190,7 @@ def count_running(block: Block, least: int) -> None:
 
 
 def _count_before(total: loop.ReduceOp) -> SSAValue:
-    """A reduction in front of `total` that counts its terms."""
+    """Inserts a reduction before `total` that counts its terms. Returns its result."""
     block = Block(arg_types=[a.type for a in total.body.block.args])
     one = payload.ConstantOp(1.0, total.result.type)
     block.add_ops([one, loop.YieldOp(one.result)])
@@ -204,20 +201,20 @@ def _count_before(total: loop.ReduceOp) -> SSAValue:
 
 
 def fold_counts(block: Block) -> None:
-    """Replace the counts that stand alone in `block` by their numbers."""
+    """Replaces the counts in `block` that were not merged by their numbers."""
     for op in tuple(block.ops):
         if isinstance(op, loop.ReduceOp) and is_float(op.result.type) and (number := counted(op)) is not None:
             replace(op, payload.ConstantOp(float(number), op.result.type))
 
 
 def divides(total: loop.ReduceOp, count: loop.ReduceOp) -> bool:
-    """Whether some mean is `total` divided by `count`."""
+    """Returns true if some mean is `total` divided by `count`."""
     uses = (use.operation for use in total.result.uses)
     return any(isinstance(op, arith.DivfOp) and op.rhs is count.result and op.lhs is total.result for op in uses)
 
 
 def only_as_mean(reduce: loop.ReduceOp, counts: list[loop.ReduceOp], op: Operation, order: BlockOrder) -> bool:
-    """Whether `op` needs the sum `reduce` only divided by one of `counts`, or it is one of these."""
+    """Returns true if `op` needs the sum `reduce` only divided by one of `counts`, or if that is one of these."""
     numbers = [c.result for c in counts]
     if reduce in counts:
         return True

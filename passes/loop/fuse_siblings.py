@@ -20,10 +20,10 @@ from ..analysis.block_order import first_use
 from ..rewriting import erase, insert_before
 
 MAX_REDUCTIONS = 2
-"""Reductions in one nest side by side: each has its own accumulators, and registers are few."""
+"""Reductions in one nest side by side: each has accumulators, and registers are few."""
 
 WINDOW = 32
-"""A nest is compared with as many nests behind it that have the same indices: so the work grows with the program."""
+"""Later nests with the same indices that a nest is compared with, so that the work grows with the program."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,17 @@ class FuseSiblingsPass(ModulePass):
     name = "loop-fuse-siblings"
     needs: ClassVar[Mapping[str, int]] = {"loop.nest": 2}
 
-    max_reductions: int = MAX_REDUCTIONS
-
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, func.FuncOp) and not function.is_declaration:
-                merge_siblings(function.body.block, self.max_reductions)
+                merge_siblings(function.body.block)
 
 
-def merge_siblings(block: Block, max_reductions: int) -> None:
-    """Merge nests of `block`, each with the nearest one behind it that fits."""
+def merge_siblings(block: Block) -> None:
+    """Merges each nest of `block` with the nearest later one that fits."""
     places: dict[Operation, int] = {op: i for i, op in enumerate(block.ops)}
-    numbering, nests = Numbering(), [op for op in places if isinstance(op, loop.NestOp)]
-    groups = [_Group.of(op, places, numbering) for op in nests] if len(nests) > 1 else []
-    kinds: dict[object, list[_Group]] = {}
+    numbering, kinds = Numbering(), dict[object, list[_Group]]()
+    groups = [_Group.of(op, places, numbering) for op in places if isinstance(op, loop.NestOp)]
     for group in groups:
         if "schedule" not in group.members[0].attributes:
             kinds.setdefault(group.kind, []).append(group)
@@ -74,7 +71,7 @@ def merge_siblings(block: Block, max_reductions: int) -> None:
             for second in alike[i + 1 : i + 1 + WINDOW]:
                 if second.place >= first.used_from:
                     break
-                if first.fits(second, max_reductions):
+                if first.fits(second):
                     second.take(first)
                     break
     for group in groups:
@@ -84,15 +81,14 @@ def merge_siblings(block: Block, max_reductions: int) -> None:
 
 @dataclass(eq=False)
 class _Group:
-    """Nests that become one, which stands at the `place` of the last, and what is to know of it."""
+    """Nests that become one, at the `place` of the last. `used_from`: place of the first op that needs a result.
+    `reads`: what they load. `reductions`: number of each op with reductions by its computation -> how many it holds."""
 
     members: list[loop.NestOp]
     place: int
     used_from: int
-    """The place of the first op that needs a result."""
     reads: set[object]
     reductions: dict[int, int]
-    """What holds reductions -> how many; equal computations have equal numbers."""
 
     @classmethod
     def of(cls, nest: loop.NestOp, places: dict[Operation, int], numbering: Numbering) -> _Group:
@@ -102,22 +98,21 @@ class _Group:
 
     @property
     def kind(self) -> object:
-        """What nests that merge have in common."""
+        """Equal for nests that may be merged."""
         nest = self.members[0]
         result_map = None if nest.result_map is None else nest.result_map.data
         scanned = loop.scanned_index(nest)
         scan = None if scanned is None else nest.body.block.args.index(scanned)
         return tuple(nest.sizes), result_map, extents_of(nest.res[0].type), bool(self.reductions), scan
 
-    def fits(self, other: _Group, max_reductions: int) -> bool:
-        """Whether the two read something in common, and have not too many reductions that only one of them has."""
+    def fits(self, other: _Group) -> bool:
+        """Returns true if both load the same somewhere, and few reductions are in only one of them."""
         apart = self.reductions.keys() ^ other.reductions.keys()
-        if sum(self.reductions.get(n) or other.reductions[n] for n in apart) > max_reductions:
-            return False
-        return not self.reads.isdisjoint(other.reads)
+        few = sum(self.reductions.get(n) or other.reductions[n] for n in apart) <= MAX_REDUCTIONS
+        return few and not self.reads.isdisjoint(other.reads)
 
     def take(self, first: _Group) -> None:
-        """Put `first` in front of this group."""
+        """Inserts `first` before this group."""
         self.members, first.members = [*first.members, *self.members], []
         self.used_from = min(first.used_from, self.used_from)
         small, large = sorted((first.reads, self.reads), key=len)
@@ -127,18 +122,14 @@ class _Group:
 
 
 def _reductions(nest: loop.NestOp, numbering: Numbering) -> dict[int, int]:
-    """The ops directly in the nest that hold reductions, by what they compute, and how many each holds."""
-    found: dict[int, int] = {}
     for place, index in enumerate(nest.body.block.args):
         numbering.identify(index, place)
-    for op in nest.body.block.ops:
-        if held := sum(isinstance(inner, loop.ReduceOp) for inner in op.walk()):
-            found[numbering.of_op(op)] = held
-    return found
+    counts = ((op, sum(isinstance(inner, loop.ReduceOp) for inner in op.walk())) for op in nest.body.block.ops)
+    return {numbering.of_op(op): count for op, count in counts if count}
 
 
 def merge(nests: Sequence[loop.NestOp]) -> loop.NestOp:
-    """One nest in place of the last of `nests` with the results of all."""
+    """Replaces `nests` by one with the results of all, at the place of the last. Returns it."""
     last = nests[-1]
     block = Block(arg_types=[a.type for a in last.body.block.args])
     yielded: list[SSAValue] = []

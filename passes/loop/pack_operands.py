@@ -20,7 +20,7 @@ from ..analysis.nest_schedule import schedule_of
 from ..analysis.packed_operands import copying_nest, extents_of_nest, packable_loads
 from ..anchored import NestPass
 from ..rewriting import insert_before, replace
-from .digits import split_dimensions
+from .dimensions import split_dimensions
 
 
 class PackOperandsPass(NestPass):

@@ -1,4 +1,4 @@
-"""What a load is masked by beside what says where it reads: `loop-separate-masks`."""
+"""Conditions of loads that do not affect the address, as selects after the loads: `loop-separate-masks`."""
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -17,7 +17,7 @@ from ...dialects.shapes.affine import Form, Simplifier
 from ...dialects.shapes.extents import Extent, extents_of
 from ..anchored import NestPass
 from ..rewriting import replace
-from .linear_forms import computed, is_linear, load_at
+from .dimensions import computed, is_linear, load_at
 
 UNBOUNDED = 1 << 62
 
@@ -62,21 +62,18 @@ def _separate(load: loop.LoadOp) -> None:
     constraints = [(form, lo, hi) for form, (lo, hi) in zip(forms, load.domain.limits, strict=True)]
     inside = [c for c in constraints if read.issuperset(c[0].atoms())]
     outside = [(form, lo, hi) for form, lo, hi in constraints if (form, lo, hi) not in inside and isinstance(hi, int)]
-    safe = all(
-        any(simplifier.within(form, 0, extent, given) for given in (None, *inside))
-        for form, extent in zip(coordinates, extents_of(load.source.type), strict=True)
-    )
     if not outside or len(inside) + len(outside) < len(constraints) or not all(is_linear(f) for f, *_ in outside):
         return
-    if safe:
-        indices, fill = load.indices, load.fill
-        ops, holds = _condition(outside, indices, simplifier)
-        loaded = load_at(load, indices, coordinates, inside)
-        replace(load, *ops, loaded, payload.SelectOp(holds, loaded.result, fill))
+    if all(
+        any(simplifier.within(form, 0, extent, constraint) for constraint in (None, *inside))
+        for form, extent in zip(coordinates, extents_of(load.source.type), strict=True)
+    ):
+        ops, holds = _condition(outside, load.indices, simplifier)
+        loaded = load_at(load, load.indices, coordinates, inside)
+        replace(load, *ops, loaded, payload.SelectOp(holds, loaded.result, load.fill))
 
 
 def _extent(index: SSAValue) -> Extent:
-    """How many values an index takes."""
     assert isinstance(index, BlockArgument)
     op = index.owner.parent_op()
     assert isinstance(op, loop.NestOp | loop.ReduceOp)
@@ -86,7 +83,7 @@ def _extent(index: SSAValue) -> Extent:
 def _condition(
     constraints: Sequence[tuple[Form, int, int]], indices: Sequence[SSAValue], simplifier: Simplifier
 ) -> tuple[list[Operation], SSAValue]:
-    """Operations that compute whether all constraints hold, and what says so."""
+    """Returns operations that compute whether all constraints hold, and the result."""
     ops, holds = list[Operation](), list[SSAValue]()
     for form, lo, hi in constraints:
         ops += computed(form, indices, i64)
@@ -94,11 +91,9 @@ def _condition(
         for predicate, bound, range in ((Predicate.GE, lo, (lo, UNBOUNDED)), (Predicate.LT, hi, (-UNBOUNDED, hi))):
             if not simplifier.within(form, *range):
                 limit = payload.ConstantOp(bound, i64)
-                compare = payload.CmpOp(predicate, value, limit.result)
-                ops += [limit, compare]
+                ops += [limit, compare := payload.CmpOp(predicate, value, limit.result)]
                 holds.append(compare.result)
     while len(holds) > 1:
-        both = arith.AndIOp(holds.pop(), holds.pop())
-        ops.append(both)
+        ops.append(both := arith.AndIOp(holds.pop(), holds.pop()))
         holds.append(both.result)
     return ops, holds[0]

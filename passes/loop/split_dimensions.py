@@ -8,7 +8,7 @@ from ...dialects import loop
 from ...dialects.shapes.affine import divisions
 from ...dialects.shapes.domain import DomainAttr
 from ..anchored import NestPass
-from .digits import split_dimensions
+from .dimensions import split_dimensions
 
 
 class SplitDimensionsPass(NestPass):

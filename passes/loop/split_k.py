@@ -23,7 +23,7 @@ Values = dict[SSAValue, SSAValue]
 
 
 def split_nest(split: Split) -> None:
-    """Put a nest that computes the parts in front of the nest, which then combines them."""
+    """Inserts a nest that computes the parts before the nest, which then combines them."""
     nest = split.nest
     partial = parts_nest(split)
     insert_before(nest, partial)
@@ -34,8 +34,8 @@ def split_nest(split: Split) -> None:
 
 
 def parts_nest(split: Split) -> loop.NestOp:
-    """The nest over the number of the part and the free indices, with one result for each stage: neighbours in memory
-    are neighbours in the results, not parts."""
+    """Returns the nest over the number of the part and the free indices, with one result for each stage. Parts are the
+    outer dimension of the results, so that rows are contiguous."""
     nest, reduction = split.nest, split.reduction
     extents = [nest.sizes[i] for i in split.free]
     block = Block(arg_types=[IndexType()] * (len(extents) + 1))
@@ -48,9 +48,7 @@ def parts_nest(split: Split) -> loop.NestOp:
     for op in nest.body.block.ops:
         if op is reduction:
             break
-        if all(
-            v in values or not is_in(v, nest.body.block) for v in op.operands
-        ):  # the others wait for an index that is gone
+        if all(v in values or not is_in(v, nest.body.block) for v in op.operands):  # others need an index that it lacks
             _clone(op, values, block, split, part)
     _clone(reduction, values, block, split, part)
     results = [values[r] for r in reduction.results]
@@ -63,7 +61,7 @@ def parts_nest(split: Split) -> loop.NestOp:
 
 
 def _parts_schedule(split: Split) -> ScheduleAttr:
-    """The schedule of the nest with the parts on the grid, chunks no longer than a part, and fewer warps for those."""
+    """Returns the schedule with the parts on the grid, chunks no longer than a part, and fewer warps for those."""
     decided = split.nest.attributes["schedule"]
     assert isinstance(decided, ScheduleAttr)
     before = decided.data
@@ -86,7 +84,7 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
 
 
 def _clone(op: Operation, values: Values, block: Block, split: Split, part: SSAValue) -> None:
-    """Append a copy of `op` to `block`; where it is a stage, over one part of the split index."""
+    """Appends a copy of `op` to `block`; if it is a stage, over one part of the split index."""
     new = op.clone(values)
     block.add_op(new)
     for old, copy in list(zip(op.walk(), new.walk(), strict=True)):
@@ -96,7 +94,7 @@ def _clone(op: Operation, values: Values, block: Block, split: Split, part: SSAV
 
 
 def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
-    """Let the split index of `op` run over one part only: everywhere else it is `part * length + index`."""
+    """Restricts the split index of `op` to one part. Its users get `part * length + index`."""
     index = op.body.block.args[split.axis]
     for user in dict.fromkeys(use.operation for use in index.uses):
         if isinstance(user, loop.LoadOp):
@@ -108,7 +106,7 @@ def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
 
 
 def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int) -> loop.LoadOp:
-    """`op` with `index` replaced by `part * length + index` in its maps."""
+    """Returns `op` with `part * length + index` in place of `index` in its maps."""
     count = len(op.indices)
     dims = [AffineExpr.dimension(i) for i in range(count)]
     moved = [
@@ -124,7 +122,6 @@ def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int)
 
 
 def _shift_cast(op: payload.CastOp, part: SSAValue, length: int) -> None:
-    """Add `part * length` to the index that `op` makes a number of."""
     first, scale = payload.CastOp(part, i64), payload.ConstantOp(length, i64)
     start = arith.MuliOp(first.result, scale.result)
     own = payload.CastOp(op.operand, i64)
@@ -134,7 +131,7 @@ def _shift_cast(op: payload.CastOp, part: SSAValue, length: int) -> None:
 
 
 def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
-    """Replace the reduction inside the nest by reductions over the parts, each moved into the frame of all of them."""
+    """Replaces the reduction inside the nest by reductions over the parts, each moved into the frame of all parts."""
     reduction, whole = split.reduction, list[SSAValue]()
     for i, stage in enumerate(split.stages):
         block = Block(arg_types=[IndexType()])

@@ -1,9 +1,10 @@
-"""Writing reductions as one `loop.staged_reduce`, with the rescaling that moves partial results between frames."""
+"""Reductions as one `loop.staged_reduce`, with the rescaling that moves partial results between frames."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.arith import FastMathFlagsAttr
@@ -21,16 +22,7 @@ from ..analysis.rescaling import FIXED, ONE, ZERO, Chosen, Expr, Kinds, Linear, 
 from ..dce import erase_unneeded
 from ..rewriting import block_of, move_before
 
-
-def _product(x: SSAValue, y: SSAValue) -> Operation:
-    return arith.MulfOp(x, y, FastMathFlagsAttr((FastMathFlag.REASSOC,)))
-
-
-def _power(x: SSAValue) -> Operation:
-    return math.Exp2Op(x, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,)))
-
-
-_OPS = {
+_OPS: dict[str, Callable[..., Operation]] = {
     "add": arith.AddfOp,
     "sub": arith.SubfOp,
     "mul": arith.MulfOp,
@@ -38,8 +30,8 @@ _OPS = {
     "neg": arith.NegfOp,
     "exp": math.ExpOp,
     "exp2": math.Exp2Op,
-    "mul_reassoc": _product,
-    "exp2_afn": _power,
+    "mul_reassoc": partial(arith.MulfOp, flags=FastMathFlagsAttr((FastMathFlag.REASSOC,))),
+    "exp2_afn": partial(math.Exp2Op, fastmath=FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))),
 }
 
 
@@ -52,23 +44,19 @@ class Builder:
     new: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
     kinds: Mapping[SSAValue, ReductionKind] = field(default_factory=dict[SSAValue, ReductionKind])
     values: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
-    """What values are called where the ops are put."""
+    """Values of expressions -> values where the ops are inserted."""
     guarded: bool = False
     """Whether the frames need no repair, because the case in which they would is selected away."""
-
-    def __post_init__(self) -> None:
-        self.done: dict[object, SSAValue] = {}
+    done: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue], init=False)
 
     def expression(self, expr: Expr, like: SSAValue) -> SSAValue:
-        """The value of `expr`, of the type of `like`."""
+        """Returns the value of `expr`, of the type of `like`."""
         key = (expr, self.guarded)
-        found = self.done.get(key)
-        if found is None:
-            found = self.done[key] = self._build(expr, like)
-        return found
+        if key not in self.done:
+            self.done[key] = self._build(expr, like)
+        return self.done[key]
 
     def add(self, op: Operation) -> SSAValue:
-        """Append an op; its result."""
         self.ops.append(op)
         return op.results[0]
 
@@ -94,14 +82,12 @@ class Builder:
                 sides = (value, zero) if name == "select" else (zero, value)
                 return self.add(payload.SelectOp(self.values.get(condition, condition), *sides))
             case (name, *parts):
-                operands = [self.expression(part, like) for part in parts]  # pyright: ignore
-                return self.add(_OPS[str(name)](*operands))  # pyright: ignore[reportArgumentType]
+                return self.add(_OPS[str(name)](*(self.expression(part, like) for part in parts)))  # pyright: ignore
             case _:
                 raise AssertionError(expr)
 
     def unmoved(self, member: SSAValue) -> SSAValue:
-        """Whether the maximum or minimum `member` is in the new frame what it was in the old one, or was no number
-        already, which it then stays."""
+        """Returns whether the maximum or minimum `member` is the same in both frames, or was NaN, which it stays."""
         old, new = self.old[member], self.new[member]
         same = self.add(payload.CmpOp("eq", old, new))
         if not is_float(old.type):
@@ -109,27 +95,25 @@ class Builder:
         return self.add(arith.OrIOp(same, self.add(payload.CmpOp("ne", old, old))))
 
     def frame(self, value: SSAValue, side: str) -> SSAValue:
-        """`value`, a function of the frame, in the old or new one."""
+        """Returns `value`, a function of the frame, in the old or new one."""
         frame = self.old if side == "old" else self.new
         if value in frame and self.guarded:
             return frame[value]
-        key = (side, value, self.guarded)
-        found = self.done.get(key)
-        if found is not None:
-            return found
-        op = value.owner
+        key, op = (side, value, self.guarded), value.owner
+        if key in self.done:
+            return self.done[key]
         if value in frame:
-            found = repaired(frame[value], self.kinds[value], self.ops)
+            result = repaired(frame[value], self.kinds[value], self.ops)
         elif isinstance(op, Operation) and depends_on(value, set(self.old)):
-            found = self.add(payload.retyped(op, [self.frame(o, side) for o in op.operands], value.type))
+            result = self.add(payload.retyped(op, [self.frame(o, side) for o in op.operands], value.type))
         else:
-            found = value
-        self.done[key] = found
-        return found
+            result = value
+        self.done[key] = result
+        return result
 
 
 def repaired(value: SSAValue, kind: ReductionKind, ops: list[Operation]) -> SSAValue:
-    """A maximum or minimum as a frame: 0 instead of the infinity that it starts from, appended to `ops` if needed."""
+    """Returns a maximum or minimum as a frame: 0 in place of the infinity that it starts from, appended to `ops`."""
     if kind not in (ReductionKind.MAX, ReductionKind.MIN) or not is_float(value.type):
         return value
     empty = payload.ConstantOp(identity(kind, value.type), value.type)
@@ -150,12 +134,10 @@ class Stage:
 
 
 def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduceOp:
-    """Replace the reductions of `group`, all in one block, by one `loop.staged_reduce`."""
+    """Replaces the reductions of `group`, all in one block, by one `loop.staged_reduce`."""
     members = [stage.reduce for stage in group]
-    between = order.between(members)
-    later = [
-        op for op in order.after(members) if op not in between and order.position[op] < order.position[members[-1]]
-    ]
+    between, last = order.between(members), order.position[members[-1]]
+    later = [op for op in order.after(members) if op not in between and order.position[op] < last]
     stages = _with_basis_sums(group)
     reduces = [stage.reduce for stage in stages]
     rescale = _rescaling(stages)
@@ -180,7 +162,7 @@ def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduce
 
 
 def _with_basis_sums(group: Sequence[Stage]) -> list[Stage]:
-    """The group with a stage for every basis value, before the stage that needs it; equal ones are shared."""
+    """Returns the group with a stage for every basis value before the stage that needs it; equal ones are shared."""
     stages = list[Stage]()
     for stage in group:
         sums, added = [stage.reduce], list[Stage]()
@@ -206,7 +188,7 @@ def _same_reduction(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
 
 
 def _basis_sum(reduce: loop.ReduceOp, basis: Expr) -> loop.ReduceOp:
-    """A copy of `reduce` that sums another basis value."""
+    """Returns a copy of `reduce` that sums another basis value."""
     values: dict[SSAValue, SSAValue] = {}
     copy, builder = reduce.clone(values), Builder([], values=values)
     block = copy.body.block
@@ -220,7 +202,7 @@ def _basis_sum(reduce: loop.ReduceOp, basis: Expr) -> loop.ReduceOp:
 
 
 def _rescaling(stages: Sequence[Stage]) -> Block:
-    """The block that moves all results from the old frame to the new one."""
+    """Returns the block that moves all results from the old frame to the new one."""
     reduces = [stage.reduce for stage in stages]
     types = [r.result.type for r in reduces]
     block = Block(arg_types=[*types, *types])
@@ -258,17 +240,13 @@ def _moved(stage: Stage, builder: Builder, old: dict[SSAValue, SSAValue]) -> SSA
 
 
 def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue], between: Sequence[Operation]) -> None:
-    """Let everything after `staged` use its results. What lies between stages and is used after them is repeated."""
+    """Lets all ops after `staged` use its results. Ops between stages that are used after them are repeated."""
     again = set[Operation]()
     for op in reversed(between):
-        uses = [use.operation for result in op.results for use in result.uses]
+        uses = (use.operation for result in op.results for use in result.uses)
         if any(user in again or not staged.is_ancestor(user) for user in uses):
             again.add(op)
-    copies: list[Operation] = []
-    for op in between:
-        if op in again:
-            copies.append(copy := op.clone(results))
-            results.update(zip(op.results, copy.results, strict=True))
+    copies = [op.clone(results) for op in between if op in again]  # `clone` adds the results to the mapping
     block_of(staged).insert_ops_after(copies, staged)
     for old, new in results.items():
         old.replace_uses_with_if(new, lambda u: not staged.is_ancestor(u.operation) and u.operation not in copies)
@@ -276,19 +254,13 @@ def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue],
 
 
 def _repair_frames(body: Block, reduces: Sequence[loop.ReduceOp]) -> None:
-    """Let later stages use 0 instead of a maximum that has seen nothing, but where terms are compared with it."""
-    end = body.last_op
+    """Lets later stages use 0 in place of a maximum of nothing, except where terms are compared with it."""
     for reduce in reduces:
-        uses = [use for use in reduce.result.uses if use.operation is not end]
+        uses = [use for use in reduce.result.uses if use.operation is not body.last_op]
         uses = [u for u in uses if not (isinstance(u.operation, payload.CmpOp) and u.operation.parent is not body)]
-        if (
-            not uses
-            or reduce.kind.data not in (ReductionKind.MAX, ReductionKind.MIN)
-            or not is_float(reduce.result.type)
-        ):
-            continue
         ops = list[Operation]()
-        frame = repaired(reduce.result, reduce.kind.data, ops)
-        for use in uses:
-            use.operation.operands[use.index] = frame
-        body.insert_ops_after(ops, reduce)
+        frame = repaired(reduce.result, reduce.kind.data, ops) if uses else reduce.result
+        if frame is not reduce.result:
+            for use in uses:
+                use.operation.operands[use.index] = frame
+            body.insert_ops_after(ops, reduce)

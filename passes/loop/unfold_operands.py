@@ -15,7 +15,7 @@ from ..analysis.packed_operands import copying_nest, extents_of_nest
 from ..analysis.unfolded_operands import UNFOLD, unfolded_order
 from ..anchored import NestPass
 from ..rewriting import insert_before, replace
-from .collapsing import collapse_dimensions
+from .dimensions import collapse_dimensions
 
 
 class UnfoldOperandsPass(NestPass):

@@ -12,29 +12,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import OpResult
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
-from xdsl.rewriter import InsertPoint
 
 from ...dialects import payload
 from ...dialects.loop.dependence import Dependence
-from ..rewriting import rewrite_module
-
-
-@dataclass
-class _Invert(RewritePattern):
-    dependence: Dependence
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: arith.DivfOp, rewriter: PatternRewriter, /) -> None:
-        if FastMathFlag.ALLOW_RECIP not in op.fastmath.data or not isinstance(op.rhs, OpResult):
-            return
-        if isinstance(op.lhs.owner, payload.ConstantOp) or not self.dependence.of(op.lhs) - self.dependence.of(op.rhs):
-            return  # there is one division for each divisor already
-        one = payload.ConstantOp(1.0, op.rhs.type)
-        inverse = arith.DivfOp(one.result, op.rhs)
-        inverse.result.name_hint = "inverse"
-        rewriter.insert([one, inverse], InsertPoint.after(op.rhs.op))
-        rewriter.replace(op, [arith.MulfOp(op.lhs, inverse.result)])
+from ..rewriting import insert_after, replace
 
 
 @dataclass(frozen=True)
@@ -64,4 +45,18 @@ class UseFastMathPass(ModulePass):
     needs: ClassVar[Mapping[str, int]] = {"arith.divf": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        rewrite_module(op, [_Invert(Dependence())])
+        dependence = Dependence()
+        for division in [o for o in op.walk() if isinstance(o, arith.DivfOp)]:
+            _invert(division, dependence)
+
+
+def _invert(op: arith.DivfOp, dependence: Dependence) -> None:
+    if FastMathFlag.ALLOW_RECIP not in op.fastmath.data or not isinstance(op.rhs, OpResult):
+        return
+    if isinstance(op.lhs.owner, payload.ConstantOp) or not dependence.of(op.lhs) - dependence.of(op.rhs):
+        return  # there is one division for each divisor already
+    one = payload.ConstantOp(1.0, op.rhs.type)
+    inverse = arith.DivfOp(one.result, op.rhs)
+    inverse.result.name_hint = "inverse"
+    insert_after(op.rhs.op, one, inverse, source=op)
+    replace(op, arith.MulfOp(op.lhs, inverse.result))

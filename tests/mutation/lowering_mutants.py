@@ -8,7 +8,7 @@ allocate_shared, place_barriers, rescaling, moving = (
     Code(f"passes.{name}")
     for name in ("kernel.allocate_shared", "kernel.insert_barriers", "analysis.rescaling", "loop.staged_reduce")
 )
-HoistFactors = Code("passes.loop.hoist_reduction_factors").HoistFactors
+hoist_factors = Code("passes.loop.hoist_reduction_factors").hoist_factors
 Simplifier = Code("dialects.shapes.affine").Simplifier
 Pull = Code("passes.tensor.fusion.inline").Pull
 attention, reductions = (Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "reductions"))
@@ -19,7 +19,7 @@ dots, emitter, shared, global_access, lower_tile_to_kernel = (
     )
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
-collapsing = Code("passes.loop.collapsing")
+collapsing = Code("passes.loop.dimensions")
 delay, pipeline, fma, lane_sums = (
     Code(f"passes.tile.{name}") for name in ("delay_dots", "pipeline_dots", "fuse_fma", "defer_lane_sums")
 )
@@ -449,7 +449,7 @@ TO_LOOPS = [
     in_pass(
         "factors moved out of every sum",
         "attention",
-        HoistFactors.match_and_rewrite,
+        hoist_factors,
         "_ = [_ for A, _ in B.under if not is_in(A, _)]",
         "if True: outer_under = list[SSAValue](); outer_over = outer_over + over[1:]; over = over[:1]",
     ),
