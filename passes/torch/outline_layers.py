@@ -20,15 +20,16 @@ from ..rewriting import erase
 
 
 def find_repeats(ops: Sequence[Operation], min_ops: int) -> list[list[Operation]]:
-    """The longest stretch of `ops` that repeats itself, cut into its repeats of `min_ops` ops or more, if there is one.
+    """Returns the longest stretch of `ops` that repeats itself, cut into its repeats of `min_ops` ops or more.
 
-    Ops look alike if name, arguments and types are; whether the cut parts are really equal is for the caller to see.
-    Of all places to cut, the one where the fewest values cross is taken.
+    Ops look alike if name, arguments and types are equal; the caller compares the parts. The stretch is cut where the
+    fewest values cross.
     """
     if len(ops) < 2 * min_ops:
         return []
-    colors = _colors(ops)
-    start, period, length = _longest(colors, min_ops)
+    numbers: dict[object, int] = {}
+    looks = ((op.name, frozenset(op.properties.items()), *op.operand_types, None, *op.result_types) for op in ops)
+    start, period, length = _longest([numbers.setdefault(look, len(numbers)) for look in looks], min_ops)
     if not period:
         return []
     cuts = [start + s for s in range(period) if length - s >= 2 * period]
@@ -38,16 +39,9 @@ def find_repeats(ops: Sequence[Operation], min_ops: int) -> list[list[Operation]
     return [list(ops[at + i * period : at + (i + 1) * period]) for i in range(count)]
 
 
-def _colors(ops: Sequence[Operation]) -> list[int]:
-    """A number for each op, the same for ops that look alike."""
-    numbers: dict[object, int] = {}
-    looks = ((op.name, frozenset(op.properties.items()), *op.operand_types, None, *op.result_types) for op in ops)
-    return [numbers.setdefault(look, len(numbers)) for look in looks]
-
-
 def _longest(colors: Sequence[int], min_period: int) -> tuple[int, int, int]:
-    """(start, period, length) of the longest stretch in which every color comes again after `period`; of stretches of
-    equal length the one with the smallest period, and of those the first.
+    """Returns (start, period, length) of the longest stretch in which every color comes again after `period`; of
+    stretches of equal length the one with the smallest period, and of those the first.
 
     Every period is tried, each by a few operations of NumPy: 0.03 s for 5,000 ops.
     """
@@ -63,7 +57,7 @@ def _longest(colors: Sequence[int], min_period: int) -> tuple[int, int, int]:
 
 
 def _crossings(ops: Sequence[Operation]) -> list[int]:
-    """For each position, how many values that are computed before it are used from there on."""
+    """Returns for each position how many values that are computed before it are used from there on."""
     positions = {op: i for i, op in enumerate(ops)}
     steps = [0] * (len(ops) + 2)
     for at, op in enumerate(ops):
@@ -76,10 +70,10 @@ def _crossings(ops: Sequence[Operation]) -> list[int]:
 
 
 LAYER = "layer"
-"""The attribute of ops that says in which repeated part of the program they are."""
+"""Attribute of ops: the repeated part of the program that they are in."""
 
 MIN_OPS = 16
-"""Smaller parts are not worth a border, across which nothing is fused."""
+"""Ops of the smallest part that is worth a border, across which nothing is fused."""
 
 
 @dataclass(frozen=True)
@@ -110,47 +104,40 @@ class OutlineLayersPass(ModulePass):
     min_ops: int = MIN_OPS
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        taken = {f.sym_name.data for f in op.ops if isinstance(f, func.FuncOp)}
         for function in [f for f in op.ops if isinstance(f, func.FuncOp) and not f.is_declaration]:
-            parts = [Part(ops) for ops in self._candidates(function)]
-            kinds: dict[object, list[Part]] = {}
-            for part in parts:
-                kinds.setdefault(part.key(), []).append(part)
-            for kind in kinds.values():
-                if len(kind) > 1:
-                    names = (f"layer_{number}" if number else "layer" for number in count())
-                    name = next(name for name in names if name not in taken)
-                    taken.add(name)
-                    # A kind outlined earlier has replaced values that these parts read.
-                    outline(op, function, [Part(part.ops) for part in kind], name)
-            for inner in op.walk():
-                inner.attributes.pop(LAYER, None)
+            ops = list(function.body.block.ops)[:-1]
+            if len(ops) >= 2 * self.min_ops and not any(o.regions for o in ops):
+                self._outline(op, function, ops)
+        for inner in op.walk():
+            inner.attributes.pop(LAYER, None)
 
-    def _candidates(self, function: func.FuncOp) -> list[list[Operation]]:
-        ops = list(function.body.block.ops)[:-1]
-        if len(ops) < 2 * self.min_ops or any(o.regions for o in ops):
-            return []  # no two parts, or not the torch level
-        runs = _runs_of_layers(ops) if any(LAYER in o.attributes for o in ops) else find_repeats(ops, 2 * self.min_ops)
-        return [run for run in runs if len(run) >= self.min_ops]
-
-
-def _runs_of_layers(ops: Sequence[Operation]) -> list[list[Operation]]:
-    """Neighbouring ops of one layer. A layer in several pieces gives several runs."""
-    runs = groupby(ops, key=lambda op: op.attributes.get(LAYER))
-    return [list(run) for layer, run in runs if layer is not None]
+    def _outline(self, module: ModuleOp, function: func.FuncOp, ops: Sequence[Operation]) -> None:
+        if any(LAYER in o.attributes for o in ops):  # a layer in several pieces gives several runs
+            runs = [list(run) for layer, run in groupby(ops, lambda o: o.attributes.get(LAYER)) if layer is not None]
+        else:
+            runs = find_repeats(ops, 2 * self.min_ops)
+        kinds: dict[object, list[Part]] = {}
+        for part in (Part(run) for run in runs if len(run) >= self.min_ops):
+            kinds.setdefault(part.key(), []).append(part)
+        for kind in kinds.values():
+            if len(kind) > 1:
+                taken = {f.sym_name.data for f in module.ops if isinstance(f, func.FuncOp)}
+                names = (f"layer_{number}" if number else "layer" for number in count())
+                name = next(name for name in names if name not in taken)
+                # A kind outlined earlier has replaced values that these parts read.
+                outline(module, function, [Part(part.ops) for part in kind], name)
 
 
 class Part:
-    """Neighbouring ops of a block: what they read from outside, in order of use, and which results others use."""
+    """Neighbouring ops of a block. `inputs`: values from outside, in order of use. `outputs`: results used outside."""
 
     def __init__(self, ops: list[Operation]) -> None:
-        self.ops = ops
-        own, inside = set(self.ops), {r for op in self.ops for r in op.results}
-        self.inputs = list(dict.fromkeys(v for op in self.ops for v in op.operands if v not in inside))
-        self.outputs = [r for op in self.ops for r in op.results if any(u.operation not in own for u in r.uses)]
+        self.ops, members, inside = ops, set(ops), {r for op in ops for r in op.results}
+        self.inputs = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside))
+        self.outputs = [r for op in ops for r in op.results if any(u.operation not in members for u in r.uses)]
 
     def key(self) -> object:
-        """Equal for equal parts: whatever `outline` keeps of one when another stands for it."""
+        """Equal for parts of which one may stand for another."""
         number = {value: i for i, value in enumerate(self.inputs)}
         types = tuple(v.type for v in self.inputs)
         ops = tuple(structure(op, number, (LAYER,)) for op in self.ops)
@@ -158,21 +145,27 @@ class Part:
 
 
 def outline(module: ModuleOp, function: func.FuncOp, parts: Sequence[Part], name: str) -> None:
-    """Make the first of these equal parts a function `name` in front of `function`, and call it in place of each."""
+    """Makes the first of these equal parts a function `name` before `function`, and calls it in place of each.
+
+    Args:
+        module: the module of `function`.
+        function: the function of the parts.
+        parts: equal parts, in the order of the function.
+        name: name of the new function.
+    """
     first, location = parts[0], location_of(parts[0].ops[0])
     body = Block(arg_types=[v.type for v in first.inputs])
     values: dict[SSAValue, SSAValue] = dict(zip(first.inputs, body.args, strict=True))
-    for value, arg in values.items():
-        arg.name_hint = _without_numbers(value.name_hint)
+    for value, arg in values.items():  # without the number of the layer
+        arg.name_hint = "_".join(word for word in (value.name_hint or "").split("_") if not word.isdigit()) or None
     body.add_ops([op.clone(values) for op in first.ops])
     end = func.ReturnOp(*(values[v] for v in first.outputs))
     body.add_op(end)
     types = [a.type for a in body.args], [v.type for v in first.outputs]
     outlined = func.FuncOp(name, types, Region(body), "private")
     constants = {*constant_arguments(function)}
-    set_numbers(
-        outlined, CONSTANTS, [i for i in range(len(first.inputs)) if constants.issuperset(p.inputs[i] for p in parts)]
-    )
+    numbers = [i for i in range(len(first.inputs)) if constants.issuperset(p.inputs[i] for p in parts)]
+    set_numbers(outlined, CONSTANTS, numbers)
     end.location = outlined.location = location
     module.body.block.insert_op_before(outlined, function)
     for part in reversed(parts):  # from the end, so that what a later part reads is still there
@@ -183,8 +176,3 @@ def outline(module: ModuleOp, function: func.FuncOp, parts: Sequence[Part], name
             old.replace_all_uses_with(new)
             new.name_hint = old.name_hint
         erase(*reversed(part.ops))
-
-
-def _without_numbers(hint: str | None) -> str | None:
-    """A hint without the number of the layer it came from."""
-    return "_".join(word for word in (hint or "").split("_") if not word.isdigit()) or None

@@ -12,7 +12,7 @@ from aten import check, evaluate
 import deplodock
 from deplodock.dialects.shapes.binding import Algebra
 from deplodock.errors import CompileError
-from deplodock.passes.convert.torch_to_tensor.reshape import regroup
+from deplodock.passes.convert.torch_to_tensor.views import regroup
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 

@@ -16,8 +16,7 @@ from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, m
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
-from .reshape import moved, reshape_to
-from .views import clamped_range, from_front, shifted
+from .views import clamped_range, from_front, moved, reshape_to, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:

@@ -21,28 +21,24 @@ from ....dialects.shapes.extents import static
 from ....dialects.tensor.builder import Builder, work_type
 from ....errors import ShapeError
 from .registry import Decomposition, decomposes
-from .reshape import numbered
-
-
-def _draws_between_layers(arguments: Mapping[str, object]) -> bool:
-    return bool(arguments.get("train")) and arguments.get("dropout") != 0 and arguments.get("num_layers") != 1
-
+from .views import numbered
 
 _CONDITIONS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "dropout": lambda a: bool(a.get("train")) and a.get("p") != 0,
     "native_dropout": lambda a: a.get("train") is not False and a.get("p") != 0,
     "scaled_dot_product_attention": lambda a: a.get("dropout_p", 0) != 0,
-    **dict.fromkeys(("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"), _draws_between_layers),
+    **dict.fromkeys(
+        ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),  # between layers
+        lambda a: bool(a.get("train")) and a.get("dropout") != 0 and a.get("num_layers") != 1,
+    ),
 }
 
 
 def draws(arguments: Mapping[str, object], name: str) -> bool:
-    """Whether an operator that takes a generator needs one for these arguments."""
+    """Returns true if an operator that takes a generator needs one for these arguments."""
     condition = _CONDITIONS.get(name)
     return condition is None or condition(arguments)
 
-
-# Draws for every element of a tensor of a shape.
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _BUMPS = (0x9E3779B9, 0xBB67AE85)
@@ -51,10 +47,9 @@ _LOW = 0xFFFFFFFF
 
 
 def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
-    """Four independent words of 32 random bits for every element of a tensor of `shape`, as i64.
+    """Returns four independent words of 32 random bits for every element of a tensor of `shape`, as i64.
 
-    `generator` is a tensor of two i64: a key, and a number that tells apart what is drawn with one key; `first` is how
-    many elements were drawn from it before.
+    `generator`: a key and the number of the draw with this key, as i64. `first`: elements that were drawn before.
     """
     if generator is None:
         raise b.unsupported("generator", "draws random numbers and has no generator")
@@ -112,9 +107,6 @@ def _normal(b: Builder, words: Sequence[SSAValue], element: Attribute) -> SSAVal
     radius = b.sqrt(b.scaled(b.log(_fraction(b, words[:2], computed, 1)), -2.0))
     angle = b.scaled(_fraction(b, words[2:], computed), 2 * pi)
     return b.mul(radius, b.math(math.CosOp, angle))
-
-
-# Operators.
 
 
 def _standard(draw: Callable[[Builder, Sequence[SSAValue], Attribute], SSAValue]) -> Decomposition:

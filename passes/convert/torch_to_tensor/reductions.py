@@ -1,4 +1,4 @@
-"""Reductions over any dimensions: sums, extremes, moments, norms, counts, positions."""
+"""Reductions over any dimensions: sums, extremes, moments, positions; and cumulative operators, which are scans."""
 
 from __future__ import annotations
 
@@ -6,46 +6,55 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type, is_float
 from ....dialects.shapes.binding import Polynomial
-from ....dialects.shapes.extents import Extent, extents_of
-from ....dialects.tensor.builder import Builder, normal_dims, work_type
+from ....dialects.shapes.extents import Extent, extents_of, most
+from ....dialects.tensor import ReductionKind
+from ....dialects.tensor.builder import Builder, normal_dim, normal_dims, work_type
 from ....errors import ShapeError
 from .registry import decomposes
-from .reshape import reshape_to
+from .views import reshape_to
 
 Dims = Sequence[int] | int | None
 
 
 def reduced(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
-    """`x` reduced over `over`, which stay as dimensions of size 1 with `keepdim`."""
+    """Returns `x` reduced over `over`, which stay as dimensions of size 1 with `keepdim`."""
     return kept(b, b.reduce(kind, x, over), extents_of(x.type), over, keepdim)
 
 
 def kept(b: Builder, x: SSAValue, shape: Sequence[Extent], over: Sequence[int], keepdim: bool) -> SSAValue:
-    """The result `x` of a reduction of a tensor of `shape`, with the reduced dimensions back as size 1 if asked."""
+    """Returns the result `x` of a reduction of a tensor of `shape`, with `keepdim` the reduced dimensions as size 1."""
     if not keepdim or not shape:
         return x
-    return reshape_to(b, x, [1 if d in over else n for d, n in enumerate(shape)])
+    exprs = [
+        AffineExpr.dimension(d) if n != 1 else AffineExpr.constant(0) for d, n in enumerate(shape) if d not in over
+    ]
+    return b.map(x, exprs, [1 if d in over else n for d, n in enumerate(shape)])
 
 
 def count(b: Builder, x: SSAValue, over: Sequence[int]) -> Polynomial:
-    """How many elements of `x` are reduced to one."""
-    shape = extents_of(x.type)
-    return b.algebra.product(shape[d] for d in over)
+    """Returns how many elements of `x` are reduced to one."""
+    return b.algebra.product(extents_of(x.type)[d] for d in over)
 
 
 def _dims(x: SSAValue, dim: Dims) -> list[int]:
     return normal_dims(dim, len(extents_of(x.type)))
 
 
-@decomposes("sum", "sum.dim_IntList")
-def sum(b: Builder, self: SSAValue, dtype: Attribute | None, dim: Dims = None, keepdim: bool = False) -> SSAValue:
+def _total(
+    b: Builder, self: SSAValue, dtype: Attribute | None, dim: Dims = None, keepdim: bool = False, kind: str = ""
+) -> SSAValue:
     x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
-    return reduced(b, "add", x, _dims(x, dim), keepdim)
+    return reduced(b, kind, x, _dims(x, dim), keepdim)
+
+
+decomposes("sum", "sum.dim_IntList")(partial(_total, kind="add"))
+decomposes("prod", "prod.dim_int")(partial(_total, kind="mul"))
 
 
 @decomposes("mean", "mean.dim")
@@ -61,16 +70,8 @@ def mean_over(b: Builder, x: SSAValue, over: Sequence[int], keepdim: bool = Fals
     return kept(b, result, extents_of(x.type), over, keepdim)
 
 
-@decomposes("prod", "prod.dim_int")
-def prod_(
-    b: Builder, self: SSAValue, dtype: Attribute | None, dim: int | None = None, keepdim: bool = False
-) -> SSAValue:
-    x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
-    return reduced(b, "mul", x, _dims(x, dim), keepdim)
-
-
 def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
-    """The largest or smallest element, NaN if there is one; over nothing there is none: ShapeError."""
+    """Returns the largest or smallest element, NaN if there is one. Raises ShapeError over an empty dimension."""
     if 0 in [extents_of(x.type)[d] for d in over]:
         raise ShapeError(f"no {kind} over an empty dimension", argument="dim")
     return reduced(b, kind, b.working(x), over, keepdim)
@@ -136,3 +137,39 @@ def var(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim
     over = _dims(self, dim)
     found = moments(b, b.working(self), over, 1 if correction is None else correction)
     return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]
+
+
+def _scanned(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None, kind: ReductionKind) -> SSAValue:
+    return b.scan(kind, b.cast(self, work_type(b.result_element)), normal_dim(dim, len(extents_of(self.type))))
+
+
+decomposes("cumsum")(partial(_scanned, kind=ReductionKind.ADD))
+decomposes("cumprod")(partial(_scanned, kind=ReductionKind.MUL))
+
+
+def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -> list[SSAValue]:
+    """Returns the extreme value so far and its position: of equal values the last one, and the last NaN before all
+    numbers."""
+    x = b.working(self)
+    rank = len(extents_of(x.type))
+    if not rank:
+        return [x, b.constant(0, [], i64)]
+    dim = normal_dim(dim, rank)
+    best = b.cast(b.scan(kind, x, dim), element_type(self.type))
+    # An element that equals the extreme of all elements up to it sets the position until the next one does.
+    hit = b.cmp("eq", x, b.working(best))
+    if is_float(x.type):
+        hit = b.either(hit, b.isnan(x))
+    shape = extents_of(x.type)
+    position = b.iota(dim, shape, i32 if most(shape[dim]) < 1 << 31 else i64)
+    return [best, b.cast(b.scan(ReductionKind.MAX, b.select(hit, position, b.like(position, 0)), dim), i64)]
+
+
+for _kind in (ReductionKind.MAX, ReductionKind.MIN):
+    decomposes(f"cum{_kind.value}")(partial(_extreme_so_far, kind=_kind))
+
+
+@decomposes("logcumsumexp")
+def logcumsumexp(b: Builder, self: SSAValue, dim: int) -> SSAValue:
+    x = b.floating(self)
+    return b.scan(ReductionKind.LOGADDEXP, x, normal_dim(dim, len(extents_of(x.type))))

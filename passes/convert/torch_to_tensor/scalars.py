@@ -32,14 +32,14 @@ _ORDER: list[Attribute] = [i1, *UNSIGNED, i8, i16, i32, i64, f16, bf16, f32, f64
 
 
 def promote(x: Attribute, y: Attribute) -> Attribute:
-    """The type to which tensors of element types `x` and `y` are brought before they meet."""
+    """Returns the type to which tensors of element types `x` and `y` are promoted."""
     if {x, y} == {f16, bf16}:
         return f32
     return i16 if {x, y} == {UINT8, i8} else x if x == y else max(x, y, key=_ORDER.index)
 
 
 def common_element(values: Sequence[SSAValue | Number]) -> Attribute:
-    """The element type in which tensors and Python numbers meet.
+    """Returns the element type to which tensors and Python numbers are promoted.
 
     Tensors with dimensions decide; a tensor of rank 0, and then a number, count only where they are of a higher kind
     (boolean, integer, float).
@@ -58,7 +58,7 @@ def _kind(element: Attribute) -> int:
 
 
 def rounded(value: Number, element: Attribute) -> Number:
-    """`value` as it is after conversion to `element`: 0.1 rounded to bf16, for instance."""
+    """Returns `value` converted to `element`: 0.1 rounded to bf16, for instance."""
     if isinstance(value, SymbolAttr):
         return value
     return scalar_attr(value, element).value.data if is_float(element) else wrapped_number(value, element)
@@ -97,53 +97,52 @@ DIFFERENCES = ("sub", "rsub")
 
 
 def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribute) -> dict[str, Value]:
-    """`arguments` of an operator with results of type `element`, its scalars as its kernel holds them.
+    """Returns `arguments` of an operator with results of type `element`, its scalars as its kernel holds them.
 
     Raises UnsupportedError for a scalar that PyTorch refuses.
     """
-    name = overload.partition(".")[0]
-    found = dict(arguments)
+    name, integers = overload.partition(".")[0], not is_float(element)
+    held, checked = HELD.get(name, ()), (*CHECKED.get(name, ()), *(CHECKED_INTEGERS.get(name, ()) if integers else ()))
+    values = dict(arguments)
     for argument, value in arguments.items():
         if name in DIFFERENCES and isinstance(value, SSAValue) and element_type(value.type) == i1:
             raise UnsupportedError("PyTorch subtracts no truth values", argument=argument)
         if not isinstance(value, int | float):
             continue
-        in_type = argument in HELD.get(name, ()) or not is_float(element)
+        holder = element if argument in held or integers else work_type(element)
         reason = _no_number(name, argument, value, element)
-        checked = argument in (*CHECKED.get(name, ()), *(() if is_float(element) else CHECKED_INTEGERS.get(name, ())))
-        if reason is None and checked:
+        if reason is None and argument in checked and (integers or holder == f16):
             negated = argument == "alpha" and name in DIFFERENCES  # a difference is a sum with -alpha
-            reason = _overflow(-value if negated else value, element if in_type else work_type(element))
+            reason = _overflow(-value if negated else value, holder)
         if reason is not None:
             raise UnsupportedError(reason, argument=argument)
-        if argument in HELD.get(name, ()):
-            found[argument] = rounded(value, element)
-    return found
+        if argument in held:
+            values[argument] = rounded(value, element)
+    return values
 
 
 def _no_number(name: str, argument: str, value: float, element: Attribute) -> str | None:
-    """Why PyTorch does not compute with `value`, whatever type holds it."""
+    """Returns why PyTorch does not compute with `value`, whatever type holds it."""
     if isinstance(value, bool) and (name in DIFFERENCES or name in SUMS and argument == "alpha" and element != i1):
         return "PyTorch takes no truth value here"
-    if name in SUMS and argument == "alpha" and isinstance(value, float) and not is_float(element):
-        return "a float does not scale integers"
-    if is_float(element) or element == i1:
+    if is_float(element):
         return None
-    if (name, argument) == ("pow", "exponent") and value < 0:
+    if name in SUMS and argument == "alpha" and isinstance(value, float):
+        return "a float does not scale integers"
+    if element != i1 and (name, argument) == ("pow", "exponent") and value < 0:
         return "an integer to a negative power"
-    if DIVISORS.get(name) == argument and not rounded(value, element):
+    if element != i1 and DIVISORS.get(name) == argument and not rounded(value, element):
         return f"integer division by zero: {value} is 0 as {element}"
     return None
 
 
 def _overflow(value: float, element: Attribute) -> str | None:
-    """Why c10's checked conversion refuses `value`. To an unsigned type it takes -n for n up to the largest value."""
-    if element == i1:
-        return None
-    if is_float(element):
-        fits = not isfinite(value) or element != f16 or abs(value) <= 65504.0
-    elif isnan(value):
-        fits = False
+    """Returns why c10's checked conversion to an integer or f16 refuses `value`. An unsigned type takes -n for n up to
+    its largest value."""
+    if element == f16:
+        fits = not isfinite(value) or abs(value) <= 65504.0
+    elif element == i1 or isnan(value):
+        fits = element == i1
     else:
         width = width_of(element)
         low, high = (0, 2**width - 1) if element in UNSIGNED else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
@@ -172,20 +171,21 @@ NO_TRUTHS_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"
 """Operators whose result holds no truth values."""
 
 BITS_ONLY = frozenset(
-    """__and__ __or__ __xor__ add all any bitwise_and bitwise_not bitwise_or bitwise_xor cumprod cumsum div.Scalar
-    div.Tensor empty_like eq isfinite isinf isnan logical_and logical_not logical_or logical_xor masked_fill mul ne neg
-    new_ones new_zeros ones ones_like prod rsub sqrt sub sum where zeros zeros_like""".split()
+    """__and__ __or__ __xor__ add all any as_strided_scatter bitwise_and bitwise_not bitwise_or bitwise_xor cumprod
+    cumsum div.Scalar div.Tensor embedding empty_like eq gather index index_select isfinite isinf isnan logical_and
+    logical_not logical_or logical_xor masked_fill mul ne neg new_ones new_zeros ones ones_like prod rsub sqrt sub sum
+    where zeros zeros_like""".split()
 )
 """Operators, or overloads, that treat a uint64 like the i64 with its bits, or convert it to a float."""
 
 _WIDER = "convert it first (x.to(torch.int64))"
 
-_MOVES = ("concat", "creation", "gather", "reshape", "views")
+_MOVES = ("concat", "creation", "views")
 """Families of decompositions that move, create or convert numbers."""
 
 
 def check_types(overload: str, arguments: Collection[Value], result: Attribute) -> None:
-    """Raise UnsupportedError for element types that PyTorch refuses."""
+    """Raises UnsupportedError for element types that PyTorch refuses."""
     name = overload.partition(".")[0]
     first = next((element_type(v.type) for v in arguments if isinstance(v, SSAValue)), result)
     if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):

@@ -26,25 +26,23 @@ from .concat import joined
 from .random import integers
 from .recurrent import fold
 from .registry import decomposes
-from .reshape import pick, reshape_to
-from .views import permuted, sliced
+from .views import permuted, pick, reshape_to, sliced
 
 COUNTED = 1 << 10
-"""Up to so many elements counting is one launch that is over before a network's have begun."""
+"""Elements up to which counting, which is one launch, is faster than a network."""
 
 MOST_COMPARISONS = 1 << 26
 """Comparisons that counting may take for longer dimensions."""
 
-
 SELECTION = 1 << 24
-"""Comparisons that take as long as a launch, which each step of a fold is."""
+"""Comparisons that take as long as a launch, of which each step of a fold is one."""
 
 UNROLLED = 8
-"""So many elements at most are selected without a fold."""
+"""Elements that are selected without a fold at most."""
 
 
 def is_long(x: SSAValue, dim: int) -> bool:
-    """Whether `x` is sorted along `dim` by a network rather than by counting."""
+    """Returns true if `x` is sorted along `dim` by a network, not by counting."""
     shape = extents_of(x.type)
     n = most(shape[dim])
     return n > COUNTED and prod(map(typical, shape)) * n > MOST_COMPARISONS
@@ -231,5 +229,4 @@ def _plan(b: Builder, stages: int) -> SSAValue:
 
 
 def _half_product(b: Builder, s: SSAValue) -> SSAValue:
-    """s (s - 1) / 2"""
     return b.floordiv(b.mul(s, b.plus(s, -1)), b.like(s, 2))

@@ -1,5 +1,5 @@
 """Views: everything that only renames indices is one index map. So are parts along a dimension at places that are known
-before run time.
+before run time; reads at other places are gathers.
 
 In the IR a tensor has no strides: `as_strided` and its relatives address the elements in their order, one after the
 other. The frontend writes them so (`frontend/capture/addresses.py`).
@@ -8,30 +8,140 @@ other. The frontend writes them so (`frontend/capture/addresses.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from operator import add
 
 from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine import AffineExpr, AffineMap
 
+from ....dialects import tensor
 from ....dialects.payload import shape_of
-from ....dialects.shapes.binding import Polynomial, constant, divided, plus
-from ....dialects.shapes.extents import (
-    Extent,
-    SymbolAttr,
-    extents_of,
-    extents_text,
-    fixed,
-    least,
-    most,
-    static,
-)
+from ....dialects.shapes.binding import Algebra, Polynomial, constant, divided, plus
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, least, most, static
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .creation import filled
 from .registry import decomposes
-from .reshape import moved, pick, reshape_to
-from .scatter import slices_written
+
+
+def regroup(source: Sequence[Extent], target: Sequence[Extent], algebra: Algebra) -> list[AffineExpr | list[int]]:
+    """Where each coordinate of a tensor of shape `source` lies in its reshape to `target`.
+
+    Dimensions are matched in the smallest groups of equal size, so that unrelated ones stay out of each other's
+    division and remainder. A coordinate that would need a size known at run time as a stride is given as the
+    dimensions of `target` in its group.
+    """
+    result: list[AffineExpr | list[int]] = [AffineExpr.constant(0)] * len(source)
+    if 0 in source:
+        return result
+    i = j = 0
+    while i < len(source) or j < len(target):
+        i_end, j_end = min(i + 1, len(source)), min(j + 1, len(target))
+        while (left := algebra.product(source[i:i_end])) != (right := algebra.product(target[j:j_end])):
+            smaller = algebra.sample(left) < algebra.sample(right)
+            i_end, j_end = (i_end + 1, j_end) if smaller else (i_end, j_end + 1)
+            if i_end > len(source) or j_end > len(target):
+                raise ShapeError(f"cannot reshape {extents_text(source)} to {extents_text(target)}")
+        _split_group(result, source, range(i, i_end), target, range(j, j_end))
+        i, j = i_end, j_end
+    return result
+
+
+def _split_group(
+    result: list[AffineExpr | list[int]],
+    source: Sequence[Extent],
+    group: Sequence[int],
+    target: Sequence[Extent],
+    into: Sequence[int],
+) -> None:
+    wide, outer = [d for d in group if source[d] != 1], [d for d in into if target[d] != 1]
+    # Strides are made of all extents but the outermost.
+    if any(isinstance(e, SymbolAttr) for e in [*(source[d] for d in wide[1:]), *(target[d] for d in outer[1:])]):
+        for d in wide:
+            result[d] = list(into)
+        return
+    terms = [AffineExpr.dimension(d) * n if n != 1 else AffineExpr.dimension(d) for d, n in _strides(target, outer)]
+    linear = reduce(add, terms) if terms else AffineExpr.constant(0)
+    for d, stride in _strides(source, wide):
+        quotient = linear if stride == 1 else linear // stride
+        result[d] = quotient if d == wide[0] else quotient % fixed(source[d])
+
+
+def _strides(shape: Sequence[Extent], group: Sequence[int]) -> list[tuple[int, int]]:
+    """The dimensions in `group`, and how many elements of it lie between two neighbours along each."""
+    return [(d, prod(static(shape[e] for e in group[i + 1 :]))) for i, d in enumerate(group)]
+
+
+def reshape_to(b: Builder, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
+    """`x` with the same elements in the same order in another shape (without -1)."""
+    own = extents_of(x.type)
+    found = regroup(own, shape, b.algebra)
+    exprs = [e for e in found if isinstance(e, AffineExpr)]
+    if len(exprs) == len(found):
+        return b.map(x, exprs, shape)
+    return _reshape_by_position(b, x, found, shape)
+
+
+def _reshape_by_position(
+    b: Builder, x: SSAValue, found: Sequence[AffineExpr | list[int]], shape: Sequence[Extent]
+) -> SSAValue:
+    """A reshape with strides that are known at run time: coordinates are computed as tensors.
+
+    Slower than an index map, of which it takes the place only where there is none."""
+    own = extents_of(x.type)
+    exprs: list[AffineExpr] = []
+    indices: list[SSAValue] = []
+    for d, where in enumerate(found):
+        if isinstance(where, AffineExpr):
+            exprs.append(where)
+            continue
+        position = b.constant(0, shape, i64)
+        for i, t in enumerate(where):
+            stride = b.measured(b.algebra.product(shape[e] for e in where[i + 1 :]), shape, i64)
+            position = b.add(position, b.mul(b.iota(t, shape), stride))
+        inner = [own[e] for e in range(d + 1, len(own)) if found[e] == where]
+        quotient = b.floordiv(position, b.measured(b.algebra.product(inner), shape, i64))
+        first = not any(found[e] == where for e in range(d))
+        exprs.append(AffineExpr.symbol(len(indices)))
+        indices.append(quotient if first else b.rem(quotient, b.constant(own[d], shape, i64)))
+    return gathered(b, x, exprs, shape, indices)
+
+
+def gathered(
+    b: Builder, source: SSAValue, exprs: Sequence[AffineExpr], shape: Sequence[Extent], indices: Sequence[SSAValue]
+) -> SSAValue:
+    """`source` read at `exprs`, whose symbols are `indices` (tensors of `shape`)."""
+    map = AffineMap(len(shape), len(indices), tuple(exprs))
+    return b.insert(tensor.GatherOp(source, map, indices))
+
+
+def pick(b: Builder, x: SSAValue, dim: int, place: SSAValue) -> SSAValue:
+    """x[..., place, ...] along `dim`, other coordinates unchanged."""
+    exprs = dims(len(extents_of(x.type)))
+    exprs[dim] = AffineExpr.symbol(0)
+    return gathered(b, x, exprs, extents_of(place.type), [place])
+
+
+def moved(b: Builder, x: SSAValue, dim: int, offset: Polynomial, shape: Sequence[Extent]) -> SSAValue:
+    """`x` from `offset` on along `dim`, in the shape `shape`; 0 where that is outside of `x`. The offset may be known
+    only at run time."""
+    if offset.number == 0 and extents_of(x.type) == tuple(shape):
+        return x
+    return pick(b, x, dim, b.add(b.iota(dim, shape), b.measured(offset, shape, i64)))
+
+
+def numbered(b: Builder, over: Sequence[int], space: Sequence[Extent], first: int = 0) -> SSAValue:
+    """The number of every element of `space`, counted along the dimensions `over` from `first` on, as i64."""
+    number: SSAValue = b.constant(first, space, i64)
+    for d in over:
+        stride = b.algebra.product(space[e] for e in over if e > d)
+        place = b.iota(d, space)
+        known = stride.number is not None
+        term = b.scaled(place, stride.number or 0) if known else b.mul(place, b.measured(stride, space, i64))
+        number = b.add(number, term)
+    return number
 
 
 def permuted(b: Builder, x: SSAValue, order: Sequence[int]) -> SSAValue:
@@ -226,11 +336,11 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
     return selected(b, moved(b, self, dim, place, shape), dim, 0)
 
 
-def _count(x: SSAValue) -> int:
+def element_count(x: SSAValue) -> int:
     return prod(shape_of(x.type))
 
 
-def _places(size: Sequence[int], stride: Sequence[int], offset: int, elements: int) -> AffineExpr:
+def as_strided_places(size: Sequence[int], stride: Sequence[int], offset: int, elements: int) -> AffineExpr:
     """Where each element of the view lies. Raises ShapeError for one that is outside of `elements`."""
     if len(size) != len(stride):
         raise ShapeError(f"{len(stride)} strides for {len(size)} dimensions", argument="stride")
@@ -250,30 +360,14 @@ def as_strided(
 ) -> SSAValue:
     if 0 in size:
         return filled(b, 0)
-    place = _places(size, stride, storage_offset or 0, _count(self))
-    return b.map(reshape_to(b, self, [_count(self)]), [place], size)
-
-
-@decomposes("as_strided_scatter")
-def as_strided_scatter(
-    b: Builder, self: SSAValue, src: SSAValue, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
-) -> SSAValue:
-    """Of several writes to one place the last in order counts, as in PyTorch's copy into the view."""
-    if 0 in size:
-        return self
-    _places(size, stride, storage_offset or 0, _count(self))
-    place: SSAValue = b.constant(storage_offset or 0, size, i64)
-    for d, s in enumerate(stride):
-        place = b.add(place, b.scaled(b.iota(d, size), s))
-    flat, count = reshape_to(b, self, [_count(self)]), prod(size)
-    places, values = reshape_to(b, place, [count]), reshape_to(b, b.broadcast(src, size), [count])
-    return reshape_to(b, slices_written(b, flat, 0, places, values, None), shape_of(self.type))
+    place = as_strided_places(size, stride, storage_offset or 0, element_count(self))
+    return b.map(reshape_to(b, self, [element_count(self)]), [place], size)
 
 
 @decomposes("resize")
 def resize(b: Builder, self: SSAValue, size: Sequence[int]) -> SSAValue:
     """The first elements in another shape; further ones would be undefined."""
-    if prod(size) > _count(self):
-        raise b.unsupported("size", f"{prod(size)} elements out of {_count(self)}")
+    if prod(size) > element_count(self):
+        raise b.unsupported("size", f"{prod(size)} elements out of {element_count(self)}")
     steps = [prod(size[d + 1 :]) for d in range(len(size))]
     return as_strided(b, self, size, steps, 0)

@@ -6,8 +6,10 @@ index map to the space (leading..., output..., offsets...); what is done with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
@@ -20,96 +22,91 @@ from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, work_type
 from ....errors import ShapeError
 from .registry import decomposes
-from .reshape import numbered, reshape_to
-from .views import shifted
+from .views import numbered, reshape_to, shifted
 
 
 @dataclass(frozen=True)
 class Window:
-    """Along one dimension of `extent` elements: `outputs` positions of windows, which have `size` offsets at most.
+    """`outputs` positions of windows of at most `size` offsets along one dimension of `extent` elements.
 
-    `place` gives the input position of an output and an offset, `bounds` where there is one; without them there always
-    is: every window lies wholly on the input.
+    Output o and offset k address the input at `(scale * o + step * k + shift) / divisor`, if that is on the input and
+    has no remainder. `inside`: all of them are on the input.
     """
 
     extent: Extent
     outputs: Extent
     size: Extent
-    place: Callable[[AffineExpr, AffineExpr], AffineExpr]
-    bounds: Callable[[AffineExpr, AffineExpr], list[Bound]] | None
+    scale: int = 1
+    step: int = 1
+    shift: int = 0
+    divisor: int = 1
+    inside: bool = True
+
+    def address(self, o: AffineExpr, k: AffineExpr) -> tuple[AffineExpr, list[Bound]]:
+        """Returns the input position, and the bounds within which there is one."""
+        terms = [e if factor == 1 else e * factor for e, factor in ((o, self.scale), (k, self.step)) if factor]
+        place, bounds = shifted(reduce(add, terms), self.shift), list[Bound]()
+        if self.divisor > 1:
+            bounds, place = [(place % self.divisor, 0, 1)], place // self.divisor
+        return place, [] if self.inside else [*bounds, (place, 0, self.extent)]
+
+
+@dataclass(frozen=True)
+class UnevenWindow(Window):
+    """Windows of different sizes that together cover the elements as evenly as may be."""
+
+    def address(self, o: AffineExpr, k: AffineExpr) -> tuple[AffineExpr, list[Bound]]:
+        n, outputs = fixed(self.extent), fixed(self.outputs)
+        place, end = (o * n) // outputs + k, (o * n + (n + outputs - 1)) // outputs
+        return place, [(end + place * -1, 1, n + 1)]
 
 
 def strided(
-    extent: Extent,
-    outputs: Extent,
-    size: int,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    whole: bool = False,
+    extent: Extent, outputs: Extent, size: int, stride: int, padding: int, dilation: int, inside: bool
 ) -> Window:
-    """Windows of `size` positions, `dilation` apart, that move on by `stride`. `whole` says that none of them sticks
-    out over the padding on the right, whatever the extent is."""
-
-    def place(o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        scaled = o if stride == 1 else o * stride
-        return shifted(scaled + (k if dilation == 1 else k * dilation), -padding)
-
-    def bounds(o: AffineExpr, k: AffineExpr) -> list[Bound]:
-        return [(place(o, k), 0, extent)]
-
-    inside = whole
+    """Returns windows of `size` positions, `dilation` apart, that move on by `stride`. `inside`: none sticks out
+    over the padding on the right, whatever the extent is."""
     if isinstance(extent, int) and isinstance(outputs, int):
         inside = (outputs - 1) * stride + (size - 1) * dilation < extent
-    return Window(extent, outputs, size, place, None if inside and not padding else bounds)
+    return Window(extent, outputs, size, stride, dilation, -padding, inside=inside and not padding)
 
 
 def convolved(
     algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
 ) -> Window:
-    """As many positions as there are whole windows."""
+    """Returns as many positions as there are whole windows."""
     room = plus(algebra.of(extent), constant(2 * padding - dilation * (size - 1) - 1))
     outputs = algebra.extent(plus(divided("div", room, stride), constant(1)))
-    return strided(extent, outputs, size, stride, padding, dilation, whole=True)
+    return strided(extent, outputs, size, stride, padding, dilation, True)
 
 
 def upsampled(
     algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
 ) -> Window:
-    """The reverse: output `o` receives input `(o + padding - k * dilation) / stride` if whole. As many outputs as
-    receive an input, and `output_padding` more."""
+    """Returns the reverse: output `o` receives input `(o + padding - k * dilation) / stride` if whole. As many outputs
+    as receive an input, and `output_padding` more."""
     last = constant(-stride - 2 * padding + dilation * (size - 1) + 1 + output_padding)
-
-    def spread(o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        return shifted(o + k * -dilation, padding)
-
-    def place(o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        return spread(o, k) // stride if stride > 1 else spread(o, k)
-
-    def bounds(o: AffineExpr, k: AffineExpr) -> list[Bound]:
-        whole: list[Bound] = [(spread(o, k) % stride, 0, 1)] if stride > 1 else []
-        return [*whole, (place(o, k), 0, extent)]
-
-    return Window(extent, algebra.extent(plus(last, algebra.of(extent), stride)), size, place, bounds)
+    outputs = algebra.extent(plus(last, algebra.of(extent), stride))
+    return Window(extent, outputs, size, 1, -dilation, padding, stride, inside=False)
 
 
 def adaptive(extent: Extent, outputs: int) -> Window:
-    """`outputs` windows that together cover `extent` elements as evenly as may be."""
+    """Returns `outputs` windows that together cover `extent` elements as evenly as may be."""
     if outputs == 1:
-        return Window(extent, outputs, extent, lambda o, k: k, None)
+        return Window(extent, outputs, extent, scale=0)
     n = fixed(extent)
     size = max((-(-(o + 1) * n // outputs) - o * n // outputs for o in range(outputs)), default=0)
     if not outputs or n % outputs == 0:
-        return Window(extent, outputs, size, lambda o, k: o * (n // max(outputs, 1)) + k, None)
+        return Window(extent, outputs, size, scale=n // max(outputs, 1))
+    return UnevenWindow(extent, outputs, size, inside=False)
 
-    def place(o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        return (o * n) // outputs + k
 
-    def bounds(o: AffineExpr, k: AffineExpr) -> list[Bound]:
-        end = (o * n + (n + outputs - 1)) // outputs
-        return [(end + place(o, k) * -1, 1, n + 1)]
-
-    return Window(extent, outputs, size, place, bounds)
+def _address(
+    windows: Sequence[Window], outputs: Sequence[AffineExpr], offsets: Sequence[AffineExpr]
+) -> tuple[list[AffineExpr], list[Bound]]:
+    """Returns the input positions of outputs and offsets, and their bounds."""
+    each = [w.address(o, k) for w, o, k in zip(windows, outputs, offsets, strict=True)]
+    return [place for place, _ in each], [bound for _, bounds in each for bound in bounds]
 
 
 def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) -> SSAValue:
@@ -118,12 +115,8 @@ def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) ->
     lead, n = len(shape) - len(windows), len(windows)
     space = [*shape[:lead], *(w.outputs for w in windows), *(w.size for w in windows)]
     index = dims(len(space))
-    exprs, bounds = index[:lead], list[Bound]()
-    for i, window in enumerate(windows):
-        o, k = index[lead + i], index[lead + n + i]
-        exprs.append(window.place(o, k))
-        bounds += window.bounds(o, k) if window.bounds else []
-    return b.map(x, exprs, space, bounds, fill)
+    places, bounds = _address(windows, index[lead : lead + n], index[lead + n :])
+    return b.map(x, [*index[:lead], *places], space, bounds, fill)
 
 
 def offsets(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[int]:
@@ -133,7 +126,7 @@ def offsets(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[int]:
 
 
 def _each(values: Sequence[int], count: int) -> list[int]:
-    """A value for each of `count` dimensions, of which PyTorch takes one for all."""
+    """Returns a value for each of `count` dimensions; PyTorch takes one for all."""
     if len(values) not in (1, count):
         raise ShapeError(f"{len(values)} values for {count} dimensions")
     return list(values) * (count if len(values) == 1 else 1)
@@ -158,22 +151,14 @@ def convolution(
     each = zip(extents_of(input.type)[2:], static(extents_of(weight.type)[2:]), *lists, strict=True)
     windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in each]
     y = _contract_windows(b, input, weight, windows, groups, transposed, element)
-    if bias is not None:
-        y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
-    return y
+    return y if bias is None else b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
 
 
 def _contract_windows(
-    b: Builder,
-    x: SSAValue,
-    w: SSAValue,
-    windows: Sequence[Window],
-    groups: int,
-    transposed: bool,
-    element: Attribute,
+    b: Builder, x: SSAValue, w: SSAValue, windows: Sequence[Window], groups: int, transposed: bool, element: Attribute
 ) -> SSAValue:
-    """In the type `element`, over the space (batch, group, channel, outputs..., input channel, offsets...), summed over
-    the last ones.
+    """Sums over the input channels and offsets of the space (batch, group, channel, outputs..., input channel,
+    offsets...), in the type `element`.
 
     The weight of an ordinary convolution is (group and channel, input channel, offsets...), that of a transposed one
     (group and input channel, channel, offsets...).
@@ -186,11 +171,8 @@ def _contract_windows(
     space = [batch, groups, per_group, *(v.outputs for v in windows), inner, *(v.size for v in windows)]
     index = dims(len(space))
     group, channel, c = index[1], index[2], index[3 + n]
-    x_at, bounds = [index[0], _grouped(group, c, groups, inner)], list[Bound]()
-    for i, window in enumerate(windows):
-        o, k = index[3 + i], index[4 + n + i]
-        x_at.append(window.place(o, k))
-        bounds += window.bounds(o, k) if window.bounds else []
+    places, bounds = _address(windows, index[3 : 3 + n], index[4 + n :])
+    x_at = [index[0], _grouped(group, c, groups, inner), *places]
     row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
     w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]
     factors = (b.map(x, x_at, space, bounds, 0), b.map(w, w_at, space))  # cast where they are multiplied
@@ -217,21 +199,21 @@ def _strided(
     ceil_mode: bool,
     over_padding: bool = False,
 ) -> list[Window]:
-    """One window for each entry of the kernel; the declared result says how many positions there are (`ceil_mode`). Of
-    the input, or `over_padding` of the padded one."""
+    """Returns a window for each entry of the kernel, of the input or, with `over_padding`, of the padded input. The
+    number of positions is that of the declared result (`ceil_mode`)."""
     rank = len(extents_of(x.type))
     n = min(len(kernel_size), rank)
     spread = [_each(v, n) for v in (kernel_size, stride or kernel_size, padding, dilation)]
     each = zip(extents_of(x.type)[rank - n :], b.result_shape[rank - n :], *spread, strict=True)
-    found = list[Window]()
+    windows = list[Window]()
     for extent, outputs, size, step, pad, dilate in each:
         if over_padding:
             # Wholly inside, whatever the extent, unless one sticks out over the padding on the right.
             if isinstance(extent, int) or ceil_mode:
                 extent = b.algebra.extent(plus(b.algebra.of(extent), constant(2 * pad)))
             pad = 0
-        found.append(strided(extent, outputs, size, step, pad, dilate, whole=not ceil_mode))
-    return found
+        windows.append(strided(extent, outputs, size, step, pad, dilate, not ceil_mode))
+    return windows
 
 
 def _adaptive(x: SSAValue, output_size: Sequence[int]) -> list[Window]:
@@ -316,15 +298,15 @@ def adaptive_avg_pool(b: Builder, self: SSAValue, output_size: Sequence[int]) ->
 def _mean(
     b: Builder, x: SSAValue, windows: Sequence[Window], counted: Sequence[Window], divisor: int | None = None
 ) -> SSAValue:
-    """The sums of the windows by `divisor`, or by how many elements `counted` have."""
+    """Returns the sums of the windows by `divisor`, or by the number of elements of `counted`."""
     total = _pooled(b, ReductionKind.ADD, x, windows)
     shape = extents_of(total.type)
     if divisor is not None:
         count: SSAValue = b.constant(divisor, shape, i64)
     else:
-        count = b.measured(b.algebra.product(w.size for w in counted if not w.bounds), shape, i64)
+        count = b.measured(b.algebra.product(w.size for w in counted if w.inside), shape, i64)
         for d, window in enumerate(counted, len(shape) - len(counted)):
-            if window.bounds:
+            if not window.inside:
                 own = _pooled(b, ReductionKind.ADD, b.constant(1, [window.extent], i64), [window])
                 count = b.mul(count, b.place(own, [d], shape))
     return b.div(total, b.cast(count, element_type(total.type)))

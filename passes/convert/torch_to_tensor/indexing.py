@@ -1,8 +1,8 @@
-"""Operators that write at computed places: scatter, index_add, index_put and what is made of them.
+"""Operators that read and write at computed places: embedding, gather, index, scatter, index_put and their relatives.
 
-What PyTorch leaves open is settled: of several plain writes to one place the last in order counts. Therefore their
-numbers are scattered, as a maximum, and the values are read at the number that is left. Values that are combined are so
-in any order. A write outside of the tensor is dropped (PyTorch raises there).
+PyTorch leaves open which of several plain writes to one place counts; here it is the last in order. So the numbers of
+the writes are scattered, as a maximum, and the values are read at the number that is left. Values that are combined are
+so in any order. A write outside of the tensor is dropped (PyTorch raises there).
 """
 
 from __future__ import annotations
@@ -21,9 +21,79 @@ from ....dialects.shapes.extents import Extent, extents_of, most
 from ....dialects.tensor import ReductionKind, ScatterOp, combine, identity
 from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, width_of
 from ....errors import ShapeError
-from .gather import wrapped
 from .registry import decomposes
-from .reshape import gathered, numbered, reshape_to
+from .views import as_strided_places, element_count, gathered, numbered, pick, reshape_to
+
+
+def wrapped(b: Builder, index: SSAValue, extent: Extent, *, legal: bool = True) -> SSAValue:
+    """`index` with negative values counted from the end, which PyTorch's operator calls `legal` or not."""
+    index = b.index(b.working(index), extent, wraps=legal)
+    return b.select(b.cmp("lt", index, 0), b.plus(index, extent), index)
+
+
+@decomposes("embedding")
+def embedding(
+    b: Builder, weight: SSAValue, indices: SSAValue, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
+) -> SSAValue:
+    """`padding_idx`, `scale_grad_by_freq` and `sparse` are about the gradient only."""
+    rank = len(extents_of(indices.type))
+    shape = [*extents_of(indices.type), extents_of(weight.type)[1]]
+    index = b.index(b.working(indices), extents_of(weight.type)[0])
+    index = b.place(index, range(rank), shape)
+    return gathered(b, weight, [AffineExpr.symbol(0), AffineExpr.dimension(rank)], shape, [index])
+
+
+@decomposes("index_select")
+def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAValue:
+    shape = list(extents_of(self.type))
+    dim = normal_dim(dim, len(shape))
+    if not shape:
+        return self
+    flat = reshape_to(b, b.working(index), [b.count(extents_of(index.type))])
+    extent, shape[dim] = shape[dim], extents_of(flat.type)[0]
+    return pick(b, self, dim, b.place(wrapped(b, flat, extent, legal=False), [dim], shape))
+
+
+@decomposes("gather")
+def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
+    shape = extents_of(index.type)
+    if 0 in shape:  # the index may then have any rank
+        return b.constant(0, shape, element_type(self.type))
+    dim = normal_dim(dim, len(shape))
+    if not extents_of(self.type):
+        return b.broadcast(self, shape)
+    if not shape:
+        index, shape = reshape_to(b, index, [1]), (1,)
+    found = pick(b, self, dim, wrapped(b, index, extents_of(self.type)[dim], legal=False))
+    return reshape_to(b, found, b.result_shape)
+
+
+@decomposes("index.Tensor")
+def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSAValue:
+    own = extents_of(self.type)
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    if any(element_type(i.type) == i1 for i in given.values()):
+        raise b.unsupported("indices", "a boolean mask gives a shape that depends on data, which is not supported")
+    if not given:
+        return self
+    together = broadcast_shape([extents_of(i.type) for i in given.values()])
+    places = list(given)
+    adjacent = places == list(range(places[0], places[0] + len(places)))
+    rest = [d for d in range(len(own)) if d not in given]
+    front = places[0] if adjacent else 0  # where the indexed dimensions appear in the result
+    shape = [*(own[d] for d in rest[:front]), *together, *(own[d] for d in rest[front:])]
+    at = [*range(front), *range(front + len(together), len(shape))]
+    exprs: list[AffineExpr] = []
+    symbols: list[SSAValue] = []
+    for d in range(len(own)):
+        if d not in given:
+            exprs.append(AffineExpr.dimension(at[rest.index(d)]))
+            continue
+        exprs.append(AffineExpr.symbol(len(symbols)))
+        spread = b.broadcast(wrapped(b, given[d], own[d]), together)
+        symbols.append(b.place(spread, range(front, front + len(together)), shape))
+    return gathered(b, self, exprs, shape, symbols)
+
 
 FEW = 16
 """So many writes that every element may look at, or elements that may look at every write."""
@@ -307,3 +377,19 @@ def index_copy(
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: SSAValue | Number) -> SSAValue:
     return slices_written(b, self, dim, index, value, None, wraps=True)
+
+
+@decomposes("as_strided_scatter")
+def as_strided_scatter(
+    b: Builder, self: SSAValue, src: SSAValue, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
+) -> SSAValue:
+    """Of several writes to one place the last in order counts, as in PyTorch's copy into the view."""
+    if 0 in size:
+        return self
+    as_strided_places(size, stride, storage_offset or 0, element_count(self))
+    place: SSAValue = b.constant(storage_offset or 0, size, i64)
+    for d, s in enumerate(stride):
+        place = b.add(place, b.scaled(b.iota(d, size), s))
+    flat, count = reshape_to(b, self, [element_count(self)]), prod(size)
+    places, values = reshape_to(b, place, [count]), reshape_to(b, b.broadcast(src, size), [count])
+    return reshape_to(b, slices_written(b, flat, 0, places, values, None), shape_of(self.type))
