@@ -13,17 +13,16 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ...dialects import loop, tensor
-from ...dialects.payload import element_type
 from ...dialects.support.calls import Call
 from ..rewriting import erase, insert_before
-from ..tensor.fusion.graph import Graph, Node
-from ..tensor.fusion.inline import Pull, deep_recursion, materialized
-from ..tensor.fusion.nest import make_nest
+from ..tensor.fusion.candidates import materialized
+from ..tensor.fusion.graph import Graph, make_nest
+from ..tensor.fusion.inline import Pull, deep_recursion
 
 
 @dataclass(frozen=True)
 class ConvertTensorToLoopPass(ModulePass):
-    """Make one `loop.nest` of each materialised value.
+    """Makes one `loop.nest` of each materialised value.
 
     What: the materialised values are the results of the function and what is marked `fuse.root`. The nest of a value
     is its definition, pulled in at the nest's indices until other materialised values or arguments are reached: views
@@ -62,13 +61,11 @@ class ConvertTensorToLoopPass(ModulePass):
 
 
 def lower_function(function: func.FuncOp) -> None:
-    """Replace the tensor-level body of `function` by nests."""
-    block = function.body.block
-    end = block.last_op
+    """Replaces the tensor-level body of `function` by nests."""
+    end = function.body.block.last_op
     assert isinstance(end, func.ReturnOp)
-    roots = materialized(function)
-    old = [op for op in block.ops if op is not end]
-    nests = dict[SSAValue, SSAValue]()
+    roots, nests = materialized(function), dict[SSAValue, SSAValue]()
+    old = [op for op in function.body.block.ops if op is not end]
     pull = Pull(Graph(), dict.fromkeys(roots, 0))
     for op in old:
         if isinstance(op, tensor.ScatterOp):
@@ -89,16 +86,10 @@ def lower_function(function: func.FuncOp) -> None:
 
 
 def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAValue]) -> None:
-    """Let one nest in front of `op` compute its values and indices, and another one what it starts from."""
+    """Inserts a nest before `op` that computes its values and indices, and another one for its initial tensor."""
     computed = [op.values, *op.indices]
     at, variables = pull.element(op.values.type)
-    nest = make_nest(
-        pull.graph,
-        [pull.value(v, at, ()) for v in computed],
-        variables,
-        [element_type(v.type) for v in computed],
-        nests,
-    )
+    nest = make_nest(pull.graph, [pull.value(v, at, ()) for v in computed], variables, nests)
     insert_before(op, nest)
     if op.init not in nests:
         op.operands[0] = _place_nest(op, Pull(pull.graph, {}), op.init, nests)
@@ -108,15 +99,15 @@ def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAVa
 
 
 def _place_nest(anchor: Operation, pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> SSAValue:
-    """What the nest that computes the tensor `value`, put in front of `anchor`, gives; loads of a value in `nests` read
+    """Inserts the nest of the tensor `value` before `anchor`, and returns its result. Loads of a value in `nests` read
     what it maps to."""
     if isinstance(value.owner, loop.NestOp):
         pull = Pull(pull.graph, {value: 0})
         at, variables = pull.element(value.type)
-        root: Node = pull.value(value, at, ())
+        root = pull.value(value, at, ())
     else:
         root, variables = pull.root(value)
-    nest = make_nest(pull.graph, [root], variables, [element_type(value.type)], nests)
+    nest = make_nest(pull.graph, [root], variables, nests)
     nest.res[0].name_hint = value.name_hint
     insert_before(anchor, nest, source=value.owner if isinstance(value.owner, Operation) else None)
     return nest.res[0]

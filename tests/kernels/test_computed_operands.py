@@ -25,7 +25,7 @@ from deplodock.passes.analysis.host_memory import MEMORY_LIMIT
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import PIPELINES, parse_passes
 from deplodock.passes.planning.staging import loads_of
-from deplodock.passes.tensor import plan_fusion
+from deplodock.passes.tensor.fusion import search
 from deplodock.passes.tensor.fusion.cost import Kernel
 
 Program = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
@@ -149,7 +149,7 @@ def test_other_programs_do_not_ask_the_planning_model(name: str, monkeypatch: py
         raise AssertionError("the planning model was asked")
 
     module = _tensors(NOT_ASKED[name])
-    monkeypatch.setattr(plan_fusion, "planned_seconds", refuse)
+    monkeypatch.setattr(search, "planned_seconds", refuse)
     assert len(_nests(module)) == 1
 
 
@@ -165,13 +165,13 @@ def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(_nests(module)) == 2 * count
         return len(asked)
 
-    asked, planned = list[Kernel](), plan_fusion.planned_seconds
+    asked, planned = list[Kernel](), search.planned_seconds
 
     def count_calls(ctx: Context, kernel: Kernel) -> float:
         asked.append(kernel)
         return planned(ctx, kernel)
 
-    monkeypatch.setattr(plan_fusion, "planned_seconds", count_calls)
+    monkeypatch.setattr(search, "planned_seconds", count_calls)
     assert layers(1) == layers(4) == 3
 
 
@@ -193,7 +193,7 @@ SMALL: dict[str, Program] = {
 @pytest.mark.parametrize("name", SMALL)
 def test_kept_operands_change_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a price by which short kernels are the best."""
-    monkeypatch.setattr(plan_fusion, "planned_seconds", lambda ctx, kernel: kernel.written**2)
+    monkeypatch.setattr(search, "planned_seconds", lambda ctx, kernel: kernel.written**2)
     function, tensors = SMALL[name]
     before = _tensors((function, tensors))
     captured = capture(function, tensors)

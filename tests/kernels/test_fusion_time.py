@@ -28,8 +28,7 @@ from deplodock.passes.pipelines import PIPELINES, parse_passes
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.records import plan_key
-from deplodock.passes.tensor.fusion.candidates import candidates
-from deplodock.passes.tensor.fusion.inline import materialized
+from deplodock.passes.tensor.fusion.candidates import candidates, materialized
 from deplodock.target.architectures import TARGETS
 
 TARGET = TARGETS["sm_90a"]

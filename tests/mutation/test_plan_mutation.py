@@ -15,8 +15,8 @@ from test_computed_operands import (
 
 from mutation.editing import Code, edited
 
-Search = Code("passes.tensor.plan_fusion").Search
-operands = Code("passes.tensor.fusion.operands")
+Search = Code("passes.tensor.fusion.search").Search
+operands = Code("passes.tensor.fusion.contractions")
 
 
 @dataclass(frozen=True)

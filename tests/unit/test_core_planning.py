@@ -18,7 +18,7 @@ from deplodock.passes.planning import plan_unfolding
 from deplodock.passes.planning.choose import Candidate, rank
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.passes.tensor import plan_fusion
+from deplodock.passes.tensor.fusion import search
 from deplodock.target.architectures import CPU, get_target
 from deplodock.target.host import costs_of
 from deplodock.target.model import Core, Target
@@ -147,7 +147,7 @@ def test_what_a_loop_around_it_computes_again_counts(monkeypatch: pytest.MonkeyP
     """The statistics of a pixel depend on the place in the window, not on the channel, over which the loop around that
     place runs."""
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
-    monkeypatch.setattr(plan_fusion, "planned_seconds", lambda *_: 1.0)  # of few kernels, whatever they compute
+    monkeypatch.setattr(search, "planned_seconds", lambda *_: 1.0)  # of few kernels, whatever they compute
     info = nest_of(_normalized_convolution, (1, 64, 14, 14), (128, 64, 2, 2))
     once, again = (predicted(info, block=(1, 64, 1, 1), chunk=(n, 1, 1, 64, 64)).times.compute for n in (64, 1))
     assert again > 1.5 * once
@@ -156,7 +156,7 @@ def test_what_a_loop_around_it_computes_again_counts(monkeypatch: pytest.MonkeyP
 def test_computed_operands_are_loaded_for_their_own_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operand is computed from is not loaded for the rows of the other operand."""
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
-    monkeypatch.setattr(plan_fusion, "planned_seconds", lambda *_: 1.0)  # of few kernels, whatever they compute
+    monkeypatch.setattr(search, "planned_seconds", lambda *_: 1.0)  # of few kernels, whatever they compute
     info = nest_of(_normalized_convolution, (1, 64, 14, 14), (1024, 64, 2, 2))
     few, many = (predicted(info, block=(1, n, 1, 8), chunk=(64, 1, 1, 64, 64)).times.compute for n in (16, 128))
     assert many < 0.6 * few

@@ -20,9 +20,10 @@ from deplodock.frontend.capture.export import capture
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning import plan_schedules
 from deplodock.passes.planning.choose import Candidate
+from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
 from deplodock.passes.tensor.fusion.cost import Kernel, fused_for
 from deplodock.passes.tensor.fusion.graph import Load, Payload, TooLarge
-from deplodock.passes.tensor.plan_fusion import Search
+from deplodock.passes.tensor.fusion.search import Search
 from deplodock.target.architectures import get_target
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -70,7 +71,8 @@ def search_of(program: Program, target: str) -> Search:
     module, ctx = capture(*program).module, make_context()
     for module_pass in parse_passes("convert-torch-to-tensor,cse,dce"):
         module_pass.apply(ctx, module)
-    return Search(Context(), main_function(module), fused_for(get_target(target)))
+    function = main_function(module)
+    return Search(Context(), function, candidates(function), kept_values(function), fused_for(get_target(target)))
 
 
 def shape_of(kernel: Kernel) -> list[object]:
@@ -111,7 +113,7 @@ def test_kernels_with_equal_keys_cost_the_same(name: str, target: str) -> None:
     search, known, roots = search_of(PROGRAMS[name](), target), dict[bytes, object](), dict[bytes, set[int]]()
 
     def cost(root: int, inlined: int) -> tuple[float, int]:
-        key = search.keys.of(root, inlined)
+        key = search.structure.key(root, inlined)
         try:
             kernel = search.kernel(root, inlined)
             result = kernel.time(), kernel.written, shape_of(kernel)

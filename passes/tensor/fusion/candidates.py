@@ -1,4 +1,4 @@
-"""Values of a function that fusion may keep in memory."""
+"""Values of a function that are kept in memory, and those that fusion may keep."""
 
 from __future__ import annotations
 
@@ -6,27 +6,117 @@ from math import prod
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ....dialects import payload, tensor
-from ....dialects.payload import is_payload, is_tensor
+from ....dialects.payload import element_type, is_float, is_payload, is_tensor
 from ....dialects.shapes.affine import divisions as divisions_of
 from ....dialects.shapes.extents import extents_of, most
 from ....dialects.support.calls import Call
-from .inline import CHEAP, is_elementwise, kept_values
+from ....dialects.tensor import ROOT, ReductionKind
+from .graph import either
+
+CHEAP = 32
+"""Operations that are cheaper to repeat than a kernel is to launch."""
+
+
+def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
+    """Returns the tensors that `function` keeps in memory: `kept_values` and those that are marked, in program order.
+    Results of calls, which are in memory anyway, are left out."""
+    needed = kept_values(function)
+    ops = [op for op in function.body.block.ops if not isinstance(op, Call)]
+    tensors = ((op, result) for op in ops for result in op.results if isinstance(result.type, TensorType))
+    return {result: None for op, result in tensors if ROOT in op.attributes or result in needed}
+
+
+def kept_values(function: func.FuncOp) -> set[SSAValue]:
+    """Returns the values that have to be in memory: results of `function`, operands of operations of the host, and sums
+    that are compared with themselves.
+
+    The nest of a scatter computes its values and indices as far as that is cheap, so the sources of that are kept. The
+    nest of a scan computes its source and the elementwise operations on its result in the same way."""
+    values, ops = set[SSAValue](), [*function.body.block.ops]
+    if any(isinstance(op, payload.CmpOp) for op in ops):
+        values |= compared_sums(function)
+    for op in ops:
+        if isinstance(op, tensor.ScatterOp):
+            values.update((op.init,), *map(elementwise_sources, (op.values, *op.indices)))
+        elif isinstance(op, tensor.PrefixScanOp):
+            values.update((_end_of_scan(op.result),), elementwise_sources(op.source))
+        elif isinstance(op, Call | func.ReturnOp):
+            values.update(op.operands)
+    return values
+
+
+def _end_of_scan(value: SSAValue) -> SSAValue:
+    """Returns the last of the elementwise operations that follow a scan with the result `value`, each the only user of
+    the one before it; other users would read the scan along other indices, or in other nests."""
+    while len(users := {use.operation for use in value.uses}) == 1:
+        (user,) = users
+        if not is_payload(user) or extents_of(user.results[0].type) != extents_of(value.type):
+            break
+        value = user.results[0]
+    return value
+
+
+def elementwise_sources(value: SSAValue) -> list[SSAValue]:
+    """Returns the tensors that `value` is computed from by views and elementwise operations alone, or `value` if these
+    are many. Arguments and results of calls, which are in memory anyway, are left out."""
+    sources, seen, todo = dict[SSAValue, None](), set[SSAValue](), [value]
+    while todo:
+        one = todo.pop()
+        if one in seen or not isinstance(one.owner, Operation) or not is_tensor(one.type):
+            continue
+        if len(seen) == CHEAP:
+            return [value]
+        seen.add(one)
+        if is_elementwise(one.owner):
+            todo += one.owner.operands
+        elif not isinstance(one.owner, Call):
+            sources.setdefault(one)
+    return list(sources)
+
+
+def is_elementwise(op: Operation) -> bool:
+    """Returns true if each element of the result takes at most one operation, or one read."""
+    return is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
+
+
+def compared_sums(function: func.FuncOp) -> set[SSAValue]:
+    """Returns the sums and products of floats from which both sides of a comparison are computed, not by way of others.
+
+    These have to be computed once. Two kernels, or one in two ways, may add in different orders, and the last bits
+    differ: then no element equals the largest of all, as the gradient of a maximum asks, and the ranks of a sort are no
+    permutation. All other values have the same bits wherever they are computed."""
+    sums, nearest, compared = list[SSAValue](), dict[SSAValue, int](), 0
+    for op in function.body.block.ops:
+        if isinstance(op, Call):
+            continue  # its results are in memory
+        sides = [nearest.get(v, 0) for v in op.operands]
+        if isinstance(op, payload.CmpOp) and op.lhs is not op.rhs:
+            compared |= sides[0] & sides[1]
+        rounded = isinstance(op, tensor.ReduceOp) and op.kind.data in (ReductionKind.ADD, ReductionKind.MUL)
+        if rounded and is_float(element_type(op.results[0].type)):
+            nearest[op.results[0]] = 1 << len(sums)
+            sums.append(op.results[0])
+        else:
+            nearest.update(dict.fromkeys(op.results, either(sides)))
+    return {value for i, value in enumerate(sums) if compared >> i & 1}
+
 
 FEW = 16
-"""Elements that are as good as none: the state of a generator, a position."""
+"""Elements of a small argument: the state of a generator, a position."""
 
 
 def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
-    """The values in the middle of elementwise computations that read next to nothing, and the ends of cheap ones.
+    """Returns the inner values of elementwise computations that read small arguments only, and the ends of cheap ones.
 
-    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory:
-    everything before it costs as much to write and to read. A mask by the indices is a few: it is never worth it, and
-    by one in memory no loop is split and no block skipped.
+    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory: each
+    value before it costs as much to write and to read. A mask by the indices is a few operations: it is never kept,
+    because by a mask in memory no loop is split and no block skipped.
     """
-    made: dict[SSAValue, int] = {a: 0 for a in function.body.block.args if _few(a)}
+    arguments = (a for a in function.body.block.args if is_tensor(a.type))
+    made: dict[SSAValue, int] = {a: 0 for a in arguments if prod(most(e) for e in extents_of(a.type)) <= FEW}
     inner = set[SSAValue]()
     for op in function.body.block.ops:
         if not is_elementwise(op) or not all(v in made for v in op.operands):
@@ -39,21 +129,15 @@ def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
     return inner
 
 
-def _few(value: SSAValue) -> bool:
-    t: Attribute = value.type
-    return is_tensor(t) and prod(most(e) for e in extents_of(t)) <= FEW
-
-
 MAX_DIVISIONS = 12
 """Divisions in the maps of views that are read through one another; each may make the index several times as long."""
 
 
 def candidates(function: func.FuncOp) -> list[SSAValue]:
-    """The tensors worth a thought: everything but views, constants and the inside of what is made from them, which are
-    never kept unless returned. Of views one on top of the other, every so many are worth one."""
+    """Returns the tensors that may be kept: those that have to be, and all others except views, constants and
+    `inner_of_made`. A view of views is one as well where their maps have many divisions."""
     returned, inner = kept_values(function), inner_of_made(function)
-    divisions: dict[SSAValue, int] = {}
-    found = list[SSAValue]()
+    divisions, values = dict[SSAValue, int](), list[SSAValue]()
     for op in function.body.block.ops:
         if isinstance(op, tensor.IndexMapOp):
             divisions[op.result] = divisions.get(op.source, 0) + divisions_of(op.map.data)
@@ -64,5 +148,5 @@ def candidates(function: func.FuncOp) -> list[SSAValue]:
             kept = result in returned and not isinstance(op, Call)
             if isinstance(result.type, TensorType) and (kept or (worth and result not in inner)):
                 divisions.pop(result, None)
-                found.append(result)
-    return found
+                values.append(result)
+    return values

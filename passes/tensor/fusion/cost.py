@@ -1,4 +1,4 @@
-"""What a kernel would cost: its time on a target, estimated from its graph, or why it should not be one kernel."""
+"""Time of a kernel on a target, estimated from its graph."""
 
 from __future__ import annotations
 
@@ -33,16 +33,14 @@ GATHERED = 0.5
 
 
 def fused_for(target: Target) -> Target:
-    """Returns the target whose times count for `target`.
-
-    All cards get the same kernels, those that are best on one. Its constants are those that were not fitted, since the
-    fit was of the planning model, which has other terms."""
+    """Returns the target whose times count for `target`: for all GPUs one, so that they get the same kernels, with the
+    constants that were not fitted, since the fit was of the planning model, which has other terms."""
     return target if target.core is not None else UNFITTED[DEFAULT]
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """A sum of products of factors that depend on different indices; sides as sets of variables."""
+    """A sum of products of factors that depend on different indices. `left`, `right`: variables of the two sides."""
 
     reduce: Reduce
     open: int
@@ -50,63 +48,61 @@ class Contraction:
     right: int
     narrow: bool
     gathered: bool
-    """Whether a factor is read where data say: then it cannot be copied ahead, and no tile of it is contiguous."""
+    """True if a factor is gathered: then it is not copied ahead, and no tile of it is contiguous."""
 
 
 class Kernel:
-    """A kernel as a graph, and everything that is computed in it.
+    """A kernel as a graph, and its nodes.
 
-    `visited` holds each node with the reduction variables that are open where it is computed, `written` is how many
-    values that are: equal ones in different reductions are computed in each. Raises TooLarge for more than `limit`.
+    `visited`: each node with the variables of the reductions around it. `written`: number of computed values; equal
+    values in different reductions are computed in each. Raises TooLarge for more than `limit`.
     """
 
     def __init__(
         self, graph: Graph, root: Node, variables: tuple[int, ...], output: Attribute, limit: int, target: Target
     ) -> None:
-        self.graph, self.root, self.variables, self.output, self.limit = graph, root, variables, output, limit
-        self.target = target
+        self.graph, self.root, self.variables, self.output, self.target = graph, root, variables, output, target
         self.visited: dict[tuple[Node, int], None] = {}
-        self._seen = set[tuple[Node, tuple[Reduce, ...]]]()
-        self._visit()
-        self.written = len(self._seen)
+        self.written = self._visit(limit)
         self.free = sum(1 << v for v in variables)
         self.scanned = {node.variable for node, _ in self.visited if isinstance(node, Scan)}
         self.reductions = [(node, opened) for node, opened in self.visited if isinstance(node, Reduce)]
         self.contractions = [c for node, opened in self.reductions if (c := contraction(node, opened))]
         outermost = [node for node, opened in self.reductions if not opened]
         self.rows = self.free & ~either(~node.free for node in outermost)
-        """The free variables that all outermost reductions depend on: blocks stand along these."""
+        """The free variables that all outermost reductions depend on, along which the grid is."""
         self.lengths = {node.variables: self._count(node.variables) for node in outermost}
-        """How much the outermost reductions are over: loops of their own, unless they are over the same variables."""
+        """Lengths of the outermost reductions. Those over the same variables are one loop."""
         self.along = {
             r: v
             for variables, length in self.lengths.items()
             if length < SHARED_LENGTH
             for r, v in self._along(variables)
         }
-        """The variables of outermost reductions with the free ones that go along the same row."""
+        """Variables of outermost reductions -> the free ones along the same row."""
 
     def _count(self, variables: Iterable[int]) -> int:
         return prod(self.graph.extents[v] for v in variables)
 
-    def _visit(self) -> None:
-        """Visits what the root is computed from, in depth-first order."""
-        todo: list[tuple[Node, tuple[Reduce, ...]]] = [(self.root, ())]
+    def _visit(self, limit: int) -> int:
+        """Visits the nodes in depth-first order. Returns how many values they are."""
+        todo, seen = [(self.root, tuple[Reduce, ...]())], set[tuple[Node, tuple[Reduce, ...]]]()
         while todo:
             node, around = todo.pop()
             while around and not around[-1].bound & node.free:
                 around = around[:-1]
-            if (node, around) in self._seen:
+            if (node, around) in seen:
                 continue
-            self._seen.add((node, around))
-            if len(self._seen) > self.limit:
+            seen.add((node, around))
+            if len(seen) > limit:
                 raise TooLarge
             self.visited[node, either(r.bound for r in around)] = None
             inner = (*around, node) if isinstance(node, Reduce) else around
             todo += [(child, inner) for child in reversed(node.children)]
+        return len(seen)
 
     def _along(self, variables: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """These variables of a reduction, each with the free one of the same extent that is no row's."""
+        """Yields variables of a reduction, each with the free one of the same extent that is no row's."""
         extents, free = self.graph.extents, self._in(self.free & ~self.rows)
         for r in variables:
             if (v := next((v for v in free if extents[v] == extents[r]), None)) is not None:
@@ -114,18 +110,19 @@ class Kernel:
                 yield r, v
 
     def _of_row(self, free: int) -> int:
-        """A set of variables, with those of reductions that blocks keep the rows of as the free ones along these."""
+        """Returns a set of variables with free ones in place of those of reductions along the same row."""
         for r, v in self.along.items():
             if free >> r & 1:
                 free = free & ~(1 << r) | 1 << v
         return free
 
     def _in(self, mask: int) -> list[int]:
-        """The free variables that are in `mask`."""
         return [v for v in self.variables if mask >> v & 1]
 
     def _block_extents(self, block: int) -> dict[int, int]:
-        """How many indices of a free dimension one block covers, for those that tiles of `block` by `block` cut."""
+        """Returns how many indices of a free variable one block covers, for those that tiles of side `block` cut."""
+        if not self.contractions:
+            return self._row_extents(block) if self.reductions else {}
         blocks = dict[int, int]()
         for c in self.contractions:
             if c.open or not c.left | c.right:
@@ -141,25 +138,22 @@ class Kernel:
                         blocks[v] = max(1, min(room, self.graph.extents[v]))
                         room //= blocks[v]
             blocks = dict.fromkeys(self._in(both), 1) | blocks
-        if blocks:  # along what no contraction has, every index is another block, which computes them all again
-            blocks = dict.fromkeys(self.variables, 1) | blocks
-        return blocks if self.contractions else self._row_extents(block)
+        # Along the variables of no contraction every index is another block, which computes them all again.
+        return dict.fromkeys(self.variables, 1) | blocks if blocks else blocks
 
     def _row_extents(self, block: int) -> dict[int, int]:
-        """The same where there are only other reductions: a block takes several indices of what reductions inside of
-        others do not depend on, for every block computes those again."""
-        nested, room, found = [node.free for node, opened in self.reductions if opened], 2 * block, dict[int, int]()
+        """Returns the same without contractions: a block takes several indices of variables that nested reductions do
+        not depend on, because every block computes these again."""
+        nested, room, blocks = [node.free for node, opened in self.reductions if opened], 2 * block, dict[int, int]()
         for v in reversed(self._in(either(node.free for node, opened in self.reductions if not opened))):
             if any(not free >> v & 1 for free in nested):
-                found[v] = room
+                blocks[v] = room
             room = max(1, room // max(1, self.graph.extents[v]))
-        return found
+        return blocks
 
     def _executions(self, blocks: dict[int, int], free: int, opened: int) -> float:
-        """How often a value that depends on `free` is computed where `opened` are the reductions around it.
-
-        Once for each of its indices, but again in every block along free dimensions that it does not depend on. What
-        does not change along a reduction is kept."""
+        """Returns how often a value that depends on `free` is computed inside of reductions over `opened`: once for
+        each of its indices, and again in every block along free variables that it does not depend on."""
         count, extents = 1.0, self.graph.extents
         for variable in range((self.free | opened | free).bit_length()):
             if free >> variable & 1:
@@ -169,47 +163,45 @@ class Kernel:
         return count
 
     def _blocks_in_flight(self, blocks: dict[int, int]) -> float:
-        """How many blocks can work at once, each computing all that it needs."""
+        """Returns how many blocks can work at the same time, each computing all its operands."""
         extents = self.graph.extents
         if self.contractions:
             count = prod(-(-extents[v] // max(blocks.get(v, extents[v]), 1)) for v in self.variables)
             return count * max(1, min(self.target.sms // max(count, 1), self._parts(PIECE)))
         if not self.reductions:
             return inf
-        return self._sharers() * prod(-(-extents[v] // blocks.get(v, 1)) for v in self._in(self.rows))
+        # The blocks of a cluster share a row if all reductions are long enough for them.
+        single = all(len(node.variables) == 1 for node, _ in self.reductions)
+        shared = single and min(self.lengths.values()) >= SHARED_LENGTH and self.target.has("cluster")
+        rows = prod(-(-extents[v] // blocks.get(v, 1)) for v in self._in(self.rows))
+        return rows * max(CLUSTERS) if shared else rows
 
     def _parts(self, least: int) -> int:
-        """Into how many parts of `least` elements the outermost reductions can be cut, if they are one loop."""
+        """Returns into how many parts of `least` elements the outermost reductions can be cut, if they are one loop."""
         return max(1, next(iter(self.lengths.values())) // least) if len(self.lengths) == 1 else 1
 
-    def _sharers(self) -> int:
-        """How many blocks can share one row: those of a cluster, if all that is reduced is long enough for them."""
-        single = all(len(node.variables) == 1 for node, _ in self.reductions)
-        shares = single and min(self.lengths.values()) >= SHARED_LENGTH and self.target.has("cluster")
-        return max(CLUSTERS) if shares else 1
-
     def _operations(self, executions: Callable[[int, int], float]) -> tuple[float, float]:
-        """Operations on scalars outside of contractions, and how many of them are special. Blocks keep rows: what is of
-        one is computed once, for reductions over it and for what comes behind these."""
+        """Returns the number of operations on scalars outside of contractions, and of the special ones. Blocks keep
+        rows: a value of a row is computed once, for reductions over it and for the operations after these."""
         computed = dict[tuple[int, int], tuple[str, dict[int, float]]]()
         for node, opened in self.arithmetic:
             _, within = computed.setdefault((id(node.op), self._of_row(node.free)), (node.name, {}))
             within[opened] = within.get(opened, 0.0) + executions(node.free, opened)
-        kept, found, special = either(1 << v for v in self.along.values()), 0.0, 0.0
+        kept, total, special = either(1 << v for v in self.along.values()), 0.0, 0.0
         for (_, free), (name, within) in computed.items():
             times = max(within.values()) if free & kept else sum(within.values())
-            found += times / 2 if name == "payload.cast" else times  # two halves in one instruction
+            total += times / 2 if name == "payload.cast" else times  # two halves in one instruction
             special += times if name in SPECIAL else 0
-        return found, special
+        return total, special
 
     @cached_property
     def arithmetic(self) -> list[tuple[Payload, int]]:
-        """Operations on scalars outside of contractions, with the reduction variables that are open around them."""
+        """Operations on scalars outside of contractions, with the variables of the reductions around them."""
         products = {n for c in self.contractions for n in product_nodes(c.reduce)}
         return [(n, opened) for n, opened in self.visited if isinstance(n, Payload) and n not in products]
 
     def time(self) -> float:
-        """Estimated seconds, with the best of the tile sizes."""
+        """Returns the estimated seconds with the best of the tile sizes."""
         best = inf
         for side in BLOCKS:
             blocks = self._block_extents(side)
@@ -268,7 +260,7 @@ class Kernel:
 
 
 def reached(node: Node, through: Callable[[Node], tuple[Node, ...]]) -> Iterator[Node]:
-    """`node` and all that it leads to by `through`, each once, in depth-first order."""
+    """Yields `node` and the nodes that it leads to by `through`, each once, in depth-first order."""
     seen, todo = set[Node](), [node]
     while todo:
         n = todo.pop()
@@ -278,17 +270,13 @@ def reached(node: Node, through: Callable[[Node], tuple[Node, ...]]) -> Iterator
             todo += reversed(through(n))
 
 
-def _operands(node: Node) -> tuple[Node, ...]:
-    return node.operands if isinstance(node, Payload) else ()
-
-
 def _factors(node: Node) -> tuple[Node, ...]:
-    """The two factors of a product of floats; nothing of another value."""
-    return node.operands if isinstance(node, Payload) and node.name == "arith.mulf" else ()
+    """Returns the two factors of a product of floats; nothing of another node."""
+    return node.children if isinstance(node, Payload) and node.name == "arith.mulf" else ()
 
 
 def contraction(node: Reduce, opened: int) -> Contraction | None:
-    """`node` as a contraction, if it is one: a sum of products whose factors see different indices."""
+    """Returns `node` as a contraction, or None."""
     bound = node.bound
     parts = [f for f in reached(node.body, _factors) if not _factors(f) and f.free & bound]
     if node.kind != ReductionKind.ADD or len(parts) < 2:
@@ -303,21 +291,22 @@ def contraction(node: Reduce, opened: int) -> Contraction | None:
 
 
 def product_nodes(node: Reduce) -> set[Node]:
-    """The multiplications that a contraction does not do for each of its elements one by one: the product of its two
-    sides, which a matrix unit does, and those by factors that are moved out of the sum."""
-    found = ((n, _factors(n)) for n in reached(node.body, _factors))
-    return {n for n, of in found if of and (n.free == node.body.free or any(not f.free & node.bound for f in of))}
+    """Returns the multiplications that a contraction does not do one by one: the product of its two sides, which a
+    matrix unit does, and those by factors that are moved out of the sum."""
+    products = ((n, _factors(n)) for n in reached(node.body, _factors))
+    return {n for n, of in products if of and (n.free == node.body.free or any(not f.free & node.bound for f in of))}
 
 
 def _is_gathered(node: Node) -> bool:
-    """Whether a factor is computed from something that is read at places which depend on data."""
-    loads = (n for n in reached(node, _operands) if isinstance(n, Load))
+    """Returns true if a factor is computed from a load at coordinates that depend on data."""
+    nodes = reached(node, lambda n: n.children if isinstance(n, Payload) else ())
+    loads = (n for n in nodes if isinstance(n, Load))
     return any(atom[0] == SYM for n in loads for form in n.coordinates for atom in form.atoms())
 
 
 def _stored_narrow(node: Node) -> bool:
-    while isinstance(node, Payload) and node.operands:
-        if any(is_low_precision(operand.type) for operand in node.operands):
+    while isinstance(node, Payload) and node.children:
+        if any(is_low_precision(operand.type) for operand in node.children):
             return True
-        node = next((o for o in node.operands if not isinstance(o, Constant | Scalar)), node.operands[0])
+        node = next((o for o in node.children if not isinstance(o, Constant | Scalar)), node.children[0])
     return is_low_precision(node.type)

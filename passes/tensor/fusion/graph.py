@@ -1,27 +1,33 @@
 """A kernel as a graph of scalar values, pulled out of the tensor program by index substitution.
 
 A node is one scalar as a function of index variables. Nodes are unique: the same value at the same index is the same
-object, whoever asked for it. That needs equal reductions to bind equal variables, so a variable is named by its
-extent and chosen as the first one that the reduction's own indices leave free; siblings thereby share everything they
-can, and nothing is captured. `convert-tensor-to-loop` prints graphs as `loop.nest`, `tensor-plan-fusion` weighs them.
+object. So equal reductions have to bind equal variables: a variable is named by its extent, and a reduction takes the
+first one that its indices leave free. `make_nest` writes a graph as a `loop.nest`, `cost.Kernel` estimates its time.
 """
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, reduce
+from operator import or_
 from typing import TypeAlias, TypeVar, cast
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i1
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, UnknownLoc, i1, i64
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
 
-from ....dialects import payload, tensor
+from ....dialects import loop, payload, tensor
 from ....dialects.payload import element_bytes, element_type, tensor_bytes
-from ....dialects.shapes.affine import DIM, SYM, Form, Simplifier, add, constant, dim, scale, symbol
+from ....dialects.shapes import affine
+from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier
+from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import Extent, most, typical
+from ....dialects.support.locations import location_of
+from ....dialects.tensor import ROOT
 
 Constraint: TypeAlias = tuple[Form, int, Extent]  # lo <= form < hi
 Guard: TypeAlias = tuple[Constraint, ...]
@@ -49,8 +55,6 @@ class Scalar(Node):
 
 @dataclass(eq=False)
 class Constant(Node):
-    """A number."""
-
     value: FloatAttr | IntegerAttr
 
     @property
@@ -69,7 +73,7 @@ class Index(Node):
 
 @dataclass(eq=False)
 class Load(Node):
-    """source[coordinates] where the guard holds, else the fill. Without `chosen`, nobody looks at the fill."""
+    """source[coordinates] where the guard holds, else the fill. Without `chosen` the fill is not used."""
 
     source: SSAValue
     coordinates: tuple[Form, ...]
@@ -79,7 +83,6 @@ class Load(Node):
 
     @cached_property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
         return element_bytes(self.type)
 
     @cached_property
@@ -90,16 +93,10 @@ class Load(Node):
 
 @dataclass(eq=False)
 class Payload(Node):
-    """The payload op `op` on `operands`."""
-
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """Operands of `op`."""
-        return self.children
+    """The payload op `op` on the children."""
 
     @cached_property
     def name(self) -> str:
-        """The name of `op`."""
         return "" if self.op is None else self.op.name
 
 
@@ -149,8 +146,8 @@ class Graph:
         self.variable, self.free_of, self._op_key = cache(self._variable), cache(self._free_of), cache(_op_key)
 
     def _variable(self, key: VariableKey) -> tuple[Form, tuple[int, ...]]:
-        """The form of the variable `key`, and the numbers of its digits (one, unless it is split)."""
-        form, numbers = constant(0), list[int]()
+        """Returns the form of a variable, and the numbers of its digits (one, unless it is split)."""
+        form, numbers = affine.constant(0), list[int]()
         for digit, extent in enumerate(self.splits.get(key, (key[2],))):
             number = len(self.extents)
             self.sizes.append(extent)
@@ -158,45 +155,40 @@ class Graph:
             self.keys.append((key, digit))
             self.simplifier.set_range((DIM, number), extent)
             weight = extent if isinstance(extent, int) else 1  # a symbol has one digit
-            form = add(scale(form, weight), dim(number) if extent != 1 else constant(0))
+            form = affine.add(affine.scale(form, weight), affine.dim(number) if extent != 1 else affine.constant(0))
             numbers.append(number)
         return form, tuple(numbers)
 
     def _free_of(self, form: Form) -> int:
-        """The variables in `form`, as bits."""
         return either(1 << atom[1] if atom[0] == DIM else self.symbols[atom[1]].free for atom in form.atoms())
 
     def symbols_of(self, *forms: Form) -> tuple[Node, ...]:
-        """The data-dependent coordinates in `forms`, in order of their numbers."""
+        """Returns the data-dependent coordinates in `forms`, in order of their numbers."""
         numbers = sorted({atom[1] for form in forms for atom in form.atoms() if atom[0] == SYM})
         return tuple(self.symbols[n] for n in numbers)
 
     def symbol_for(self, node: Node) -> Form:
-        """`node`, an integer, as a coordinate: its own form if it is computed from variables, else a symbol."""
+        """Returns an integer as a coordinate: its form if it is computed from variables, else a symbol."""
         if isinstance(node, Index):
             return node.form
         if isinstance(node, Constant):
-            return constant(int(node.number))
+            return affine.constant(int(node.number))
         number = self._symbol_numbers.setdefault(node, len(self.symbols))
         if number == len(self.symbols):
             self.symbols.append(node)
-        return symbol(number)
+        return affine.symbol(number)
 
     def constant(self, value: FloatAttr | IntegerAttr, op: Operation | None = None) -> Constant:
-        """The constant `value`."""
         key = (repr(value.value.data), value.type)  # the text, because -0.0 == 0.0
         return self._unique(key, lambda: Constant(value.type, 0, op, (), value))
 
     def number(self, value: float | int, type: Attribute) -> Constant:
-        """The number `value` of the scalar type `type`."""
         return self.constant(payload.scalar_attr(value, type))
 
     def scalar(self, value: SSAValue) -> Scalar:
-        """The scalar `value` of the function."""
         return self._unique((value,), lambda: Scalar(value.type, 0, None, (), value))
 
     def index(self, form: Form, type: Attribute, op: Operation | None) -> Index | Constant:
-        """`form` as a value of the integer type `type`."""
         if form.is_constant:
             return self.number(form.constant, type)
         return self._unique((form, type), lambda: Index(type, self.free_of(form), op, self.symbols_of(form), form))
@@ -204,7 +196,6 @@ class Graph:
     def load(
         self, source: SSAValue, at: tuple[Form, ...], guard: Guard, fill: Constant | Scalar | None, chosen: bool
     ) -> Load:
-        """An element of the tensor `source`; `chosen` says that the fill is what the program asks for."""
         key = (source, at, guard, fill, chosen)
 
         def make() -> Load:
@@ -215,26 +206,22 @@ class Graph:
         return self._unique(key, make)
 
     def payload(self, op: Operation, operands: tuple[Node, ...]) -> Node:
-        """The payload op `op` on `operands`."""
         key, element = self._op_key(op), element_type(op.results[0].type)
         return self._unique((key, operands), lambda: Payload(element, either(o.free for o in operands), op, operands))
 
     def reduce(self, kind: tensor.ReductionKind, variables: tuple[int, ...], body: Node, op: Operation) -> Reduce:
-        """`body` combined over the variables with these numbers."""
         bound = sum(1 << v for v in variables)
         key = (kind, variables, body)
         return self._unique(key, lambda: Reduce(body.type, body.free & ~bound, op, (body,), *key, bound))
 
     def scan(self, kind: tensor.ReductionKind, variable: int, body: Node, op: Operation) -> Scan:
-        """The scan of `body` along the variable with this number."""
         key = ("scan", kind, variable, body)
         return self._unique(key, lambda: Scan(body.type, body.free | 1 << variable, op, (body,), *key[1:]))
 
     def _unique(self, key: tuple[object, ...], make: Callable[[], N]) -> N:
-        found = self._nodes.get(key)
-        if found is None:
-            found = self._nodes[key] = make()
-        return cast(N, found)
+        if key not in self._nodes:
+            self._nodes[key] = make()
+        return cast(N, self._nodes[key])
 
 
 def _op_key(op: Operation) -> object:
@@ -244,8 +231,158 @@ def _op_key(op: Operation) -> object:
 
 
 def either(masks: Iterable[int]) -> int:
-    """What is in any of these sets of variables."""
-    found = 0
-    for mask in masks:
-        found |= mask
-    return found
+    """Returns the union of sets of variables."""
+    return reduce(or_, masks, 0)
+
+
+FREE_NAMES = ("i", "j", "m", "n", "p", "q")
+REDUCED_NAMES = ("k", "r", "s", "t")
+
+
+def make_nest(
+    graph: Graph, roots: Sequence[Node], variables: tuple[int, ...], nests: Mapping[SSAValue, SSAValue] = {}
+) -> loop.NestOp:
+    """Returns a nest over `variables` that yields `roots`. Loads of a value in `nests` read what it maps to."""
+    body = _Emitter(graph, nests).body(roots, variables, FREE_NAMES)
+    return loop.NestOp([graph.sizes[v] for v in variables], [root.type for root in roots], body)
+
+
+@dataclass
+class _Scope:
+    """A body under construction: the variables it binds and the values computed in it."""
+
+    bound: int
+    block: Block
+    arguments: dict[int, BlockArgument]
+    values: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue])
+
+
+@dataclass
+class _Emitter:
+    """Writes a graph as ops, each node in the outermost scope that binds what it depends on."""
+
+    graph: Graph
+    nests: Mapping[SSAValue, SSAValue]
+    scopes: list[_Scope] = field(default_factory=list[_Scope])
+
+    def body(self, roots: Sequence[Node], variables: tuple[int, ...], names: Sequence[str]) -> Region:
+        """Returns a body that binds `variables` and yields `roots`."""
+        block = Block(arg_types=[IndexType()] * len(variables))
+        for position, argument in enumerate(block.args):
+            argument.name_hint = names[position % len(names)]
+        bound = sum(1 << variable for variable in variables)
+        self.scopes.append(_Scope(bound, block, dict(zip(variables, block.args, strict=True))))
+        block.add_op(loop.YieldOp(*[self.value(root) for root in roots]))
+        self.scopes.pop()
+        return Region(block)
+
+    def _depth(self, free: int) -> int:
+        """The innermost scope that binds one of the variables."""
+        return max((depth for depth, scope in enumerate(self.scopes) if scope.bound & free), default=0)
+
+    def value(self, node: Node) -> SSAValue:
+        depth = self._depth(node.free)
+        values = self.scopes[depth].values
+        if node not in values:
+            values[node] = self._compute(node, depth)
+        return values[node]
+
+    def _compute(self, node: Node, depth: int) -> SSAValue:
+        if isinstance(node, Scalar):
+            return node.value
+        if isinstance(node, Index):
+            value = self._form(node.form, depth)
+            return value if node.type == i64 else self._add(depth, payload.CastOp(value, node.type), node)
+        if isinstance(node, Constant):
+            op: Operation = payload.ConstantOp(node.value, node.type)
+        elif isinstance(node, Load):
+            op = self._load(node)
+        elif isinstance(node, Reduce):
+            op = self._reduce(node, depth)
+        elif isinstance(node, Scan):
+            index = next(s.arguments[node.variable] for s in self.scopes if node.variable in s.arguments)
+            op = loop.ScanOp(node.kind, self.value(node.body), index)
+        else:
+            assert isinstance(node, Payload)
+            assert node.op is not None
+            op = payload.retyped(node.op, [self.value(operand) for operand in node.children], node.type)
+            op.attributes.pop(ROOT, None)
+        return self._add(depth, op, node)
+
+    def _add(self, depth: int, op: Operation, node: Node | None = None) -> SSAValue:
+        if node is not None and node.op is not None and isinstance(op.location, UnknownLoc):
+            op.location = location_of(node.op)
+        self.scopes[depth].block.add_op(op)
+        return op.results[0]
+
+    def _reduce(self, node: Reduce, depth: int) -> loop.ReduceOp:
+        hidden = self.scopes[depth + 1 :]
+        del self.scopes[depth + 1 :]
+        names = REDUCED_NAMES[self.graph.keys[node.variables[0]][0][1] % len(REDUCED_NAMES) :] + REDUCED_NAMES
+        body = self.body([node.body], node.variables, names)
+        self.scopes.extend(hidden)
+        return loop.ReduceOp(node.kind, [self.graph.sizes[v] for v in node.variables], body, node.type)
+
+    def _load(self, node: Load) -> loop.LoadOp:
+        forms = (*node.coordinates, *(c[0] for c in node.guard))
+        atoms = {atom for f in forms for atom in f.atoms()}
+        symbols = sorted(number for kind, number, *_ in atoms if kind == SYM)
+        used = {v: a for scope in self.scopes for v, a in scope.arguments.items() if (DIM, v) in atoms}  # the innermost
+        dim_names, symbol_names = ({v: i for i, v in enumerate(numbers)} for numbers in (used, symbols))
+        exprs = tuple(affine.write(affine.renumbered(f, dim_names, symbol_names)) for f in forms)
+        split, shape = len(node.coordinates), (len(used), len(symbols))
+        domain = None
+        if node.guard:
+            domain = DomainAttr.get(AffineMap(*shape, exprs[split:]), [(lo, hi) for _, lo, hi in node.guard])
+        places = [self._as_index(self.graph.symbols[s]) for s in symbols]
+        fill = self.value(node.fill) if node.fill is not None else None
+        source = self.nests.get(node.source, node.source)
+        return loop.LoadOp(source, AffineMap(*shape, exprs[:split]), list(used.values()), places, domain, fill)
+
+    def _as_index(self, node: Node) -> SSAValue:
+        value, depth = self.value(node), self._depth(node.free)
+        key, values = (node, "index"), self.scopes[depth].values
+        if key not in values:
+            values[key] = self._add(depth, payload.CastOp(value, IndexType()), node)
+        return values[key]
+
+    def _form(self, form: Form, depth: int) -> SSAValue:
+        """Returns `form`, computed in i64."""
+        values = self.scopes[depth].values
+        if form in values:
+            return values[form]
+        total: SSAValue | None = None
+        for atom, coefficient in form.terms:
+            if atom not in values:
+                values[atom] = self._atom(atom, depth)
+            term = values[atom]
+            if coefficient != 1:
+                term = self._add(depth, arith.MuliOp(term, self._number(coefficient)))
+            total = term if total is None else self._add(depth, arith.AddiOp(total, term))
+        if total is None:
+            total = self._number(form.constant)
+        elif form.constant:
+            total = self._add(depth, arith.AddiOp(total, self._number(form.constant)))
+        values[form] = total
+        return total
+
+    def _number(self, number: int) -> SSAValue:
+        return self.value(self.graph.number(number, i64))
+
+    def _atom(self, atom: Atom, depth: int) -> SSAValue:
+        if atom[0] == DIM:
+            argument = next(s.arguments[atom[1]] for s in reversed(self.scopes) if atom[1] in s.arguments)
+            return self._add(depth, payload.CastOp(argument, i64))
+        if atom[0] == SYM:
+            node = self.graph.symbols[atom[1]]
+            value = self.value(node)
+            return value if node.type == i64 else self._add(depth, payload.CastOp(value, i64))
+        inner, divisor = self._form(affine.dividend(atom), depth), atom[3]
+        if atom[0] == affine.DIV:
+            return self._add(depth, arith.FloorDivSIOp(inner, self._number(divisor)))
+        remainder = self._add(depth, arith.RemSIOp(inner, self._number(divisor)))
+        bounds = self.graph.simplifier.interval(affine.dividend(atom))
+        if bounds is not None and bounds[0] >= 0:
+            return remainder
+        again = self._add(depth, arith.AddiOp(remainder, self._number(divisor)))
+        return self._add(depth, arith.RemSIOp(again, self._number(divisor)))

@@ -23,7 +23,7 @@ from xdsl.ir.affine import AffineDimExpr
 from ....dialects.payload import is_payload
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor import IndexMapOp, ReduceOp
-from .inline import is_elementwise
+from .candidates import is_elementwise
 
 CHEAP = 4
 """Operations that are cheaper to repeat than a tensor is to write and read."""

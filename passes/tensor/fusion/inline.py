@@ -6,31 +6,30 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from itertools import count
 from typing import Any, ClassVar, TypeAlias, cast, get_args
 
-from xdsl.dialects import arith, func
-from xdsl.dialects.builtin import IntegerType, TensorType, i1, i64
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ....dialects import payload, tensor
-from ....dialects.payload import element_type, is_float, is_payload, is_tensor
+from ....dialects.payload import element_type, is_payload, is_tensor
 from ....dialects.payload.folding import decided, same_as_operand
 from ....dialects.shapes.affine import Form, add, complexity, constant, dim as axis
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
-from ....dialects.tensor import ROOT, ReductionKind
 from ....errors import UnsupportedError
 from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction, either
 
 
 def payload_node(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node:
-    """The payload op `op` on `operands`, or what it folds to."""
+    """Returns the payload op `op` on `operands`, or the node that it folds to."""
     folder = _FOLDERS.get(type(op))
     folded = folder(graph, op, operands) if folder is not None else None
-    return folded if folded is not None else graph.payload(op, operands)
+    return folded or graph.payload(op, operands)
 
 
 def _form(node: Node) -> Form | None:
@@ -42,7 +41,7 @@ def _form(node: Node) -> Form | None:
 
 
 def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | None:
-    """`form` as a value of `type`, if it is known not to overflow."""
+    """Returns `form` as a value of `type`, or None if it may overflow."""
     own = type
     if not isinstance(type, IntegerType) or type == i1:
         return None
@@ -70,7 +69,7 @@ def _fold_compare(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> No
 
 
 def _fold_operand(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
-    """One of the operands, where constants among them decide that it is the result."""
+    """Returns the operand that constants among the operands make the result."""
     known = [o.number if isinstance(o, Constant) else None for o in operands]
     if (number := same_as_operand(op, known)) is not None:
         return operands[number]
@@ -96,7 +95,7 @@ _FOLDERS: dict[type[Operation], Callable[[Graph, Operation, tuple[Node, ...]], N
 
 @contextmanager
 def deep_recursion(depth: int = 20_000) -> Generator[None]:
-    """Allow recursion along chains of that many operations."""
+    """Allows recursion along chains of `depth` operations."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, depth))
     try:
@@ -106,86 +105,16 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
 
 
 MAX_COMPLEXITY = 100
-"""Of the coordinates of one element, where there is a limit: each reshape that cuts across the one before it makes them
+"""Limit of `complexity` for the coordinates of an element. Each reshape that cuts across the one before it makes them
 several times as complex."""
 
-_GIVEN = frozenset[type]({Block, *get_args(Call)})
-"""Asked for by the type itself, because it is asked often and xDSL's abstract classes make isinstance slow."""
+_IN_MEMORY = frozenset[type]({Block, *get_args(Call)})
+"""Types, because `isinstance` is slow with the abstract classes of xDSL."""
 
 
 def in_memory(value: SSAValue) -> bool:
-    """Whether `value` is not computed here: an argument, or what a call gives."""
-    return type(value.owner) in _GIVEN
-
-
-CHEAP = 32
-"""Operations that are not worth a kernel of their own."""
-
-
-def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
-    """The tensors that `function` keeps in memory: those that it has to, and what is marked, in program order.
-
-    What calls give is in memory anyway.
-    """
-    needed = kept_values(function)
-    ops = [op for op in function.body.block.ops if not isinstance(op, Call)]
-    found = ((op, result) for op in ops for result in op.results if isinstance(result.type, TensorType))
-    return {result: None for op, result in found if ROOT in op.attributes or result in needed}
-
-
-def kept_values(function: func.FuncOp) -> set[SSAValue]:
-    """What `function` returns, what it passes to operations of the host, and sums that are compared with themselves.
-
-    The nest of a scatter computes its values and places, as far as that is cheap, so the tensors that they are computed
-    from are kept. The nest of a scan computes the source and the elementwise operations on its result alike, and its
-    result is kept."""
-    found, ops = set[SSAValue](), function.body.block.ops
-    if any(isinstance(op, payload.CmpOp) for op in ops):
-        found |= compared_sums(function)
-    for op in function.body.block.ops:
-        if isinstance(op, tensor.ScatterOp):
-            computed = (op.values, *op.indices)
-            found.update((op.init,), *map(elementwise_sources, computed))
-        elif isinstance(op, tensor.PrefixScanOp):
-            found.update((_end_of_scan(op.result),), elementwise_sources(op.source))
-        elif isinstance(op, Call | func.ReturnOp):
-            found.update(op.operands)
-    return found
-
-
-def _end_of_scan(value: SSAValue) -> SSAValue:
-    """Returns the last of the elementwise operations that follow a scan with the result `value`, each the only user of
-    the one before it; other users would read the scan along other indices, or in other nests."""
-    while len(users := {use.operation for use in value.uses}) == 1:
-        (user,) = users
-        if not is_payload(user) or extents_of(user.results[0].type) != extents_of(value.type):
-            break
-        value = user.results[0]
-    return value
-
-
-def elementwise_sources(value: SSAValue) -> list[SSAValue]:
-    """The tensors that `value` is computed from by views and elementwise operations alone; itself, if those are many.
-
-    Arguments, and what operations of the host give, are in memory anyway and left out."""
-    found, seen, left = dict[SSAValue, None](), set[SSAValue](), [value]
-    while left:
-        one = left.pop()
-        if one in seen or not isinstance(one.owner, Operation) or not is_tensor(one.type):
-            continue
-        if len(seen) == CHEAP:
-            return [value]
-        seen.add(one)
-        if is_elementwise(one.owner):
-            left += one.owner.operands
-        elif not isinstance(one.owner, Call):
-            found.setdefault(one)
-    return list(found)
-
-
-def is_elementwise(op: Operation) -> bool:
-    """Whether each element of the result takes an operation at most, or only a place to read at."""
-    return is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
+    """Returns true for arguments and results of calls, which no kernel computes."""
+    return type(value.owner) in _IN_MEMORY
 
 
 @dataclass(eq=False)
@@ -197,7 +126,7 @@ class Pulled:
 
 
 Memo: TypeAlias = dict[tuple[SSAValue, tuple[Form, ...], Guard, int], Pulled]
-"""By value, element, guard, and what is inlined of the stops that the value is computed from."""
+"""By value, element, guard, and the inlined ones of the stops that the value is computed from."""
 
 
 @dataclass
@@ -206,45 +135,38 @@ class Pull:
 
     graph: Graph
     stops: Mapping[SSAValue, int]
-    """Each with a number of its own."""
+    """Value -> its number."""
     inlined: int = 0
     """Those of `stops` that are computed all the same, as bits."""
     computed_from: Mapping[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     """Value -> those of `stops` that it is computed from, itself included, as bits; needed if some are inlined."""
-    limit: int | None = None
-    """Raise TooLarge beyond that many values."""
     memo: Memo = field(default_factory=Memo)
-    """What was pulled into `graph` before, from the same stops."""
+    """Elements that were pulled into `graph`, from the same stops."""
+    limit: int | None = None
+    """Raise TooLarge for more elements, and for coordinates that are more complex than `MAX_COMPLEXITY`."""
     _parts: list[Pulled] = field(default_factory=list[Pulled])
     _counted: set[Pulled] = field(default_factory=set[Pulled])
 
     def element(self, type: Attribute) -> tuple[tuple[Form, ...], tuple[int, ...]]:
-        """The indices of an element of a tensor of this type, and their variables."""
-        made = [self.graph.variable(("free", position, extent)) for position, extent in enumerate(extents_of(type))]
-        return tuple(form for form, _ in made), tuple(d for _, digits in made for d in digits)
+        """Returns the indices of an element of a tensor of this type, and their variables."""
+        indices = [self.graph.variable(("free", position, extent)) for position, extent in enumerate(extents_of(type))]
+        return tuple(form for form, _ in indices), tuple(d for _, digits in indices for d in digits)
 
     def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
-        """What the kernel that stores `value` computes for each element, and the variables of its dimensions."""
+        """Returns the element that the kernel of `value` computes, and the variables of its dimensions."""
         at, variables = self.element(value.type)
         if in_memory(value):
             return self.value(value, at, ()), variables
         return self._define(cast(Operation, value.owner), at, ()), variables
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
-        """Element `at` of `value`; where the guard fails it is anything, but touches no memory."""
+        """Returns element `at` of `value`, or any number, without an access, where the guard fails."""
         key = (value, at, guard, self.inlined and self.inlined & self.computed_from.get(value, 0))
         pulled = self.memo.get(key)
         if pulled is None:
             self._room()
             outer, self._parts = self._parts, []
-            number = None if in_memory(value) else self.stops.get(value, -1)
-            if number is not None and (number < 0 or self.inlined >> number & 1):
-                node = self._define(cast(Operation, value.owner), at, guard)
-            elif isinstance(value.type, TensorType):
-                node = self._load(value, at, guard)
-            else:
-                node = self.graph.scalar(value)
-            pulled = self.memo[key] = Pulled(node, self._parts)
+            pulled = self.memo[key] = Pulled(self._pull(value, at, guard), self._parts)
             self._parts = outer
             self._counted.add(pulled)
         elif self.limit is not None and pulled not in self._counted:
@@ -252,12 +174,22 @@ class Pull:
         self._parts.append(pulled)
         return pulled.node
 
+    def _pull(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        number = None if in_memory(value) else self.stops.get(value, -1)
+        if number is not None and (number < 0 or self.inlined >> number & 1):
+            return self._define(cast(Operation, value.owner), at, guard)
+        if not is_tensor(value.type):
+            return self.graph.scalar(value)
+        needed = self._needed(value, at, guard) if guard else ()
+        fill = self.graph.number(0, element_type(value.type)) if needed else None
+        return self.graph.load(value, at, needed, fill, chosen=False)
+
     def _room(self) -> None:
         if self.limit is not None and len(self._counted) >= self.limit:
             raise TooLarge
 
     def _count(self, pulled: Pulled) -> None:
-        """Count what was pulled before, as if it were pulled now: an element when all of its parts are."""
+        """Counts an element that was pulled for another kernel, after its parts."""
         self._room()
         path, counted = [(pulled, iter(pulled.parts))], self._counted
         while path:
@@ -271,28 +203,19 @@ class Pull:
                 counted.add(one)
                 path.pop()
 
-    def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
-        needed = self._needed(value, at, guard)
-        fill = self.graph.number(0, element_type(value.type)) if needed else None
-        return self.graph.load(value, at, needed, fill, chosen=False)
-
     def _needed(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Guard:
-        """The part of the guard that has to do with coordinates that might leave the tensor."""
-        graph, needed = self.graph, set[Constraint]()
-        unsafe = set[tuple[object, ...]]()
+        """Returns the constraints of the guard that keep the coordinates inside of the tensor."""
+        within, needed, unsafe = self.graph.simplifier.within, set[Constraint](), set[tuple[object, ...]]()
         for coordinate, extent in zip(at, extents_of(value.type), strict=True):
-            if not graph.simplifier.within(coordinate, 0, extent):
-                bound = next((c for c in guard if graph.simplifier.within(coordinate, 0, extent, c)), None)
+            if not within(coordinate, 0, extent):
+                bound = next((c for c in guard if within(coordinate, 0, extent, c)), None)
                 if bound is None:
                     unsafe |= set(coordinate.atoms())
                 else:
                     needed.add(bound)
-        rest = [c for c in guard if c not in needed]
-        while unsafe and (found := [c for c in rest if not unsafe.isdisjoint(c[0].atoms())]):
-            needed |= set(found)
-            rest = [c for c in rest if c not in needed]
-            for c in found:
-                unsafe |= set(c[0].atoms())
+        while more := [c for c in guard if c not in needed and not unsafe.isdisjoint(c[0].atoms())]:
+            needed.update(more)
+            unsafe.update(atom for c in more for atom in c[0].atoms())
         return tuple(c for c in guard if c in needed)
 
     def _define(self, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
@@ -328,7 +251,7 @@ class Pull:
         return self._guarded(op.source, coordinates, guard, constraints, None)
 
     def _assert(self, op: payload.AssertOp, at: tuple[Form, ...], guard: Guard) -> Node:
-        """The assertion, which says nothing where the guard fails: there is no element."""
+        """Returns the assertion, which holds where the guard fails: there is no element."""
         value, condition = (self.value(v, at, guard) for v in op.operands)
         if guard:
             condition = payload_node(
@@ -344,12 +267,9 @@ class Pull:
         constraints: Sequence[Constraint],
         fill_value: SSAValue | None,
     ) -> Node:
-        """Element `at` of `source` where the constraints hold, else the fill (zero without one)."""
+        """Returns element `at` of `source` where the constraints hold, else the fill (zero without one)."""
         graph = self.graph
-        if fill_value is None:
-            fill: Node = graph.number(0, element_type(source.type))
-        else:
-            fill = self.value(fill_value, (), ())
+        fill = graph.number(0, element_type(source.type)) if fill_value is None else self.value(fill_value, (), ())
         new = list[Constraint]()
         for constraint in constraints:
             if graph.simplifier.outside(*constraint):
@@ -365,18 +285,15 @@ class Pull:
         return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
 
     def _holds(self, constraints: Iterable[Constraint]) -> Node:
-        """Whether the constraints hold, as an i1."""
-        graph, result = self.graph, None
+        """Returns whether the constraints hold, as an i1."""
+        graph, sides = self.graph, list[Node]()
         for form, lo, hi in constraints:
             value = graph.index(form, i64, None)
             for compare, bound in ((_GE, lo), (_LT, hi)):
-                side = payload_node(graph, compare, (value, self._size(bound)))
-                result = side if result is None else payload_node(graph, _AND, (result, side))
-        assert result is not None
-        return result
+                sides.append(payload_node(graph, compare, (value, self._size(bound))))
+        return reduce(lambda x, y: payload_node(graph, _AND, (x, y)), sides)
 
     def _size(self, extent: Extent) -> Node:
-        """An extent as an i64."""
         if isinstance(extent, int):
             return self.graph.number(extent, i64)
         return payload_node(self.graph, payload.ExtentOp(extent, i64), ())
@@ -400,7 +317,7 @@ class Pull:
         return graph.reduce(op.kind.data, tuple(variables), body, op)
 
     def _scan(self, op: tensor.PrefixScanOp, at: tuple[Form, ...], guard: Guard) -> Node:
-        """A scan, where it is read along the variable that it runs along (`scanned_values` keeps any other)."""
+        """Returns a scan that is read along the variable that it runs along. `kept_values` keeps all others."""
         graph, dim = self.graph, op.dim.value.data
         if extents_of(op.source.type)[dim] == 1:
             return self.value(op.source, at, guard)
@@ -420,7 +337,7 @@ class Pull:
         payload.AssertOp: _assert,
         tensor.GatherOp: _gather,
     }
-    """How the value of an op is pulled; of all others as an elementwise operation."""
+    """Rules by operation. All others are elementwise."""
 
 
 def _dummy(type: Attribute) -> SSAValue:
@@ -435,33 +352,4 @@ def _select(type: Attribute) -> Operation:
 _GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
 _LT = payload.CmpOp("lt", _dummy(i64), _dummy(i64))
 _AND = arith.AndIOp(_dummy(i1), _dummy(i1))
-"""Ops that stand for what guards compute; only their names, properties and result types matter."""
-
-
-ROUNDED = (ReductionKind.ADD, ReductionKind.MUL)
-
-
-def compared_sums(function: func.FuncOp) -> set[SSAValue]:
-    """The sums and products of floats from which both sides of a comparison are computed, not by way of others: they
-    have to be computed once. Two kernels, or one in two ways, may add in different orders, and the last bits differ:
-    then no element equals the largest of all, as the gradient of a maximum asks, and the ranks of a sort are no
-    permutation. Everything else has the same bits wherever it is computed."""
-    sums: list[SSAValue] = []
-    nearest: dict[SSAValue, int] = {}
-    found = 0
-    for op in function.body.block.ops:
-        if isinstance(op, Call):
-            continue  # what it gives is in memory
-        sides = [nearest.get(v, 0) for v in op.operands]
-        if isinstance(op, payload.CmpOp) and op.lhs is not op.rhs:
-            found |= sides[0] & sides[1]
-        if _is_rounded(op):
-            nearest[op.results[0]] = 1 << len(sums)
-            sums.append(op.results[0])
-        else:
-            nearest.update(dict.fromkeys(op.results, either(sides)))
-    return {value for i, value in enumerate(sums) if found >> i & 1}
-
-
-def _is_rounded(op: Operation) -> bool:
-    return isinstance(op, tensor.ReduceOp) and op.kind.data in ROUNDED and is_float(element_type(op.result.type))
+"""Ops of guards, of which only names, properties and result types matter."""
