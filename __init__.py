@@ -23,31 +23,26 @@ if TYPE_CHECKING:
     __version__: str
     from .errors import CompileError, DeplodockError
     from .frontend.api import CompiledFunction, compile
-    from .frontend.loading import Artifact, load
     from .frontend.modules import CompiledModule, compile_module
 
 __all__ = [
-    "Artifact",
     "CompileError",
     "CompiledFunction",
     "CompiledModule",
     "DeplodockError",
     "compile",
     "compile_module",
-    "load",
 ]
 
 # Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
 # checkout of any name, a sibling.
 _HOMES = {
-    "Artifact": ".frontend.loading",
     "CompileError": ".errors",
     "CompiledFunction": ".frontend.api",
     "CompiledModule": ".frontend.modules",
     "DeplodockError": ".errors",
     "compile": ".frontend.api",
     "compile_module": ".frontend.modules",
-    "load": ".frontend.loading",
 }
 
 
@@ -57,47 +52,62 @@ def __getattr__(name: str) -> Any:
             return version("deplodock")
         except PackageNotFoundError:
             return "unknown"
-    if name not in _HOMES:
+    if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(_HOMES[name], __name__), name)
-    except ModuleNotFoundError as error:
-        from .errors import MissingPackageError, missing_package
+    from .errors import MissingPackageError, missing_package
+    from .plugins import plugins
 
+    try:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name], __name__), name)
+        if name in (loaders := plugins("deplodock.api", _HOMES, "function")):
+            return loaders[name]()
+    except ModuleNotFoundError as error:
         if (advice := missing_package(error)) is not None:
             raise MissingPackageError(advice) from None
         raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    from .plugins import plugins
+
+    return sorted([*__all__, *plugins("deplodock.api", _HOMES, "function"), "__version__"])
 
 
 class _Checkout(Distribution):
-    """Metadata of a checkout that is on the path without being installed."""
+    """Metadata of a checkout, from its `pyproject.toml`."""
 
-    files_of_metadata = {
-        "METADATA": "Name: deplodock\nVersion: unknown\n",
-        "entry_points.txt": "[torch_dynamo_backends]\ndeplodock = deplodock.frontend.dynamo:torch_compile_backend\n",
-    }
+    file = Path(__file__).parent / "pyproject.toml"
 
     def read_text(self, filename: str) -> str | None:
-        return self.files_of_metadata.get(filename)
+        import tomllib
+
+        project = tomllib.loads(self.file.read_text(encoding="utf-8"))["project"]
+        if filename == "METADATA":
+            return f"Name: {project['name']}\nVersion: {project['version']}\n"
+        if filename != "entry_points.txt":
+            return None
+        groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+        return "".join(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+            for group, entries in groups.items()
+        )
 
     def locate_file(self, path: Any) -> Path:
-        return Path(__file__).parent / path
+        return self.file.parent / path
 
 
 class _CheckoutFinder(DistributionFinder):
-    """Lets torch.compile find the backend of a checkout by its name. An installed package comes first."""
+    """Finds the entry points of a checkout as they are now. Metadata of an editable installation are of its time."""
 
     def find_spec(self, *_: object) -> None:
         """Finds no modules."""
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
         """Yields the distribution if it is asked for by name, or with all others."""
-        if context.name in (None, "deplodock"):
+        if context.name in (None, "deplodock") and _Checkout.file.is_file():
             yield _Checkout()
 
 
-sys.meta_path.append(_CheckoutFinder())
+sys.meta_path.insert(0, _CheckoutFinder())

@@ -1,4 +1,4 @@
-"""Third-party parts: what installed packages declare as entry points of our groups.
+"""Optional and third-party parts: what installed packages declare as entry points of our groups.
 
 | group | each entry names |
 |---|---|
@@ -9,21 +9,29 @@
 | `deplodock.operators` | a string: schemas of operators of `torch.library`, one a line |
 | `deplodock.decompositions` | a module that enters decompositions with `@decomposes` |
 | `deplodock.interpreters` | a class of `InterpreterFunctions`, made from a scalar domain and the sizes of the program |
+| `deplodock.commands` | a `click.Command`: `deplodock NAME` |
+| `deplodock.sources` | a class of `Source` (`tools/modes.py`): a kind of FILE for `compile`, `run` and `tune` |
+| `deplodock.emitters` | a function that makes a text of a `Compilation`: `compile --emit NAME` |
+| `deplodock.policies` | a class of `Policy` (`frontend/tuning/trial.py`): `tune --policy NAME` |
+| `deplodock.workers` | a class of `WorkerPool` (`frontend/tuning/trial.py`): `tune --NAME ADDRESS` |
+| `deplodock.api` | a function or class: `deplodock.NAME` |
+
+The packages of `extras/` are declared in these groups as well, by the project's own `pyproject.toml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
-from .errors import DeplodockError, PluginError, raised_at
+from .errors import DeplodockError, MissingPackageError, PluginError, missing_package, raised_at
 
 
 @cache
-def _entries(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=group))
+def _entries() -> EntryPoints:
+    return entry_points()
 
 
 def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[[], Any]]:
@@ -33,11 +41,19 @@ def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[
     be imported is a PluginError with the place in the plugin.
     """
     found: dict[str, Callable[[], Any]] = {}
-    for entry in _entries(group):
+    for entry in _entries().select(group=group):
         if entry.name in taken or entry.name in found:
             raise PluginError(f"plugin {entry.value!r} redefines the {kind} {entry.name!r}")
         found[entry.name] = partial(_load, entry)
     return found
+
+
+def plugin(group: str, name: str, kind: str) -> Any:
+    """Returns what a plugin declares by a name. Raises PluginError if there is none."""
+    loaders = plugins(group, (), kind)
+    if name not in loaders:
+        raise PluginError(f"no installed package has the {kind} {name!r}")
+    return loaders[name]()
 
 
 def _load(entry: EntryPoint) -> Any:
@@ -46,5 +62,7 @@ def _load(entry: EntryPoint) -> Any:
     except DeplodockError:
         raise
     except Exception as error:
+        if (advice := missing_package(error)) is not None:
+            raise MissingPackageError(advice) from None
         reason = f"{type(error).__name__}: {error} at {raised_at(error)}"
         raise PluginError(f"plugin {entry.value!r} cannot be imported: {reason}") from error

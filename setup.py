@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-PARTS = ("backend", "dialects", "frontend", "passes", "target", "tools")
+PARTS = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
 FOUND = find_packages(include=[pattern for part in PARTS for pattern in (part, f"{part}.*")])
 
 

@@ -129,7 +129,7 @@ def _models() -> Iterator[Case]:
 
 def _prefill(name: str, layers: int, length: int) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Some layers of a language model on a prompt, with random weights."""
-    from deplodock.frontend.llm import build_model, load_config
+    from deplodock.extras.llm.models import build_model, load_config
 
     config = load_config(str(ROOT / "tests" / "data" / "models" / f"{name}.json"))
     config.num_hidden_layers = layers

@@ -24,10 +24,10 @@ from results import FOLDER, commit_here, file_name, merge
 
 from deplodock.backend.cpu.measure import read_rate
 from deplodock.backend.host.timing import Timing
+from deplodock.extras.llm.generate import Generator
+from deplodock.extras.llm.models import build_model, load_config
+from deplodock.extras.llm.quantization import to_int8
 from deplodock.frontend.bench import OURS, environment
-from deplodock.frontend.llm import build_model, load_config
-from deplodock.frontend.llm.generate import Generator
-from deplodock.frontend.llm.quantization import to_int8
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]

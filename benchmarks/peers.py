@@ -90,7 +90,7 @@ def whisper_encoder() -> tuple[nn.Module, Args]:
 
 def llama() -> tuple[nn.Module, Args]:
     """Returns four layers of TinyLlama with logits, and 128 tokens."""
-    from deplodock.frontend.llm import build_model, load_config
+    from deplodock.extras.llm.models import build_model, load_config
 
     config = load_config(str(ROOT / "tests" / "data" / "models" / "tinyllama-1.1b.json"))
     config.num_hidden_layers = 4

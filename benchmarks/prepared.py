@@ -19,9 +19,9 @@ import torch
 from cases import DTYPES, SUITES, Case, cases
 from sources import library
 
+from deplodock.extras.artifact.programs import load
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
-from deplodock.frontend.loading import load
 from deplodock.target.host import NONE
 
 

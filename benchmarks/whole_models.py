@@ -24,11 +24,11 @@ import torch
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
 from deplodock.backend.host.launch_plan import make_plan
+from deplodock.extras.llm.compile import launches_of_layers
+from deplodock.extras.llm.models import build_model, cache_shape, capture_step, config_dtype, load_config
 from deplodock.frontend import memory
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.compilation import Compilation
-from deplodock.frontend.llm import build_model, cache_shape, capture_step, config_dtype, load_config
-from deplodock.frontend.llm.compile import launches_of_layers
 from deplodock.frontend.profile import kernels_of
 
 ROOT = Path(__file__).resolve().parent.parent

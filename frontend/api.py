@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -20,7 +19,7 @@ from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..errors import CaptureError, DeplodockError, ExecutionError, TargetError, presented
-from ..target.architectures import on_cores
+from ..plugins import plugin
 from .capture.arrays import dtype_of
 from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
@@ -185,14 +184,9 @@ class CompiledFunction:
             return self.compilation.text(level)
 
     def save(self, path: str | PathLike[str], prepack_weights: bool = True) -> None:
-        """Write the program with its parameters to the folder `path`, for `deplodock.load`; for the cores of a CPU with
-        `prepack_weights`, as for `compile`. Raises ArtifactError."""
-        from .artifact import ToSave, save
-
-        compilation = self.compilation
-        if prepack_weights and on_cores(compilation.target) and compilation.module is self.captured.module:
-            compilation = compilation.of(self.captured.constant_module())
-        save(Path(path), {"main": ToSave(self.captured, compilation, {})})
+        """Writes the program with its parameters to the folder `path`, for `deplodock.load`, by the plug-in that
+        declares `save`. Raises PluginError if there is none."""
+        plugin("deplodock.api", "save", "function")(self, path, prepack_weights)
 
     @property
     def pipeline(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from deplodock.frontend.llm import build_model
+from deplodock.extras.llm.models import build_model
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 32,

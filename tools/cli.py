@@ -9,24 +9,22 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import __version__
 from ..dialects import LEVELS
 from ..dialects.support.printing import stamp
 from ..errors import REMEDIES, CompileError, DeplodockError, missing_package, one_line, raised_at
 from ..garbage import RARE
+from ..plugins import plugin, plugins
 from ..progress import steps
-from . import ir_commands, model_commands, records_command, terminal, tune
-from .modes import Given, given_options, mode_of_file, refuse_ignored
+from . import records_command, terminal, tune
+from .modes import PREPACK_WEIGHTS, FileCommand, Given, choose_target, facts, recorder, refuse_ignored
 
 if TYPE_CHECKING:
     from ..frontend.capture.captured_program import CapturedProgram
     from ..passes.pass_manager import Observer
-    from ..passes.records import RecordPlans
     from .reports import Loaded
 
 
@@ -47,15 +45,13 @@ _PLANS = (
 """The options that decide in the planner's place."""
 
 
-def _program_options(
-    what: str, target: str, planned: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that say which program, for which target, and how much to tell; `what` a file may be, and whether
-    it is to be `planned` by others than a search."""
+def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that say which program, for which target, and how much to tell; and whether it is to be `planned` by
+    others than a search."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in (
-            click.argument("file", required=False, metavar=f"[{what}]"),
+            click.argument("file", required=False),
             click.option(
                 "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
             ),
@@ -91,7 +87,7 @@ def _program_options(
                 help="simple: fuse and schedule by short rules in place of the model's search.",
             ),
             click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
-            model_commands.PREPACK_WEIGHTS,
+            PREPACK_WEIGHTS,
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),
             click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
             click.option(
@@ -107,7 +103,15 @@ def _program_options(
 
 
 class _Group(click.Group):
-    """The commands. Whoever reads their output may go (`deplodock ... | head`); click would call that a failure."""
+    """The commands, those of plug-ins too. A reader of the output that ends (`deplodock ... | head`) is no failure."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, *plugins("deplodock.commands", self.commands, "command")])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands or cmd_name not in self.list_commands(ctx):
+            return super().get_command(ctx, cmd_name)
+        return plugin("deplodock.commands", cmd_name, "command")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -123,8 +127,8 @@ def cli() -> None:
     """A small, hackable ML compiler: PyTorch in, readable CUDA out."""
 
 
-@cli.command()
-@_program_options("FILE.py|MODEL|PROGRAM.mlir", "sm_90a")
+@cli.command(cls=FileCommand)
+@_program_options("sm_90a")
 @click.option(
     "--ir",
     type=click.Choice([*LEVELS, "cpp"]),
@@ -136,41 +140,18 @@ def cli() -> None:
     default=None,
     help="Print the helper functions of a text, too: by default where the output is not a terminal.",
 )
-@click.option(
-    "--emit", type=click.Choice(["standalone"]), help="standalone: one .cu (.cpp for a CPU) whose main() checks itself."
-)
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
 @click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
-@click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout; of a MODEL, the artifact.")
-@click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
-@click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="MODEL: tokens of a prefill.")
-@click.option("--context", type=click.IntRange(min=1), help="MODEL: tokens that the cache holds.")
-@model_commands.QUANTIZE
-def compile(**options: Any) -> None:
-    """Compile a program and print one of its levels.
-
-    MODEL is a language model: a name on the hub, a folder or a configuration file. Its structure is compiled, without
-    weights, for reading a prompt and for single tokens.
-    """
-    context, given = click.get_current_context(), Given(**options)
-    mode = mode_of_file("compile", given.file)
-    if mode == "a program":
-        mode = next((f"--{n.replace('_', '-')}" for n in ("emit", "explain", "print_pipeline") if options[n]), mode)
-    elif given.output is not None:
-        mode = "a MODEL and -o"
-    refuse_ignored(context, mode)
-    _check(given)
-    if mode == "a program of IR":
-        return ir_commands.compile_ir(context, given)
-    _choose_target(given)
-    writer = None if given.write_record is None else _recorder(given.write_record)
-    facts = _facts(context, given)
-    if mode.startswith("a MODEL"):
-        model_commands.compile_model(given, writer, facts)
-        return None if writer is None else writer.record.save()
+@click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout.")
+def compile(context: click.Context, given: Given) -> None:
+    """Compile a program and print one of its levels."""
+    asked = (n for n in ("emit", "explain", "print_pipeline") if getattr(given, n, None))
+    refuse_ignored(context, next((f"--{n.replace('_', '-')}" for n in asked), "a program"))
+    choose_target(given)
+    writer = None if given.write_record is None else recorder(given.write_record)
     with terminal.progress(quiet=given.verbose > 1):
-        program = _load(given, [] if writer is None else [writer], facts)
+        program = _load(given, [] if writer is None else [writer], facts(context, given))
         text, kind = _asked_for(program, given)
         if writer is not None:
             program.compilation.at("tile")  # where every nest has a schedule
@@ -193,48 +174,39 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
         if given.as_json:
             return _json(reports.explained(program)), ""
         return terminal.fitted(reports.explain(program), width), ""
-    if given.emit:
-        text = reports.standalone(program)
+    if emitter := getattr(given, "emit", None):
+        text = plugin("deplodock.emitters", emitter, "emitter")(compilation)
         return (_json({"target": given.target, "text": text}) if given.as_json else text), "cuda"
     if given.as_json:
         return _json(reports.as_json(program, given.ir, terminal.is_kept(given.output))), ""
     return reports.level_text(compilation, given.ir, given.output, given.helpers)
 
 
-@cli.command()
-@_program_options("FILE.py|ARTIFACT|PROGRAM.mlir", "auto")
+@cli.command(cls=FileCommand)
+@_program_options("auto")
 @click.option(
     "--executor", default="auto", show_default=True, help="auto, cuda, cpu, emulator, simulator or reference."
 )
-@click.option("--weights", help="ARTIFACT: a checkpoint, where it was saved without weights.")
 @click.option("--bench", is_flag=True, help="Time it beside eager PyTorch and torch.compile; compare their errors.")
 @click.option("--profile", is_flag=True, help="Time each kernel: measured here, or predicted where it cannot run.")
 @click.option("--predict", is_flag=True, help="Tell what the planning model expects of each kernel on a GPU.")
 @click.option("--plot", metavar="FILE.svg", help="With --bench: the times as bars.")
 @click.option("--trace", metavar="FILE", help="Passes and kernels as a timeline for Perfetto or chrome://tracing.")
-def run(**options: Any) -> None:
+def run(context: click.Context, given: Given) -> None:
     """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ.
 
-    An ARTIFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference, by default on
-    the GPU or else in the emulator. A PROGRAM.mlir, which is IR at any level, is compared with what is written.
+    A PROGRAM.mlir, which is IR at any level, is compared with what is written.
     """
-    context, given = click.get_current_context(), Given(**options)
-    mode = mode_of_file("run", given.file)
-    refuse_ignored(context, mode)
-    _check(given)
-    if mode == "an ARTIFACT":
-        return model_commands.run_artifact(given)
-    if mode == "a program of IR":
-        return ir_commands.run_ir(context, given)
+    refuse_ignored(context, "a program")
     with terminal.progress(quiet=given.verbose > 1):
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor
             from . import measuring, reports
         check_executor(given.executor)
-        _choose_target(given, given.executor)
+        choose_target(given, given.executor)
         if given.bench:
             measuring.check_timing(given.target, given.executor)
-        program = _load(given, [], _facts(context, given))
+        program = _load(given, [], facts(context, given))
         outcome = reports.run(program, given.executor)
         width = terminal.width_of(sys.stdout)
         text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
@@ -249,17 +221,16 @@ def run(**options: Any) -> None:
         raise SystemExit(1)
 
 
-@cli.command("tune")
-@_program_options("FILE.py|MODEL", "auto", planned=False)
+@cli.command("tune", cls=FileCommand)
+@_program_options("auto", planned=False)
 @tune.tune_options
-def tune_command(**options: Any) -> None:
+def tune_command(context: click.Context, given: Given) -> None:
     """Search for faster schedules, measured here, and keep them for compilations to come.
 
     Every candidate is checked against float64 before it is timed. Ctrl-C ends the search and keeps the best.
     """
-    given = Given(**options)
-    _check(given)
-    tune.tune(click.get_current_context(), given)
+    refuse_ignored(context, "a program")
+    tune.tune(given)
 
 
 @cli.command()
@@ -279,50 +250,18 @@ def doctor(as_json: bool, measure: bool) -> None:
     click.echo(_json(found) if as_json else text, nl=False)
 
 
-cli.add_command(model_commands.generate)
 cli.add_command(records_command.records)
 
 
-def _check(given: Given) -> None:
-    """Refuse options that speak of the same."""
-    for first, second, both in (
-        ("-c", "FILE", given.code is not None and given.file is not None),
-        ("--schedule", "--pipeline", None not in (given.options["schedule"], given.pipeline)),
-        ("-vv", "--json", given.verbose > 1 and given.as_json),
-    ):
-        if both:
-            raise click.UsageError(f"{first} and {second} exclude each other")
-    if getattr(given, "plot", None) and not getattr(given, "bench", True):
-        raise click.UsageError("--plot draws what --bench measures: give both")
-    if given.code is None and given.file is None:
-        raise click.UsageError("give either -c EXPRESSION or a FILE.py")
-
-
-def _choose_target(given: Given, executor: str = "auto") -> None:
-    """Say which target is meant, where that is what is here."""
-    if given.target == "auto":
-        from ..frontend.executors import choose_target
-
-        given.target = choose_target(given.target, executor)
-
-
-def _facts(context: click.Context, given: Given) -> dict[str, str]:
-    """What is noted in what is printed: whose text it is."""
-    file = given.file or ""
-    source = given.code or (Path(file).name if Path(file).exists() else file)
-    about = {"version": __version__, "source": source}
-    return about | {"options": given_options(context)}
-
-
-def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loaded:
-    """The program that was named, captured."""
+def _load(given: Given, observers: list[Observer], notes: dict[str, str]) -> Loaded:
+    """Returns the program that was named, captured, with notes for its texts."""
     with steps("loading PyTorch"):
         from . import reports
 
     diffs_to = terminal.Colored("diff", sys.stdout).write if given.verbose > 1 else None
     how = {"fallback": given.fallback, "dynamic": given.dynamic, "diffs_to": diffs_to, "observers": observers}
     program = reports.load(given.file, given.code, seed=given.seed, **how, **given.options)
-    stamp(program.captured.module, facts)
+    stamp(program.captured.module, notes)
     return program
 
 
@@ -341,14 +280,6 @@ def _tell(captured: CapturedProgram, summary: str) -> None:
 
 def _json(found: Any) -> str:
     return json.dumps(found, indent=1, allow_nan=False) + "\n"
-
-
-def _recorder(path: str) -> RecordPlans:
-    """What notes the plans of a program in a file, among those that are there."""
-    from ..passes.record_file import read_record
-    from ..passes.records import Record, RecordPlans
-
-    return RecordPlans(read_record(path) if Path(path).exists() else Record(path))
 
 
 def main(argv: list[str] | None = None) -> int:

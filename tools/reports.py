@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..backend.check_each import factor_roundoff
 from ..backend.cpp.program import folded
@@ -19,14 +18,14 @@ from ..backend.interpreter.running import main_function
 from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text
-from ..dialects.support.printing import quantity, stamp_comment
+from ..dialects.support.printing import quantity
 from ..errors import CompileError
 from ..frontend.api import CompiledFunction
 from ..frontend.bench import Subject
 from ..frontend.capture.captured_program import CapturedProgram
 from ..frontend.capture.eager_fallback import Fallback, FallbackWarning
 from ..frontend.capture.export import capture
-from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
+from ..frontend.comparison import compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
 from ..frontend.memory import fullest_step
@@ -112,15 +111,6 @@ class _Diffs(PrintChanges):
 
     def finish(self, module: Any) -> None:
         self._text = None
-
-
-def standalone(loaded: Loaded) -> str:
-    """Returns one `.cu` or `.cpp` file that fills its inputs, runs and checks itself."""
-    from ..backend.standalone import emit_standalone
-
-    compilation, cpu = loaded.compilation, on_cores(loaded.compilation.target)
-    module, text = compilation.at("kernel"), compilation.cpp if cpu else compilation.cuda
-    return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), text, cpu)
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
@@ -291,86 +281,69 @@ def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
 
 
 def run(loaded: Loaded, executor: str) -> dict[str, Any]:
-    """Run the program and PyTorch on the same inputs; what was run by whom, and how far apart the results are."""
-    compilation = loaded.compilation
+    """Runs the program and PyTorch on the same inputs; returns `outcome_of` them."""
+    program, captured, compilation = loaded.program, loaded.captured, loaded.compilation
     compilation.at("kernel")
-    chosen = make_executor(executor, compilation)
-    arguments = loaded.captured.bind(loaded.program.args, loaded.program.kwargs)
-    actual = chosen.run(_apart(loaded.captured, arguments))  # before PyTorch, which may change its arguments in place
-    shown = sorted({o.index for o in loaded.captured.outputs if o.kind == "result"})
-    facts = {"executor": chosen.name, "why": chosen.why, "kernels": len(make_plan(compilation.at("kernel")).launches)}
-    found = [actual[i] for i in shown]
-    if not loaded.captured.draws:
+
+    def expected() -> list[torch.Tensor]:
         with torch.no_grad():
-            expected = loaded.captured.flatten(loaded.program.function(*loaded.program.args, **loaded.program.kwargs))
-        against = "PyTorch"
-    elif chosen.name == "reference":
-        return {**facts, **_uncompared(found, "PyTorch draws other numbers")}
-    else:
-        reference = make_executor("reference", compilation).run(arguments)
-        expected, against = [reference[i] for i in shown], "the reference, because PyTorch draws other numbers"
-    allowed = _tolerances(compilation, arguments)
-    return {**facts, **_compared(compare(found, expected, [allowed[i] for i in shown]), against)}
+            return captured.flatten(program.function(*program.args, **program.kwargs))
+
+    arguments = captured.bind(program.args, program.kwargs)
+    shown = sorted({o.index for o in captured.outputs if o.kind == "result"})
+    judge = "PyTorch draws other numbers" if captured.draws else expected
+    return outcome_of(CompiledFunction(captured, compilation, executor), arguments, judge, shown)
 
 
-def _compared(differences: Sequence[Difference], against: str) -> dict[str, Any]:
-    """What was found against something that is right."""
-    return {
-        "compared_with": against,
-        "results": [_result(d) for d in differences],
-        "ok": all(d.ok for d in differences),
-    }
+def outcome_of(
+    program: CompiledFunction,
+    arguments: Sequence[torch.Tensor],
+    expected: Callable[[], Sequence[torch.Tensor]] | str,
+    shown: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Runs a program and returns its results beside the expected ones, for `outcome_text`.
 
-
-def _uncompared(found: Sequence[torch.Tensor], why: str) -> dict[str, Any]:
-    """What was found of results of the reference, with which all others are compared."""
-    results = [{"type": describe_tensor(t), "error": None, "tolerance": None, "ok": None, "reason": ""} for t in found]
-    note = f"nothing was compared: {why}, and this is the reference; --executor emulator or simulator compares with it"
-    return {"compared_with": None, "results": results, "ok": None, "note": note}
-
-
-def run_saved(program: CompiledFunction, seed: int) -> dict[str, Any]:
-    """Run a program of an artifact on random inputs, and compare it with the reference."""
-    torch.manual_seed(seed)
-    captured, compilation = program.captured, program.compilation
-    leaves = [_random(e) if isinstance(e, torch.Tensor) else e for e in captured.examples]
-    args, kwargs = pytree.tree_unflatten(leaves, captured.in_spec)
-    arguments = captured.bind(args, kwargs)
-    actual = program.executor.run(_apart(captured, arguments))
-    facts = {
-        "executor": program.executor.name,
-        "why": program.executor.why,
-        "kernels": sum(op.name == "kernel.func" for op in compilation.at("kernel").ops),
-    }
-    if program.executor.name == "reference":
-        return {**facts, **_uncompared(actual, "an artifact holds nothing of PyTorch")}
-    expected = make_executor("reference", compilation).run(arguments)
-    return {**facts, **_compared(compare(actual, expected, _tolerances(compilation, arguments)), "the reference")}
-
-
-def _apart(captured: CapturedProgram, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The arguments, with copies in place of those that the program changes: others are to run on the same."""
+    Args:
+        program: the program.
+        arguments: the arguments of `@main`.
+        expected: the results of PyTorch, called after the program ran, because it may change the arguments. A text is
+            the reason for which there are none: then the results of the reference are the expected ones.
+        shown: the results that are compared; left out, all.
+    """
+    captured, compilation, executor = program.captured, program.compilation, program.executor
     changed = {argument for _, argument in captured.updates}
-    return [a.clone() if i in changed else a for i, a in enumerate(arguments)]
-
-
-def _tolerances(compilation: Compilation, arguments: Sequence[torch.Tensor]) -> list[float]:
-    """How far the results for these arguments may be off."""
-    module = compilation.at("tensor")
-    sizes = bind_sizes(main_function(module), [t.shape for t in arguments])
-    return tolerances(module, sizes, factor_roundoff(compilation.at("kernel")))
-
-
-def _random(example: torch.Tensor) -> torch.Tensor:
-    """Floats normal; integers 0, because they may be positions."""
-    if example.is_floating_point():
-        return torch.randn(example.shape).to(example.dtype)
-    return torch.zeros(example.shape, dtype=example.dtype)
-
-
-def _result(d: Difference) -> dict[str, Any]:
-    error = d.error if math.isfinite(d.error) else None  # JSON has no infinity
-    return {"type": d.type, "error": error, "tolerance": d.tolerance, "ok": d.ok, "reason": d.reason}
+    actual = executor.run([a.clone() if i in changed else a for i, a in enumerate(arguments)])
+    shown = range(len(actual)) if shown is None else shown
+    results = [actual[i] for i in shown]
+    module = compilation.at("kernel")
+    facts = {"executor": executor.name, "why": executor.why, "kernels": len(make_plan(module).launches)}
+    if isinstance(expected, str) and executor.name == "reference":
+        note = f"nothing was compared: {expected}, and this is the reference;"
+        note += " --executor emulator or simulator compares with it"
+        unknown = {"error": None, "tolerance": None, "ok": None, "reason": ""}
+        rows = [{"type": describe_tensor(t), **unknown} for t in results]
+        return {**facts, "compared_with": None, "results": rows, "ok": None, "note": note}
+    if isinstance(expected, str):
+        against = f"the reference, because {expected}"
+        reference = make_executor("reference", compilation).run(arguments)
+        right = [reference[i] for i in shown]
+    else:
+        against, right = "PyTorch", expected()
+    tensors = compilation.at("tensor")
+    sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
+    allowed = tolerances(tensors, sizes, factor_roundoff(module))
+    differences = compare(results, right, [allowed[i] for i in shown])
+    rows = [
+        {
+            "type": d.type,
+            "error": d.error if math.isfinite(d.error) else None,  # JSON has no infinity
+            "tolerance": d.tolerance,
+            "ok": d.ok,
+            "reason": d.reason,
+        }
+        for d in differences
+    ]
+    return {**facts, "compared_with": against, "results": rows, "ok": all(d.ok for d in differences)}
 
 
 def outcome_text(outcome: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""`deplodock tune`: search for faster schedules of a program's nests, and say what was found as text."""
+"""`deplodock tune`: searches for faster schedules of a program's nests and prints the result."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ from ..errors import CompileError
 from ..progress import steps
 from ..target.architectures import on_cores
 from . import terminal
-from .modes import Given, mode_of_file, refuse_ignored
+from .modes import Given, workers
 from .records_command import open_records
 
 if TYPE_CHECKING:
     from ..frontend.compilation import Compilation
     from ..frontend.tuning.search import Search
     from ..frontend.tuning.task import Task
-    from ..frontend.tuning.trial import Deadline
+    from ..frontend.tuning.trial import Deadline, WorkerPool
     from ..passes.record_file import RecordFile
     from .reports import Loaded
 
@@ -58,9 +58,8 @@ def tune_options(command: Any) -> Any:
             "--budget", type=Seconds(), default="60s", show_default=True, help="From when the program is loaded."
         ),
         click.option("--trials", type=click.IntRange(min=1), default=1000, show_default=True, help="Of a kernel."),
-        click.option("--policy", default="", help="How to search: mcts, top-k, evolve ..."),
+        click.option("--policy", default="", help="How to search: bayes (the default), mcts or model."),
         click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Measures."),
-        click.option("--ray", metavar="ADDRESS", help="Measure on a Ray cluster: HOST:PORT, auto, or local."),
         click.option("--threads", type=click.IntRange(min=1), help="With the device cpu: how many a kernel may use."),
         click.option("--records", "kept", metavar="FILE", help="Where trials are kept: the user's own, FILE, or none."),
         click.option("--kernel", "only", multiple=True, metavar="NAME", help="Only this kernel: k0."),
@@ -72,28 +71,49 @@ def tune_options(command: Any) -> Any:
     return command
 
 
-def tune(context: click.Context, given: Given) -> None:
-    """What the command does."""
-    mode = mode_of_file("tune", given.file)
-    refuse_ignored(context, mode)
+def tune(given: Given, compiled: Callable[[dict[str, Any]], Sequence[Compilation]] | None = None) -> None:
+    """Carries out the command.
+
+    Args:
+        given: the options of `tune`.
+        compiled: compiles programs with options of `compile_captured`; left out, the program is Python.
+    """
     with terminal.progress(quiet=given.verbose > 1), steps("loading PyTorch"):
+        from ..frontend.compilation import device_target
         from ..frontend.tuning import tuned
         from ..frontend.tuning.calibration import renew
+        from ..frontend.tuning.task import tasks_of
         from ..frontend.tuning.trial import Deadline
         from ..passes.record_file import PREDICTED
+        from ..target.host import consulted_record, resolve_target
+        from . import reports
     device = _device(given)
-    compilations, loaded = _program(given, mode)
-    tasks = [t for t in _tasks(compilations) if not given.only or t.name in given.only]
+    machine = resolve_target(device_target(given.target), consulted_record(given.kept))
+    options = {**given.options, "record": "none", "machine": machine}  # records are to be written
+    with terminal.progress(quiet=given.verbose > 1):
+        if compiled is not None:
+            compilations, loaded = compiled(options), None
+        else:
+            how = {"seed": given.seed, "fallback": given.fallback, "dynamic": given.dynamic}
+            loaded = reports.load(given.file, given.code, **how, **options)
+            compilations = [loaded.compilation]
+    found = {task.key: task for compilation in compilations for task in tasks_of(compilation)}
+    tasks = [t for t in found.values() if not given.only or t.name in given.only]
     if not tasks:
         raise CompileError(f"no kernel is called {' or '.join(given.only)}", argument="--kernel")
     deadline = Deadline().after(given.budget)
     records = None if given.kept == "none" else open_records(given.kept, new=True)
     searching = given.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * given.budget
     how = tuned.How(device, given.policy, searching, given.trials, given.seed, given.threads)
-    found, device = _searched(compilations, tasks, how, records, given)
+    searches, device = _searched(compilations, tasks, how, records, given)
     if records is not None and device != PREDICTED:
         renew(records, tasks[0].target, device)
-    _tell(found, loaded, records, given, device, deadline)
+    _tell(searches, loaded, records, given, device, deadline)
+
+
+def _cluster(given: Given) -> str | None:
+    """Returns the option by which other machines measure, if one is given."""
+    return next((name for name in workers() if getattr(given, name)), None)
 
 
 def _device(given: Given) -> str:
@@ -106,7 +126,7 @@ def _device(given: Given) -> str:
         given.target = named.get(given.device) or choose_target("auto", "cuda" if given.device == "cuda" else "auto")
     here = "cpu" if on_cores(given.target) else "cuda"
     missing = compiler_missing() if here == "cpu" else cuda_missing()
-    if given.ray and given.device in ("auto", here):
+    if _cluster(given) and given.device in ("auto", here):
         return here
     if given.device == "auto":
         if missing:
@@ -117,59 +137,30 @@ def _device(given: Given) -> str:
     return given.device
 
 
-def _program(given: Given, mode: str) -> tuple[list[Compilation], Loaded | None]:
-    """The program that was named, without records: they are to be written; the steps of a model are several."""
-    from ..frontend.compilation import device_target
-    from ..target.host import consulted_record, resolve_target
-
-    machine = resolve_target(device_target(given.target), consulted_record(given.kept))
-    options = {**given.options, "record": "none", "machine": machine}
-    with terminal.progress(quiet=given.verbose > 1):
-        if mode.startswith("a MODEL"):
-            from ..frontend.llm import build_model, load_config
-            from ..frontend.llm.compile import compile_model
-
-            compiled = compile_model(build_model(load_config(str(given.file))), **options)
-            return list(compiled.compilations.values()), None
-        from . import reports
-
-        how = {"seed": given.seed, "fallback": given.fallback, "dynamic": given.dynamic}
-        loaded = reports.load(given.file, given.code, **how, **options)
-        return [loaded.compilation], loaded
-
-
-def _tasks(compilations: Sequence[Compilation]) -> list[Task]:
-    """The nests of all programs, each once."""
-    from ..frontend.tuning.task import tasks_of
-
-    found = {task.key: task for compilation in compilations for task in tasks_of(compilation)}
-    return list(found.values())
-
-
 def _searched(
     compilations: Sequence[Compilation], tasks: Sequence[Task], how: Any, records: RecordFile | None, given: Given
 ) -> tuple[list[Search], str]:
     """Search the nests, and for a whole program its plans of fusion, and show how far it is; with the device on which
     that was."""
     from ..frontend.tuning.evaluation import Workers
-    from ..frontend.tuning.ray_workers import RayWorkers
     from ..frontend.tuning.tuned import tune as search_all, tune_program
     from ..passes.record_file import PREDICTED
     from .tune_report import display
 
-    def searched(how: Any, workers: Workers | RayWorkers | None) -> tuple[list[Search], str]:
+    def searched(how: Any, pool: WorkerPool | None) -> tuple[list[Search], str]:
         if len(compilations) > 1 or given.only:
-            return search_all(tasks, how, records, told, workers), how.device
-        return tune_program(compilations[0], how, records, told, workers), how.device
+            return search_all(tasks, how, records, told, pool), how.device
+        return tune_program(compilations[0], how, records, told, pool), how.device
 
     with display(len(tasks), how.seconds, given.verbose, quiet=given.as_json) as told:
         if how.device == PREDICTED:
             return searched(how, None)
-        if given.ray:
-            with RayWorkers(given.ray, how.device, how.threads) as workers:
-                return searched(replace(how, device=workers.kind), workers)
-        with Workers(how.device, threads=how.threads) as workers:
-            return searched(how, workers)
+        if cluster := _cluster(given):
+            pool: WorkerPool = workers()[cluster](getattr(given, cluster), how.device, how.threads)
+        else:
+            pool = Workers(how.device, threads=how.threads)
+        with pool:
+            return searched(replace(how, device=pool.kind), pool)
 
 
 def _tell(

@@ -29,7 +29,7 @@ class Workers:
     """
 
     def __init__(self, device: str, builders: int | None = None, threads: int | None = None) -> None:
-        self.device = device
+        self.kind = device
         self._folder = tempfile.TemporaryDirectory(prefix="deplodock-tune-")
         self.folder = Path(self._folder.name)
         count = cores() if builders is None else builders
@@ -41,10 +41,6 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all processes."""
         for worker in (*self.builders, self.runner):
             worker.kill()
         self._folder.cleanup()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -88,3 +88,25 @@ class Evaluator(Protocol):
         """A candidate once more, in turns with the best."""
         (trial,) = self.measure([candidate])
         return trial
+
+
+class WorkerPool(Protocol):
+    """The machines or processes that measure candidates, an entry of the group `deplodock.workers`: made from an
+    address, a device (`cpu` or `cuda`) and a number of threads (or None), and closed at the end of `with`.
+
+    `kind` is the device, as records name it, and `batch` the number of candidates that are measured at a time. The
+    class of an entry has a text `help` for the option of `tune`.
+    """
+
+    kind: str
+
+    @property
+    def batch(self) -> int: ...
+
+    def evaluator(self, task: Any) -> Evaluator:
+        """Returns what measures the candidates of a task."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: object) -> None: ...

@@ -15,14 +15,13 @@ from ...passes.planning.plan_schedules import options_of
 from ...passes.record_file import RecordFile
 from ..compilation import Compilation
 from .building import parse_schedule
-from .evaluation import Predicting, Workers
+from .evaluation import Predicting
 from .fusion_space import Fusion, fusions
 from .policies import DEFAULT_POLICY, make_policy
-from .ray_workers import RayWorkers
 from .search import TIME_IS_UP, Limits, Search, search
 from .space import NestSpace
 from .task import PLANNER, Task, tasks_of
-from .trial import Deadline, Trial
+from .trial import Deadline, Trial, WorkerPool
 
 LEAST_SHARE = 0.5
 """Of an equal share of the time a nest gets at least so much, however little of the program's time it is."""
@@ -60,7 +59,7 @@ def tune(
     how: How,
     records: RecordFile | None,
     told: Callable[[Search], None],
-    workers: Workers | RayWorkers | None,
+    workers: WorkerPool | None,
     deadline: Deadline | None = None,
 ) -> list[Search]:
     """Searches tasks one after the other and returns their searches, up to the first that is interrupted.
@@ -98,7 +97,7 @@ def tune_program(
     how: How,
     records: RecordFile | None,
     told: Callable[[Search], None],
-    workers: Workers | RayWorkers | None,
+    workers: WorkerPool | None,
     deadline: Deadline | None = None,
 ) -> list[Search]:
     """Search the nests of a program, then those of other plans of fusion; gives the searches of the fastest plan, which

@@ -11,7 +11,7 @@ from torch import nn
 import deplodock
 from deplodock.backend.host.calls import building
 from deplodock.errors import ExecutionError
-from deplodock.frontend.loading import load
+from deplodock.extras.artifact.programs import load
 
 building().result()  # so that the second call of a program is made without Python
 

@@ -11,8 +11,8 @@ from tiny_models import PROMPT, greedy, tiny_config, tiny_model
 from torch import nn
 
 import deplodock
-from deplodock.frontend.llm.generate import Generator
-from deplodock.frontend.llm.quantization import to_int8
+from deplodock.extras.llm.generate import Generator
+from deplodock.extras.llm.quantization import to_int8
 from deplodock.tools.cli import main
 
 

@@ -13,10 +13,10 @@ from torch import nn
 import deplodock
 from deplodock.backend.cuda import runtime
 from deplodock.backend.host.launch_plan import EagerStep, make_plan
-from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError, UnsupportedError
-from deplodock.frontend.artifact.manifest import ArtifactError
+from deplodock.extras.artifact.manifest import ArtifactError
+from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 from deplodock.tools.cli import main
 

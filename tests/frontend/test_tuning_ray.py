@@ -24,7 +24,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
 from deplodock.frontend.tuning import ray_workers
 from deplodock.frontend.tuning.policies import make_policy
-from deplodock.frontend.tuning.ray_workers import RayWorkers
+from deplodock.extras.ray_workers import RayWorkers
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import tasks_of
 from deplodock.frontend.tuning.tuned import space_of
@@ -112,7 +112,7 @@ def test_two_workers_find_what_one_process_finds_though_one_is_killed(tmp_path: 
 
 def test_no_cluster_at_an_address() -> None:
     from deplodock.errors import ExecutionError
-    from deplodock.frontend.tuning.ray_workers import RayWorkers
+    from deplodock.extras.ray_workers import RayWorkers
 
     with pytest.raises(ExecutionError, match="no Ray cluster at 127.0.0.1:1"):
         RayWorkers("127.0.0.1:1")

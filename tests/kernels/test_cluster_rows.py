@@ -17,11 +17,11 @@ from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_o
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects import tile
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import DeplodockError, ScheduleError
+from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation

@@ -12,12 +12,12 @@ import deplodock
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
-from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.kernel import LaunchOp
 from deplodock.dialects.support.calls import IN_PLACE, set_pairs
 from deplodock.errors import CompileError, ShapeError
+from deplodock.extras.llm.models import build_model, capture_step, plan_model
+from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.compilation import Compilation
-from deplodock.frontend.llm import build_model, capture_step, plan_model
 
 
 class Counter(nn.Module):

@@ -16,9 +16,9 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram
 from deplodock.backend.emulator import run_cuda_on_cpu, run_standalone_on_cpu
 from deplodock.backend.host.launch_plan import Buffer, make_plan
-from deplodock.backend.standalone import SAMPLES, emit_standalone, make_input, sample_step
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError
+from deplodock.extras.standalone import SAMPLES, emit_standalone, make_input, sample_step
 
 FLAGS = ("-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a")
 """As the file says. Given `-arch=sm_90a` alone, nvcc 13 also makes PTX for compute_90, which has no wgmma."""

@@ -17,13 +17,13 @@ from torch import nn
 
 import deplodock
 from deplodock.errors import CompileError, ExecutionError, ShapeError, TargetError
+from deplodock.extras.artifact.manifest import MANIFEST, ArtifactError, canonical, digest
+from deplodock.extras.artifact.programs import load
+from deplodock.extras.artifact.safetensors import Checkpoint, WeightError, names_of_tensors
+from deplodock.extras.llm.compile import compile_model
+from deplodock.extras.llm.generate import Generator
+from deplodock.extras.llm.models import build_model
 from deplodock.frontend import executors
-from deplodock.frontend.artifact.manifest import MANIFEST, ArtifactError, canonical, digest
-from deplodock.frontend.artifact.safetensors import Checkpoint, WeightError, names_of_tensors
-from deplodock.frontend.llm import build_model
-from deplodock.frontend.llm.compile import compile_model
-from deplodock.frontend.llm.generate import Generator
-from deplodock.frontend.loading import load
 from deplodock.tools.cli import main
 
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import PROMPT, greedy, tiny_model
 
-from deplodock.frontend.artifact.safetensors import Checkpoint, WeightError
-from deplodock.frontend.llm import load_config, stored_as_used
-from deplodock.frontend.llm.generate import Generator
+from deplodock.extras.artifact.safetensors import Checkpoint, WeightError
+from deplodock.extras.llm.generate import Generator
+from deplodock.extras.llm.models import load_config, stored_as_used
 from deplodock.tools.cli import main
 
 

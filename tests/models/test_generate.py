@@ -7,7 +7,7 @@ import torch
 from tiny_models import FAMILIES, PROMPT, greedy, tiny_model
 
 from deplodock.errors import CompileError, ExecutionError
-from deplodock.frontend.llm.generate import Generator, Sampler, Sampling
+from deplodock.extras.llm.generate import Generator, Sampler, Sampling
 
 
 def make(family: str, executor: str = "reference", prefill: int = 8, context: int = 48) -> tuple[object, Generator]:

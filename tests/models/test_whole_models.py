@@ -24,12 +24,12 @@ from deplodock.dialects.loop.work import count_work
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.tile import DotOp, KernelOp as TileKernelOp
 from deplodock.errors import CaptureError
+from deplodock.extras.llm.compile import compile_model, describe
+from deplodock.extras.llm.models import ModelError, build_model, cache_shape, capture_step, load_config
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import compare, tolerances
 from deplodock.frontend.executors import make_executor
-from deplodock.frontend.llm import ModelError, build_model, cache_shape, capture_step, load_config
-from deplodock.frontend.llm.compile import compile_model, describe
 from deplodock.tools.cli import main
 
 CONFIGS = Path(__file__).parent.parent / "data" / "models"

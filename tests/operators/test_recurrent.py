@@ -18,10 +18,10 @@ from deplodock.backend.emulator import run_cuda_on_cpu, run_standalone_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
-from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.loop.work import count_flops
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import tolerances
 from deplodock.frontend.compilation import Compilation

@@ -11,6 +11,7 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from dl_lit import call
@@ -22,7 +23,7 @@ import deplodock
 from deplodock import passes
 from deplodock.errors import ExecutionError
 from deplodock.tools import cli, dl_opt
-from deplodock.tools.modes import MODES
+from deplodock.tools.modes import FileCommand, modes_of
 
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
 
@@ -220,9 +221,12 @@ def test_an_option_that_would_be_ignored_is_refused(
 
 def test_every_parameter_is_read_in_some_mode() -> None:
     """And the tables name no others."""
-    for name, modes in MODES.items():
-        named = {p.name for p in cli.cli.commands[name].params}
-        assert set().union(*modes.values()) == named
+    context = click.Context(cli.cli)
+    for name in cli.cli.list_commands(context):
+        command = cli.cli.get_command(context, name)
+        if isinstance(command, FileCommand) or name == "generate":
+            named = {p.name for p in command.get_params(click.Context(command))} - {"help"}
+            assert set().union(*modes_of(name).values()) == named
 
 
 def test_errors_under_json_are_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,9 +275,9 @@ def test_a_model_that_is_nowhere_is_refused_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str, prompt: str
 ) -> None:
     """Without asking a network that does not answer again and again."""
-    from deplodock.frontend import llm
+    from deplodock.extras.llm import models
 
-    monkeypatch.setattr(llm, "hub_answers", lambda: False)
+    monkeypatch.setattr(models, "hub_answers", lambda: False)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: pytest.fail("the network was asked"))
     code, _, err = run(capsys, "generate", folder, prompt, "1")
     assert code == 1
@@ -321,7 +325,8 @@ def test_an_artifact_is_compared_with_the_reference_by_something_else(
     deplodock.compile(torch.nn.Linear(4, 3), (torch.randn(2, 4),)).save(saved)
     code, out, _ = run(capsys, "run", saved, "--json")
     found = json.loads(out)["main"]
-    assert (code, found["ok"], found["compared_with"]) == (0, True, "the reference")
+    assert (code, found["ok"]) == (0, True)
+    assert found["compared_with"].startswith("the reference")
     assert found["executor"] in ("emulator", "cuda")
     code, out, _ = run(capsys, "run", saved, "--executor", "reference", "--json")
     assert (code, json.loads(out)["main"]["ok"]) == (0, None)

@@ -1,4 +1,4 @@
-"""The imports of the library have no circle, those inside of functions included."""
+"""The imports of the library have no circle, those inside of functions included, and nothing imports from `extras/`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import deplodock
 
 ROOT = Path(deplodock.__file__).parent
-FOLDERS = ("dialects", "passes", "backend", "frontend", "tools")
+FOLDERS = ("target", "dialects", "passes", "backend", "frontend", "tools", "extras")
 
 
 def modules() -> dict[str, Path]:
@@ -58,6 +58,15 @@ def test_no_circles() -> None:
     files = modules()
     assert len(files) > 100
     assert circles({name: imported(name, path, files.keys()) for name, path in files.items()}) == []
+
+
+def test_nothing_imports_from_extras() -> None:
+    """Optional packages are reached by entry points only, from the package root too."""
+    files = modules()
+    optional = {name for name in files if name.startswith("deplodock.extras")}
+    assert len(optional) > 5
+    core = {name: imported(name, path, files.keys()) & optional for name, path in files.items() if name not in optional}
+    assert {name: found for name, found in core.items() if found} == {}
 
 
 @pytest.mark.parametrize("text", ["from .b import x", "def f():\n    from . import b", "from deplodock.b import x"])

@@ -17,7 +17,7 @@ import pytest
 import deplodock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PARTS = ("backend", "dialects", "frontend", "passes", "target", "tools")
+PARTS = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
 
 
 def tracked() -> list[str]:

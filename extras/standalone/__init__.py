@@ -17,14 +17,17 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from ...backend.check_each import factor_roundoff, reduction_length, tolerance
+from ...backend.cuda.runtime.driver import Encoding, encoding
+from ...backend.dtypes import DTYPES
+from ...backend.host.launch_plan import Buffer, Launch, LaunchPlan, make_plan
+from ...backend.interpreter.exact import mix
+from ...backend.reference import run
 from ...dialects.shapes.extents import static
+from ...dialects.support.printing import stamp_comment
 from ...errors import CompileError, ExecutionError, UnsupportedError
-from ..check_each import factor_roundoff, reduction_length, tolerance
-from ..cuda.runtime.driver import Encoding, encoding
-from ..dtypes import DTYPES
-from ..host.launch_plan import Buffer, Launch, LaunchPlan, make_plan
-from ..interpreter.exact import mix
-from ..reference import run
+from ...frontend.compilation import Compilation
+from ...target.architectures import on_cores
 
 SAMPLES = 256
 """Values of a result that the file holds."""
@@ -35,6 +38,13 @@ _BITS = {row.name: row.fraction for row in DTYPES.values() if row.fraction is no
 _C_TYPES = {row.name: row.host or row.c for row in DTYPES.values()}
 _STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may have without asking."""
+
+
+def emit(compilation: Compilation) -> str:
+    """Returns the standalone program of a compilation: the emitter `standalone`. Raises as `emit_standalone`."""
+    module, cpu = compilation.at("kernel"), on_cores(compilation.target)
+    text = compilation.cpp if cpu else compilation.cuda
+    return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), text, cpu)
 
 
 def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, text: str, cpu: bool = False) -> str:
@@ -196,8 +206,8 @@ class _Cpu:
     last = ("  measure(run);",)
 
     def __init__(self, module: ModuleOp) -> None:
-        from ..cpu.build import options
-        from ..cpu.runtime import CpuPlan
+        from ...backend.cpu.build import options
+        from ...backend.cpu.runtime import CpuPlan
 
         self.flags = [flag for flag in options("native") if flag not in ("-fPIC", "-shared")]
         self._kernels = CpuPlan.of(module).kernels

@@ -16,13 +16,13 @@ from torch import nn
 
 from ...backend.cpu.runtime import collapse_pages
 from ...errors import ExecutionError
-from ..api import CompiledFunction
+from ...frontend.api import CompiledFunction
+from ...frontend.capture.captured_program import CapturedProgram
+from ...frontend.executors import AUTO
 from ..artifact.manifest import ArtifactError
+from ..artifact.programs import Artifact
 from ..artifact.safetensors import Bound, names_in_checkpoints
-from ..capture.captured_program import CapturedProgram
-from ..executors import AUTO
-from ..loading import Artifact
-from . import (
+from .models import (
     DEFAULT_PREFILL,
     ModelPlan,
     build_model,

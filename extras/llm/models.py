@@ -25,10 +25,10 @@ import torch
 from torch import nn
 
 from ...errors import CaptureError, CompileError
+from ...frontend.capture.arrays import dtype_name, dtype_named
+from ...frontend.capture.captured_program import CapturedProgram
+from ...frontend.capture.export import capture, without_logs
 from ..artifact.safetensors import Checkpoint, shards
-from ..capture.arrays import dtype_name, dtype_named
-from ..capture.captured_program import CapturedProgram
-from ..capture.export import capture, without_logs
 from .kv_cache import contents, make_cache
 
 DEFAULT_CONTEXT = 2048

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ...errors import CompileError
+from ...frontend.capture.captured_program import Binding, CapturedProgram
 from ...progress import counted
-from ..capture.captured_program import Binding, CapturedProgram
 
 
 class WeightError(CompileError):

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: `save` writes an artifact, `read` returns what one contains.
+"""Compiled programs on disk: `save` writes an artifact, `load` makes functions of one.
 
 For every program there is the kernel level (with the host program), the tensor level (what the reference runs) and, for
 a GPU, the CUDA text and the cubin. The C++ of the CPU is printed from the kernel level and built for the machine that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,14 +23,15 @@ from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
 from ...errors import CompileError, TargetError
+from ...frontend.api import CompiledFunction
+from ...frontend.capture.aliasing import A_COPY, Place, Step
+from ...frontend.capture.arrays import dtype_name, dtype_named
+from ...frontend.capture.captured_program import Binding, CapturedProgram, Output
+from ...frontend.capture.eager_fallback import COMPLEX, Operand
+from ...frontend.compilation import Compilation
 from ...progress import counted
-from ...target.architectures import TARGETS
+from ...target.architectures import TARGETS, on_cores
 from ...target.attribute import target_of
-from ..capture.aliasing import A_COPY, Place, Step
-from ..capture.arrays import dtype_name, dtype_named
-from ..capture.captured_program import Binding, CapturedProgram, Output
-from ..capture.eager_fallback import COMPLEX, Operand
-from ..compilation import Compilation
 from .manifest import ArtifactError, Folder, write_folder
 from .safetensors import Bound, Checkpoint
 
@@ -102,6 +104,23 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
     write_folder(Path(path), contents, files)
 
 
+def save_function(f: CompiledFunction, path: str | PathLike[str], prepack_weights: bool = True) -> None:
+    """Writes a compiled function with its parameters to the folder `path`, for `load`.
+
+    Args:
+        f: the function.
+        path: the folder.
+        prepack_weights: whether the program for a CPU computes once what depends on weights alone, as for `compile`.
+
+    Raises:
+        ArtifactError: where the function cannot be saved, or the folder cannot be written.
+    """
+    compilation = f.compilation
+    if prepack_weights and on_cores(compilation.target) and compilation.module is f.captured.module:
+        compilation = compilation.of(f.captured.constant_module())
+    save(Path(path), {"main": ToSave(f.captured, compilation, {})})
+
+
 class _Tensors:
     """The tensors that are stored, each once, under names of ours."""
 
@@ -146,33 +165,37 @@ _WRITTEN = ("outputs", "updates", "examples", "viewed", "layouts", "checks", "ne
 """What is written down of a captured program as it is."""
 
 
-def made_for(path: str | Path) -> str:
-    """The target of an artifact. Raises ArtifactError for something else."""
-    return str(Folder.open(path).manifest.get("target"))
-
-
 @dataclass(frozen=True)
-class Stored:
-    """The contents of an artifact.
-
-    Attributes:
-        target: name of the target of all programs.
-        programs: each program as it was captured, with its levels, by name.
-        extra: what was given to `save` as `extra`.
-    """
+class Artifact:
+    """The programs of an artifact by name, and what was saved with them."""
 
     target: str
-    programs: dict[str, tuple[CapturedProgram, SavedCompilation]]
+    programs: dict[str, CompiledFunction]
     extra: dict[str, Any]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program `main`, or the only one. Raises ArtifactError if there are several others."""
+        if "main" not in self.programs and len(self.programs) != 1:
+            raise ArtifactError(f"has several programs: {', '.join(self.programs)}")
+        program = self.programs.get("main") or next(iter(self.programs.values()))
+        return program(*args, **kwargs)
 
-def read(path: str | Path, target: str | None = None, weights: str | Path | None = None) -> Stored:
-    """Returns the contents of an artifact, after a check of every file.
+    def refresh(self) -> None:
+        """Packs the weights of all programs again in the next call, as `CompiledFunction.refresh`."""
+        for program in self.programs.values():
+            program.refresh()
+
+
+def load(
+    path: str | Path, *, target: str | None = None, weights: str | Path | None = None, executor: str = "auto"
+) -> Artifact:
+    """Loads the programs of an artifact, after a check of every file.
 
     Args:
         path: folder of the artifact.
         target: target that the artifact has to be compiled for; None accepts each.
         weights: checkpoint for parameters that were saved without values.
+        executor: who runs the programs, as for `compile`.
 
     Raises:
         ArtifactError: for a folder that is no artifact, or a damaged one.
@@ -185,13 +208,13 @@ def read(path: str | Path, target: str | None = None, weights: str | Path | None
     checkpoint = None if weights is None else Checkpoint(weights)
     try:
         contents = {name: folder.read(name) for name in folder.manifest["files"]}
-        return _assemble(folder, contents, checkpoint)
+        return _assemble(folder, contents, checkpoint, executor)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise folder.error(f"the manifest lacks something or has something strange: {reason}") from error
 
 
-def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None) -> Stored:
+def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None, executor: str) -> Artifact:
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -200,7 +223,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
         stored = from_bytes(contents[WEIGHTS])
     except SafetensorError as error:
         raise folder.error(f"the weights cannot be read: {error}") from None
-    programs: dict[str, tuple[CapturedProgram, SavedCompilation]] = {}
+    programs: dict[str, CompiledFunction] = {}
     bound = None if checkpoint is None else Bound(checkpoint)
     for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
         compilation = SavedCompilation(
@@ -217,8 +240,8 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             out_spec=pytree.tree_flatten(decode(entry["result"]))[1],
             **{key: decode(entry[key]) for key in _WRITTEN},
         )
-        programs[name] = captured, compilation
-    return Stored(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
+        programs[name] = CompiledFunction(captured, compilation, executor)
+    return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
 
 
 def _binding(entry: dict[str, Any], stored: dict[str, torch.Tensor], bound: Bound | None, folder: Folder) -> Binding:

@@ -10,17 +10,15 @@ from typing import Any
 from torch import nn
 
 from ...dialects.support.printing import stamp
+from ...frontend.capture.captured_program import CapturedProgram
+from ...frontend.compilation import Compilation, compile_captured
 from ...passes.host.inline_calls import InlineCallsPass
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes
 from ...progress import steps
-from ..artifact import ToSave, save
+from ..artifact.programs import ToSave, save
 from ..artifact.safetensors import names_in_checkpoints
-from ..capture.captured_program import CapturedProgram
-from ..compilation import Compilation, compile_captured
-from . import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
-
-PHASES = ("prefill", "decode")
+from .models import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
 
 
 @dataclass
@@ -46,7 +44,7 @@ def compile_model(
     *,
     context: int | None = None,
     prefill: int = DEFAULT_PREFILL,
-    phases: Sequence[str] = PHASES,
+    phases: Sequence[str] = ("prefill", "decode"),
     facts: Mapping[str, str] | None = None,
     prepack_weights: bool = True,
     **options: Any,
@@ -71,7 +69,7 @@ def compile_model(
 def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
     """Of every step its kernels and launches, and the launches of every kind of layer."""
     from ...backend.host.launch_plan import make_plan
-    from ..profile import kernels_of
+    from ...frontend.profile import kernels_of
 
     found: list[dict[str, Any]] = []
     for phase, compilation in compiled.compilations.items():

@@ -11,22 +11,19 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from ...errors import ExecutionError
-from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial
+from ..errors import ExecutionError
+from ..frontend.tuning.trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial, WorkerPool
 
 LOSSES = 3
 """So many machines may be lost with a candidate before it is given up: it may be what ends them."""
 
 ANSWER = 5.0
 """Seconds in which a cluster answers, if there is one."""
-
-MakeEvaluator = Callable[[Any], Evaluator]
-"""Makes the evaluator of a task, on a worker."""
 
 
 class LocalEvaluators:
@@ -37,13 +34,12 @@ class LocalEvaluators:
         self._workers: Any = None
 
     def kind(self) -> str:
-        """What the device is called in records."""
-        from .search import device_name
+        from ..frontend.tuning.search import device_name
 
         return device_name(self.device)
 
     def __call__(self, task: Any) -> Evaluator:
-        from .evaluation import Measuring, Workers
+        from ..frontend.tuning.evaluation import Measuring, Workers
 
         if self._workers is None:
             self._workers = Workers(self.device, threads=self.threads)
@@ -59,7 +55,6 @@ class Machine:
         self._number = -1
 
     def kind(self) -> str:
-        """What its device is called in records."""
         return self._make.kind()
 
     def begin(self, number: int, task: Any) -> None:
@@ -75,13 +70,15 @@ class Machine:
         return trial, getattr(self._evaluator, "codes", {}).get(candidate, "")
 
 
-class RayWorkers:
+class RayWorkers(WorkerPool):
     """The machines of a cluster that have a device of one kind: that which most of them have, or `kind`.
 
     `address` is as for `ray.init`; `local` starts a cluster on this machine. `device` is `cpu` or `cuda`: a worker has
     all cores of its node, or one GPU. `count` workers are started, or as many as there are of these. Raises
     ExecutionError where Ray is not installed, does not answer, or has no such device.
     """
+
+    help = "Measure on a Ray cluster: HOST:PORT, auto, or local."
 
     def __init__(
         self,
@@ -117,19 +114,13 @@ class RayWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the workers; a cluster that was there before stays."""
-        self.ray.shutdown()
+        self.ray.shutdown()  # a cluster that was there before stays
 
     @property
     def batch(self) -> int:
-        """How many candidates are measured at a time."""
         return len(self.machines)
 
     def evaluator(self, task: Any) -> RayMeasuring:
-        """What measures candidates of a task."""
         self._tasks += 1
         return RayMeasuring(self, self._tasks, task)
 

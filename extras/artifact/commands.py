@@ -1,0 +1,87 @@
+"""`deplodock run ARTIFACT`: runs every program of an artifact and compares it with the reference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...progress import steps
+from ...tools import terminal
+from ...tools.modes import FILE, Given, Source, refuse_ignored
+
+if TYPE_CHECKING:
+    from ...frontend.api import CompiledFunction
+
+
+def is_artifact(path: str) -> bool:
+    """Returns whether a path is a folder with the manifest of an artifact."""
+    return (Path(path) / "manifest.json").is_file()
+
+
+class ArtifactSource(Source):
+    """A folder that `save` has written."""
+
+    metavar = "ARTIFACT"
+    marker = "manifest.json"
+    about = {
+        "run": "An ARTIFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference,"
+        " by default on the GPU or else in the emulator."
+    }
+    options = {"run": [click.Option(["--weights"], help="ARTIFACT: a checkpoint, where it was saved without weights.")]}
+    modes = {"run": {"an ARTIFACT": FILE | {"seed", "executor", "weights"}}}
+    refusals = dict.fromkeys(("compile", "tune"), "{file} is compiled already; `deplodock run {file}` runs it")
+
+    def matches(self, file: str) -> bool:
+        return is_artifact(file)
+
+    def run(self, context: click.Context, given: Given) -> None:
+        """Runs every program on random inputs and compares it with the reference.
+
+        Raises:
+            SystemExit: with the code 1 if a result is wrong.
+        """
+        refuse_ignored(context, "an ARTIFACT")
+        with terminal.progress():
+            with steps("loading PyTorch"):
+                from ...frontend.executors import check_executor
+                from ...tools import reports
+                from .manifest import Folder
+                from .programs import load
+            executor, file = given.executor, str(given.file)
+            if check_executor(executor, compiled=True) is not None and Folder.open(file).manifest["target"] != "cpu":
+                executor = "emulator"  # not the reference, which would be compared with itself
+            artifact = load(file, weights=given.weights, executor=executor)
+            outcomes = {name: _outcome(p, given.seed) for name, p in artifact.programs.items()}
+        if given.as_json:
+            click.echo(json.dumps(outcomes, indent=1, allow_nan=False))
+        else:
+            for name, outcome in outcomes.items():
+                text = terminal.fitted(f"{name}: {reports.outcome_text(outcome)}\n", terminal.width_of(sys.stdout))
+                terminal.write(text, "outcome", sys.stdout)
+        if any(o["ok"] is False for o in outcomes.values()):
+            raise SystemExit(1)
+
+
+def _outcome(program: CompiledFunction, seed: int) -> dict[str, Any]:
+    """Returns the results of a program on random inputs beside those of the reference, as `reports.outcome_text`
+    takes them."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from ...tools.reports import outcome_of
+
+    def values(example: object) -> object:
+        """Returns normal floats, or integers 0, because they may be positions."""
+        if not isinstance(example, torch.Tensor):
+            return example
+        random = torch.randn(example.shape) if example.is_floating_point() else torch.zeros(example.shape)
+        return random.to(example.dtype)
+
+    torch.manual_seed(seed)
+    captured = program.captured
+    args, kwargs = pytree.tree_unflatten([values(e) for e in captured.examples], captured.in_spec)
+    return outcome_of(program, captured.bind(args, kwargs), "an artifact holds nothing of PyTorch")

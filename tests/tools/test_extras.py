@@ -1,0 +1,96 @@
+"""Optional packages are plug-ins: without the folder and the entry points of one, everything else works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deplodock
+
+ROOT = Path(deplodock.__file__).parent
+LIBRARY = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
+
+PROGRAM = """
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+import deplodock
+from deplodock.tools.cli import main
+
+root = Path(sys.argv[1])
+assert Path(deplodock.__file__).parent == root, deplodock.__file__
+names = [m.name for m in walk_packages([str(root)], "deplodock.") if not m.name.endswith((".__main__", ".setup"))]
+for name in names:
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        assert not error.name.startswith("deplodock"), (name, error)
+code = ["-c", "torch.relu(torch.randn(4, 8))"]
+assert main(["compile", *code, "--ir", "kernel"]) == 0
+assert main(["run", *code, "--executor", "simulator"]) == 0
+assert main(["tune", *code, "--device", "predicted", "--trials", "2", "--records", "none"]) == 0
+for line in sys.argv[2:]:
+    code = main(line.split())
+    print("EXIT", code)
+print("SAVE", hasattr(deplodock, "load"), len(names))
+"""
+
+GONE = {
+    "standalone": ("compile -c torch.ones(3).exp() --emit standalone", "No such option '--emit'"),
+    "ray_workers": ("tune -c torch.ones(3).exp() --ray local", "No such option '--ray'"),
+    "llm": ("generate owner/name --prompt-ids 1", "No such command 'generate'"),
+    "artifact": ("run -c torch.ones(3).exp() --weights x", "No such option '--weights'"),
+}
+"""Package -> a command that is no longer there, and its refusal."""
+
+
+def without(packages: set[str], folder: Path) -> Path:
+    """Returns a copy of the library without some packages of `extras/` and their entry points."""
+    copy = folder / "deplodock"
+    for part in LIBRARY:
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (*ROOT.glob("*.py"), ROOT / "pyproject.toml"):
+        shutil.copy(path, copy)
+    project = (copy / "pyproject.toml").read_text(encoding="utf-8")
+    for name in packages:
+        shutil.rmtree(copy / "extras" / name, ignore_errors=True)
+        (copy / "extras" / f"{name}.py").unlink(missing_ok=True)
+        project, count = re.subn(rf'^\w+ = "deplodock\.extras\.{name}\b.*\n', "", project, flags=re.M)
+        assert count
+    (copy / "pyproject.toml").write_text(project, encoding="utf-8")
+    return copy
+
+
+@pytest.mark.parametrize("packages", ["llm ray_workers", "artifact llm ray_workers standalone"])
+def test_the_rest_works_without(packages: str, tmp_path: Path) -> None:
+    """All other modules are imported, and a program is compiled, run and tuned."""
+    removed = set(packages.split())
+    copy = without(removed, tmp_path)
+    command = [sys.executable, "-c", PROGRAM, str(copy), *(GONE[name][0] for name in sorted(removed))]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "DEPLODOCK_RECORDS": "none"}
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("EXIT 2") == len(removed), done.stdout + done.stderr
+    for name in removed:
+        assert GONE[name][1] in done.stderr
+    assert f"SAVE {'artifact' not in removed}" in done.stdout
+
+
+def test_saving_without_the_package_is_refused(tmp_path: Path) -> None:
+    copy = without({"artifact", "llm"}, tmp_path)
+    code = "import deplodock, torch; deplodock.compile(torch.relu, (torch.ones(3),)).save('x')"
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "no installed package has the function 'save'" in done.stderr
