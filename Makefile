@@ -48,8 +48,8 @@ docs: ## the pages that are made from what the passes do
 	$(BIN)python docs/pass_diagram.py docs/architecture.md
 
 bench: ## the suites on the cores of this machine, and the page of results
-	$(BIN)python benchmarks/suite.py --device cpu
-	$(BIN)python benchmarks/results_page.py
+	$(BIN)python -m benchmarks.suite.run --device cpu
+	$(BIN)python -m benchmarks.suite.results_page
 
 gpu-bundle: ## wheels and compiled programs for benchmarks/gpu_minutes.sh, in build/gpu-bundle
-	$(BIN)python benchmarks/gpu_minutes/bundle.py
+	$(BIN)python -m benchmarks.gpu_minutes.bundle

@@ -10,4 +10,4 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$here" || exit 2
 export PYTHONUNBUFFERED=1
-exec "${PYTHON:-python3}" benchmarks/gpu_minutes "$@"
+exec "${PYTHON:-python3}" -m benchmarks.gpu_minutes "$@"

@@ -127,7 +127,7 @@ _RECORDS = (
 
 FITTED = Path(__file__).with_name("fitted.json")
 """Factors of the constants above by target, with the device whose measured times they were fitted to, in the form of
-the records of tuning; `benchmarks/fit.py` writes them."""
+the records of tuning; `benchmarks/gpu/fit.py` writes them."""
 
 
 def _fitted() -> dict[str, dict[str, float]]:

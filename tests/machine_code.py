@@ -10,12 +10,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parent.parent / "benchmarks")]
+sys.path += [str(Path(__file__).parent.parent)]
 
-from cases import Case, cases  # type: ignore[import-not-found]
 from disassembly import disassemble
 from static_gates import machine_code
 
+from benchmarks.shared.cases import Case, cases
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation

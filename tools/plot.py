@@ -32,8 +32,8 @@ def write_plot(path: str, svg: str) -> None:
     write_file(path, svg, "--plot")
 
 
-def bars(title: str, shown: Sequence[Bar], mark: float | None = None) -> str:
-    """Bars one below the other, and a line at the value `mark`, as SVG."""
+def bars(title: str, shown: Sequence[Bar]) -> str:
+    """Bars one below the other, as SVG."""
     height = 40 + len(shown) * (BAR + GAP)
     svg = _titled(title, LEFT + WIDTH + RIGHT, height)
     most = max((max(b.value, b.high) for b in shown), default=1.0) or 1.0
@@ -48,8 +48,6 @@ def bars(title: str, shown: Sequence[Bar], mark: float | None = None) -> str:
         _add(svg, "rect", x=LEFT, y=top, width=round(x(b.value) - LEFT, 1), height=BAR, fill=color)
         _add(svg, "line", x1=x(b.low), x2=x(b.high), y1=top + 8, y2=top + 8, stroke="black")
         _add(svg, "text", b.text, x=x(max(b.value, b.high)) + 6, y=top + 12)
-    if mark is not None and mark <= most:
-        _add(svg, "line", x1=x(mark), x2=x(mark), y1=30, y2=height - 6, stroke="black", stroke_dasharray="4 3")
     return _text(svg)
 
 

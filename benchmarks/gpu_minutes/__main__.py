@@ -11,13 +11,11 @@ import tarfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from machine import card, provide  # noqa: E402
-from running import Runner  # noqa: E402
-from sources import library  # noqa: E402
-from steps import FILES, Place, steps  # noqa: E402
-from summary import write_summary  # noqa: E402
+from ..shared.sources import library
+from .machine import card, provide
+from .running import Runner
+from .steps import FILES, Place, steps
+from .summary import write_summary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build"
@@ -80,7 +78,7 @@ def _options() -> argparse.Namespace:
 
 def _environment(cache: Path) -> dict[str, str]:
     """Returns the environment of the steps. Caches are no results, so they are not in the folder of these."""
-    paths = [str(ROOT / "benchmarks"), str(cache / "site"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(cache / "site"), os.environ.get("PYTHONPATH", "")]
     more = {"PYTHONPATH": os.pathsep.join(filter(None, reversed(paths))), "XDG_CACHE_HOME": str(cache)}
     return {**os.environ, **more, "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
 

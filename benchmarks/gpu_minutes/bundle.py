@@ -1,6 +1,6 @@
 """Makes the bundle that travels with the checkout to a machine with a GPU and no network.
 
-python benchmarks/gpu_minutes/bundle.py [FOLDER] [--jobs N] [--only SUBSTRING] [--small]
+python -m benchmarks.gpu_minutes.bundle [FOLDER] [--jobs N] [--only SUBSTRING] [--small]
 
 FOLDER (build/gpu-bundle) gets:
 
@@ -22,12 +22,10 @@ import sys
 import tarfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cases import Case, cases  # noqa: E402
-from machine import CARRIED, NEEDED  # noqa: E402
-from prepared import name_of  # noqa: E402
-from sources import library  # noqa: E402
+from ..shared.cases import Case, cases
+from ..shared.prepared import name_of
+from ..shared.sources import library
+from .machine import CARRIED, NEEDED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -57,11 +55,11 @@ def programs(folder: Path, archive: Path, options: argparse.Namespace) -> int:
     Returns:
         The number of programs in the archive.
     """
-    command = [sys.executable, str(ROOT / "benchmarks" / "prepared.py"), str(folder), "--target", TARGET]
+    command = [sys.executable, "-m", "benchmarks.shared.prepared", str(folder), "--target", TARGET]
     command += ["--jobs", str(options.jobs), *(["--small"] if options.small else [])]
     found: list[Case] = []
     for suite, only in (("smoke", ""), ("seed84", options.only)):
-        subprocess.run([*command, "--suite", suite, "--only", only], check=True)
+        subprocess.run([*command, "--suite", suite, "--only", only], cwd=ROOT, check=True)
         found += cases([suite], "cuda", DATA_TYPES, only, options.small)
     names = [name for case in found if (folder / (name := name_of(case, TARGET))).exists()]
     with tarfile.open(archive, "w:gz", compresslevel=6) as tar:

@@ -1,6 +1,6 @@
 """The tests with the marker `gpu`, in several processes, and the pytest plugin that writes each outcome at once.
 
-python benchmarks/gpu_minutes/gpu_tests.py JOURNAL [--helpers FILE] [--jobs 8] [--small]
+python -m benchmarks.gpu_minutes.gpu_tests JOURNAL [--helpers FILE] [--jobs 8] [--small]
 
 A failure has an origin: `device`, `emulator` (expected values were computed by it, and that failed), or `process` (a
 worker died). Tests that the journal has are not run again.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from steps import Step
+from .steps import Step
 
 TRIES = 3
 """Number of times that a step without an end of its own is begun."""

@@ -1,30 +1,28 @@
 """Small programs on the GPU against PyTorch: first as they were compiled elsewhere, then in every kind of call.
 
-python benchmarks/gpu_minutes/smoke.py JOURNAL [--prepared FOLDER]   # versions, and the programs from FOLDER
-python benchmarks/gpu_minutes/smoke.py JOURNAL --uses                # compiled here: threads, CUDA graphs, gradients
+python -m benchmarks.gpu_minutes.smoke JOURNAL [--prepared FOLDER]  # versions, and the programs from FOLDER
+python -m benchmarks.gpu_minutes.smoke JOURNAL --uses  # compiled here: threads, CUDA graphs, gradients
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import torch  # noqa: E402
-from cases import Case, cases  # noqa: E402
-from journal import Journal  # noqa: E402
-from machine import versions  # noqa: E402
-from prepared import program  # noqa: E402
-from smoke_programs import Block  # noqa: E402
 
 import deplodock  # noqa: E402
 from deplodock.backend.cuda.runtime import arch_of  # noqa: E402
+
+from ..shared.cases import Case, cases
+from ..shared.journal import Journal
+from ..shared.prepared import program
+from ..shared.smoke_programs import Block
+from .machine import versions
 
 LIMIT_SECONDS = 30.0
 """Limit of a program."""

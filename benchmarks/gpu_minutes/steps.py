@@ -8,9 +8,6 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-BENCHMARKS = HERE.parent
-
 FILES = (
     "state.jsonl",
     "smoke.jsonl",
@@ -67,15 +64,15 @@ class Step:
 def steps(place: Place, limits: dict[str, float]) -> list[Step]:
     """Returns all steps. `limits` are other seconds, by the name of a step."""
     python, folder = sys.executable, place.folder
-    smoke = (python, str(HERE / "smoke.py"))
+    smoke = (python, "-m", "benchmarks.gpu_minutes.smoke")
     prepared = ("--prepared", str(place.prepared))
     looks, tests, right, timed = (folder / f"{n}.jsonl" for n in ("smoke", "gpu-tests", "right", "seed84"))
-    gpu_tests = (python, str(HERE / "gpu_tests.py"), str(tests), "--helpers", str(place.helpers))
+    gpu_tests = (python, "-m", "benchmarks.gpu_minutes.gpu_tests", str(tests), "--helpers", str(place.helpers))
     shrunk, few = (("--small",), ("--small",)) if place.small else ((), ())
     order = ("--first", ".s512", "--first", ".s128")
-    seed = (python, str(BENCHMARKS / "seed84.py"), "--only", place.cases, *shrunk, *order, *prepared)
+    seed = (python, "-m", "benchmarks.suite.run", "seed84", "--only", place.cases, *shrunk, *order, *prepared)
     times = ("--eager", "--repetitions", "5")
-    profile = (python, str(HERE / "worst_case.py"), str(folder), *prepared, *shrunk)
+    profile = (python, "-m", "benchmarks.gpu_minutes.worst_case", str(folder), *prepared, *shrunk)
     found = [
         Step("smoke", (*smoke, str(looks), *prepared), 40, on=True, required=True, results=looks),
         Step("uses", (*smoke, str(looks), "--uses"), 40, on=True, results=looks),

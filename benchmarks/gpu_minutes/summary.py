@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from gpu_tests import outcomes  # noqa: E402
-from results import geomean, ratio  # noqa: E402
+from ..shared.results import geomean, ratio
+from .gpu_tests import outcomes
 
 MOST_CASES = 10
 """Number of cases of a kind that the text lists."""

@@ -1,7 +1,7 @@
 """ncu on the case whose time exceeds PyTorch's most.
 
-python benchmarks/gpu_minutes/worst_case.py FOLDER [--prepared FOLDER] [--small]  # writes FOLDER/ncu.txt
-python benchmarks/gpu_minutes/worst_case.py FOLDER --one CASE ...                 # the program itself, which ncu runs
+python -m benchmarks.gpu_minutes.worst_case FOLDER [--prepared FOLDER] [--small]  # writes FOLDER/ncu.txt
+python -m benchmarks.gpu_minutes.worst_case FOLDER --one CASE ...  # the program itself, which ncu runs
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from results import ratio  # noqa: E402
-from summary import journal  # noqa: E402
-
 from deplodock.backend.cuda.kernel_texts import ENTRY  # noqa: E402
+
+from ..shared.results import ratio
+from .summary import journal
 
 KERNELS = f"regex:^{ENTRY}$"
 """Names of generated kernels."""
@@ -35,7 +33,7 @@ def profile(folder: Path, arguments: list[str]) -> int:
         print("no case was timed")
         return 1
     print(case, flush=True)
-    one = [sys.executable, __file__, *arguments, "--one", case]
+    one = [sys.executable, "-m", "benchmarks.gpu_minutes.worst_case", *arguments, "--one", case]
     ncu = ["ncu", "--set", "full", "--clock-control", "none", "-k", KERNELS, "--launch-count", "2", "--page", "details"]
     with (folder / "ncu.txt").open("w", encoding="utf-8") as report:
         report.write(f"{case}\n")
@@ -46,10 +44,11 @@ def profile(folder: Path, arguments: list[str]) -> int:
 def run_one(case: str, prepared: Path | None, small: bool) -> None:
     """Runs the program of a case twice."""
     import torch
-    from cases import DTYPES, cases
-    from prepared import program
 
     from deplodock.backend.cuda.runtime import arch_of
+
+    from ..shared.cases import DTYPES, cases
+    from ..shared.prepared import program
 
     target = arch_of(torch.cuda.get_device_capability())
     (found,) = (c for c in cases(["seed84"], "cuda", list(DTYPES), small=small) if c.key == case)

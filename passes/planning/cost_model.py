@@ -94,7 +94,7 @@ class Model:
     lives of its blocks, wave by wave. A kernel takes the norm of this time and of those for bytes from the level-2
     cache and from memory, by the exponent `Rates.overlap`; in addition to a launch, and to results that are written at
     the end with nothing else to do. The rates are those of `target/model.py`; those of the H200 were fitted to
-    measured times by `benchmarks/fit.py`.
+    measured times by `benchmarks/gpu/fit.py`.
     """
 
     def __init__(self, info: NestInfo, target: Target) -> None:

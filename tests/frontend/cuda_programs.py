@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from deplodock.frontend.capture import export
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS.parent / "benchmarks")]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 Built = tuple[Callable[..., Any], tuple[Any, ...]]
 Program = tuple[str, Callable[[], Built]]
@@ -115,8 +115,9 @@ def capture_on_gpu(built: Built, default: bool) -> None:
 def programs() -> Iterator[Program]:
     """Returns all programs by name, each with the function that makes it: the 84 shapes, the classes with targets,
     programs as people write them, PyTorch's operators, and recurrent networks."""
-    from cases import cases  # type: ignore[import-not-found]
     from programs.people import PROGRAMS
+
+    from benchmarks.shared.cases import cases
 
     for suite in ("seed84", "classes"):
         for case in cases([suite], "cuda", ["f32", "bf16"], small=suite == "seed84"):

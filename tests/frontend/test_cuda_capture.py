@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deplodock.frontend.capture import export
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def captured(build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -31,8 +31,8 @@ def captured(build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", ["rms norm", "matmul", "attention"])
 def test_programs_of_the_smoke_test(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    smoke: Any = import_module("smoke_programs")
+    monkeypatch.syspath_prepend(str(ROOT))
+    smoke: Any = import_module("benchmarks.shared.smoke_programs")
     assert "func.func @main" in captured(smoke.PROGRAMS[name][1], monkeypatch)
 
 

@@ -1,7 +1,7 @@
 """Gradients through torch.compile are eager PyTorch's: of operators, and of modules as people write them.
 
-`--gradients all` takes every program on the reference and as C++ for the CPU; `benchmarks/coverage.py --backward` every
-operator.
+`--gradients all` takes every program on the reference and as C++ for the CPU; `benchmarks/compiler/coverage.py
+--backward` every operator.
 """
 
 from __future__ import annotations

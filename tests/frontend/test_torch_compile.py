@@ -16,7 +16,7 @@ from deplodock.frontend import dynamo
 from deplodock.frontend.dynamo import RecompileWarning
 
 SLICE = [u for i, u in enumerate(USES) if u.refused or u.group in ("changes", "threads") or i % 4 == 0]
-"""What the tests try; `python benchmarks/torch_compile.py` tries all of them."""
+"""What the tests try; `python -m benchmarks.compiler.torch_compile` tries all of them."""
 
 
 @pytest.mark.parametrize("this", SLICE, ids=lambda u: f"{u.group}: {u.name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
@@ -17,12 +17,12 @@ PROGRAM = """
 import os, signal, sys
 from dataclasses import astuple, replace
 from pathlib import Path
-BENCHMARKS, FOLDER = sys.argv[1:3]
-sys.path.insert(0, BENCHMARKS)
+ROOT, FOLDER = sys.argv[1:3]
+sys.path.insert(0, ROOT)
 import torch
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
-from deplodock.frontend.tuning import ray_workers
+from deplodock.extras import ray_workers
 from deplodock.frontend.tuning.policies import make_policy
 from deplodock.extras.ray_workers import RayWorkers
 from deplodock.frontend.tuning.search import Limits, search
@@ -46,8 +46,8 @@ class Make:
                 number += 1
 
     def __call__(self, task):
-        sys.path.insert(0, BENCHMARKS)
-        from search_fixture import Kernel, Machine, Measured
+        sys.path.insert(0, ROOT)
+        from benchmarks.search.fixture import Kernel, Machine, Measured
         space = space_of(task)
         return Fixture(Measured(Kernel("k", space, Machine(space, "k"))), self.ending)
 
@@ -79,7 +79,7 @@ module = torch.nn.Linear(256, 256)
 
 def found(name, evaluator):
     with RecordFile(str(Path(FOLDER, name))) as records:
-        policy = make_policy("top-k", space_of(task), 1)
+        policy = make_policy("mcts", space_of(task), 1)
         search(task, policy, evaluator, Limits(300.0, 20), records, "machine", batch=2)
         return {astuple(replace(e, at=0.0)) for e in records.entries()}
 
@@ -102,7 +102,7 @@ print(len(alone), sum(e[5] is None for e in alone))
 def test_two_workers_find_what_one_process_finds_though_one_is_killed(tmp_path: Path) -> None:
     """The same records; the candidate of the lost worker is measured by another. A worker of another kind is left out,
     and a candidate that ends too many is given up, and nothing else."""
-    command = [sys.executable, "-c", PROGRAM, str(BENCHMARKS), str(tmp_path)]
+    command = [sys.executable, "-c", PROGRAM, str(ROOT), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     trials, failed = map(int, done.stdout.split()[-2:])

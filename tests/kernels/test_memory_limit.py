@@ -22,9 +22,9 @@ from deplodock.passes.records import Record
 from deplodock.target.architectures import get_target
 from deplodock.target.host import NONE
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2]))
 
-from cases import Case, cases
+from benchmarks.shared.cases import Case, cases
 
 LIFTED = "default{limit_memory=false}"
 

@@ -1,4 +1,5 @@
-"""A slice of PyTorch's operator database: right, or refused as expected. `benchmarks/coverage.py` runs all of it."""
+"""A slice of PyTorch's operator database: right, or refused as expected. `benchmarks/compiler/coverage.py` runs
+all of it."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_slice(traced: Tracer, dtype: str) -> None:
 
 def test_refused_calls(traced: Tracer) -> None:
     """What PyTorch refuses ends in a diagnostic of one line, never in an exception from inside; but for the recorded
-    calls that PyTorch captures. `benchmarks/coverage.py --dtypes errors` takes all operators."""
+    calls that PyTorch captures. `benchmarks/compiler/coverage.py --dtypes errors` takes all operators."""
     recorded = summary.recorded()["errors"]
     with_errors = [op for op in opdb.operators() if op.error_inputs_func is not None]
     for op in random.Random(SEED).sample(with_errors, 40):
@@ -59,7 +60,7 @@ def test_refused_calls(traced: Tracer) -> None:
 
 
 def test_types_that_pytorch_refuses(traced: Tracer) -> None:
-    """`benchmarks/coverage.py --dtypes types` takes all operators."""
+    """`benchmarks/compiler/coverage.py --dtypes types` takes all operators."""
     drawn = random.Random(SEED).sample(opdb.operators(), 16)
     drawn += opdb.operators(["logcumsumexp", "argmax", "lerp", "addmm", "median"])
     verdicts = [v for op in drawn for v in opdb.judge_types(traced, op)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,13 @@ import torch
 from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BENCHMARKS = ROOT / "benchmarks"
-MODULES = (
-    "cases",
-    "compare",
-    "journal",
-    "prepared",
-    "predictions",
-    "results",
-    "results_page",
-    "suite",
-    "compile_programs",
-    "cliffs",
-)
 
 
 @pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that imports a module of the folder."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield import_module
-    for name in MODULES:
-        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(str(ROOT))
+    return lambda name: import_module(f"benchmarks.{name}")
 
 
 def row(ours: float, eager: float, right: bool = True, spread: float = 0.02, **more: Any) -> dict[str, Any]:
@@ -51,7 +36,7 @@ def row(ours: float, eager: float, right: bool = True, spread: float = 0.02, **m
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
     """Their expressions run on their inputs, at least in shapes; keys are unique."""
-    found = benchmarks("cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
+    found = benchmarks("shared.cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
     assert len(found) == len({c.key for c in found}) > 2 * 84
     assert len([c for c in found if c.group.targets]) == len(found) - 2 * 84
     for case in found:
@@ -67,11 +52,11 @@ def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
 
 
 def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
-    (case,) = benchmarks("cases").cases(("classes",), "cpu", [], only="softmax 16x64")
+    (case,) = benchmarks("shared.cases").cases(("classes",), "cpu", [], only="softmax 16x64")
     function, args = case.make()
     assert torch.equal(args[0], case.make()[1][0])
     assert torch.equal(function(*args), args[0].softmax(-1))
-    (case,) = benchmarks("cases").cases(("classes",), "cuda", [], only="cross_entropy bf16 32x1024")
+    (case,) = benchmarks("shared.cases").cases(("classes",), "cuda", [], only="cross_entropy bf16 32x1024")
     x, t = case.make()[1]
     assert (x.shape, x.dtype, t.shape, t.dtype) == ((32, 1024), torch.bfloat16, (32,), torch.int64)
     assert 0 <= t.min() < t.max() < 1024
@@ -86,11 +71,11 @@ def test_a_run_on_the_cores_goes_on_and_is_written(
     done = {"right": True, "errors": {}, "times": row(1.0, 3.0)["times"]}
     journal.write_text(json.dumps({"key": "classes: tiny: relu 64 f32", "row": done}) + "\n")
     run = ["classes", "--device", "cpu", "--mode", "torch.compile", "--only", "relu 64"]
-    first = CliRunner().invoke(benchmarks("suite").main, [*run, "--journal", str(journal)])
+    first = CliRunner().invoke(benchmarks("suite.run").main, [*run, "--journal", str(journal)])
     assert first.output.startswith("classes tiny relu 64 f32: ok  3.00 of the best"), first.output
-    second = CliRunner().invoke(benchmarks("suite").main, [*run, "--out", str(out)])
+    second = CliRunner().invoke(benchmarks("suite.run").main, [*run, "--out", str(out)])
     assert second.exit_code == 0, second.output
-    found = benchmarks("results").read(out)
+    found = benchmarks("shared.results").read(out)
     assert {"gpu", "processor", "measured", "torch", "xdsl"} <= set(found["environment"])
     (measured,) = found["rows"]
     assert measured["right"]
@@ -99,17 +84,29 @@ def test_a_run_on_the_cores_goes_on_and_is_written(
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("script", ["seed84.py", "compare.py", "prepared.py", "from_journals.py"])
+def test_rooms_import_what_all_share_and_themselves() -> None:
+    """No module of a room is in need of another room, or of a path that somebody set."""
+    for path in sorted((ROOT / "benchmarks").glob("*/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level > 1:
+                assert (node.module or "").split(".")[0] in ("shared", "convnets"), path
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert not list((ROOT / "benchmarks").glob(f"*/{node.module}.py")) or node.module == "torch_compile", (
+                    path
+                )
+
+
+@pytest.mark.parametrize("script", ["suite.run", "suite.compare", "shared.prepared", "suite.from_journals"])
 def test_scripts_start(script: str) -> None:
     """With what they import, and names of modules that the tests have as well."""
-    command = [sys.executable, str(BENCHMARKS / script), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", f"benchmarks.{script}", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
 
 
 def test_results_of_the_same_case_are_replaced(benchmarks: Any, tmp_path: Path) -> None:
-    results, path = benchmarks("results"), tmp_path / "a.json"
+    results, path = benchmarks("shared.results"), tmp_path / "a.json"
     results.merge(path, {"gpu": None, "threads": 2}, [row(1.0, 2.0), row(1.0, 2.0, threads=1)])
     results.merge(path, {"gpu": None, "threads": 2}, [row(4.0, 2.0)])
     assert [results.ratio(r) for r in results.read(path)["rows"]] == [0.5, 2.0]
@@ -132,7 +129,7 @@ def test_results_of_the_same_case_are_replaced(benchmarks: Any, tmp_path: Path) 
 def test_a_change_is_more_than_the_noise(
     ours: float, eager: float, spread: float, verdict: str, benchmarks: Any
 ) -> None:
-    found = benchmarks("compare").change(row(1.0, 2.0), row(ours, eager, spread=spread))
+    found = benchmarks("suite.compare").change(row(1.0, 2.0), row(ours, eager, spread=spread))
     assert found.verdict == verdict
     assert found.low <= found.value <= found.high
 
@@ -141,17 +138,19 @@ def test_noise_is_the_same_in_files(benchmarks: Any) -> None:
     from deplodock.backend.host.timing import Timing
 
     t = Timing(1.0, 0.9, 1.2, 20)
-    assert benchmarks("results").noise(t.as_dict()) == pytest.approx(t.noise, rel=1e-2)
+    assert benchmarks("shared.results").noise(t.as_dict()) == pytest.approx(t.noise, rel=1e-2)
 
 
 def test_the_page_of_results_is_up_to_date(benchmarks: Any) -> None:
-    for path, text in benchmarks("results_page").wanted().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path}: run `python benchmarks/results_page.py`"
+    module = benchmarks("suite.results_page")
+    files = [f for f in sorted(module.FOLDER.glob("*.json")) if "rows" in module.read(f)]
+    text = module.PAGE.read_text(encoding="utf-8")
+    assert text == module.page(files), "run `python -m benchmarks.suite.results_page`"
 
 
 def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) -> None:
     """Also what is wrong, what is predicted, and what was not compared as all others were."""
-    results, page = benchmarks("results"), benchmarks("results_page").page
+    results, page = benchmarks("shared.results"), benchmarks("suite.results_page").page
     about = {
         "gpu": "NVIDIA H200",
         "processor": "x",
@@ -184,7 +183,7 @@ def test_the_table_of_cliffs_has_an_earlier_version(
     benchmarks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second process measures the earlier version, here the same one; a version that refuses a case prints it."""
-    cliffs, path = benchmarks("cliffs"), tmp_path / "cliffs.json"
+    cliffs, path = benchmarks("cpu.cliffs"), tmp_path / "cliffs.json"
     monkeypatch.setattr(cliffs, "ROUNDS", 1)
     monkeypatch.setattr(cliffs.deplodock, "compile", lambda *_, **__: 1 / 0)
     words = ["--only", "cumsum 64x256x64", "--before", str(ROOT), "--json", str(path)]

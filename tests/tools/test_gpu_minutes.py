@@ -25,11 +25,8 @@ STUB = ROOT / "tests" / "stub_cuda"
 @pytest.fixture
 def minutes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The modules `running`, `steps` and `summary` of the script."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu_minutes"))
-    names = ("running", "steps", "summary")
-    yield tuple(import_module(name) for name in names)
-    for name in (*names, "gpu_tests"):
-        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(str(ROOT))
+    return tuple(import_module(f"benchmarks.gpu_minutes.{name}") for name in ("running", "steps", "summary"))
 
 
 def shell(steps: Any, name: str, text: str, limit: float = 20, **more: Any) -> Any:
@@ -102,12 +99,13 @@ def test_a_lost_device_is_no_end(minutes: Any, tmp_path: Path) -> None:
 def test_a_command_ends_with_a_script_that_is_killed(minutes: Any, tmp_path: Path) -> None:
     """Or it would share the device with the next call's."""
     code = (
-        "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import running, steps\n"
+        "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from benchmarks.gpu_minutes import running, steps\n"
         "command = ('sh', '-c', f'echo $$ > {sys.argv[2]}/number; exec sleep 60')\n"
         "runner = running.Runner(Path('/'), Path(sys.argv[2]), time.monotonic() + 60)\n"
         "runner.run(steps.Step('long', command, 50))"
     )
-    script = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "benchmarks" / "gpu_minutes"), str(tmp_path)])
+    script = subprocess.Popen([sys.executable, "-c", code, str(ROOT), str(tmp_path)])
     while not _text(tmp_path / "number").endswith("\n"):
         assert script.poll() is None
         time.sleep(0.05)
@@ -135,8 +133,8 @@ def test_what_has_no_time_waits_for_the_next_call(minutes: Any, tmp_path: Path) 
 
 def test_journal_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases that are done are not run again; errors are rows; what was begun twice and did not end is given up."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    Journal: Any = import_module("journal").Journal
+    monkeypatch.syspath_prepend(str(ROOT))
+    Journal: Any = import_module("benchmarks.shared.journal").Journal
     path, runs = tmp_path / "cases.jsonl", list[str]()
 
     def case(name: str) -> Any:
@@ -160,8 +158,8 @@ def test_journal_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_case_that_a_person_stopped_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    Journal: Any = import_module("journal").Journal
+    monkeypatch.syspath_prepend(str(ROOT))
+    Journal: Any = import_module("benchmarks.shared.journal").Journal
 
     def interrupted() -> dict[str, Any]:
         raise KeyboardInterrupt
@@ -187,8 +185,8 @@ def call(folder: Path, *options: str, **more: str) -> subprocess.CompletedProces
 
 def test_packages_come_from_the_bundle_or_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel is unpacked only for a module that the machine lacks."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gpu_minutes"))
-    machine: Any = import_module("machine")
+    monkeypatch.syspath_prepend(str(ROOT))
+    machine: Any = import_module("benchmarks.gpu_minutes.machine")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(machine, "NEEDED", {"json": "json", "not_there": "not-there==1.0", "nowhere": "nowhere"})
     monkeypatch.setattr(machine, "CARRIED", ("json", "not_there"))
@@ -220,8 +218,8 @@ def test_limits_are_nine_minutes_and_results_eight_files(minutes: Any, tmp_path:
 
 
 def test_the_first_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    suite: Any = import_module("suite")
+    monkeypatch.syspath_prepend(str(ROOT))
+    suite: Any = import_module("benchmarks.suite.run")
     monkeypatch.setattr(suite, "predict", lambda case, target: {"right": None, "error": ""})
     command = ["seed84", "--predict", "--only", "rmsnorm.tinyllama", "--dtype", "f32", "--journal", os.devnull]
     done = CliRunner().invoke(suite.main, [*command, "--first", ".s512", "--first", ".s128"])
@@ -243,7 +241,7 @@ def test_outcomes_of_tests_have_an_origin(tmp_path: Path, minutes: Any) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     journal = tmp_path / "tests.jsonl"
-    gpu_tests: Any = import_module("gpu_tests")
+    gpu_tests: Any = import_module("benchmarks.gpu_minutes.gpu_tests")
     how = (sys.executable, "-m", "pytest", "-q", "-p", "gpu_tests", "-p", "no:cacheprovider", "-n", "1", "test_some.py")
     path = str(ROOT / "benchmarks" / "gpu_minutes")
     for expected in (4, 0):
@@ -270,8 +268,8 @@ def test_rehearsal(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--rehearsal"):
         pytest.skip("takes minutes: --rehearsal")
     bundle, first, out = tmp_path / "bundle", tmp_path / "first", tmp_path / "out"
-    make = [sys.executable, str(ROOT / "benchmarks" / "gpu_minutes" / "bundle.py"), str(bundle), "--small"]
-    subprocess.run([*make, "--only", "rmsnorm.tinyllama.s32"], check=True)
+    make = [sys.executable, "-m", "benchmarks.gpu_minutes.bundle", str(bundle), "--small"]
+    subprocess.run([*make, "--only", "rmsnorm.tinyllama.s32"], cwd=ROOT, check=True)
     options = ("--bundle", str(bundle), "--limit", "smoke=200", "--limit", "uses=300")
     command = [str(SCRIPT), "--small", "--cases", "rmsnorm.tinyllama.s32", "--out", str(first), *options]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -14,18 +13,16 @@ import pytest
 from deplodock.passes.planning.choose import rank
 from deplodock.target.architectures import FITTED, TARGETS, UNFITTED
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "sm_90a"
 H200 = TARGETS[NAME]
 
 
 @pytest.fixture(scope="module")
 def fit() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield import_module("fit")
-    sys.path.remove(str(BENCHMARKS))
-    for name in ("fit", "measured"):
-        sys.modules.pop(name, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        yield import_module("benchmarks.gpu.fit")
 
 
 @pytest.fixture(scope="module")

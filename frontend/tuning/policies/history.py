@@ -1,5 +1,5 @@
-"""What policies know (which candidates were asked for, and what came of them), and the two that need no more: `model`,
-the planner's pick and no search, and `random`, the planner's candidates in any order."""
+"""What policies know (which candidates were asked for, and what came of them), and the one that needs no more: `model`,
+the planner's pick and no search."""
 
 from __future__ import annotations
 
@@ -55,14 +55,3 @@ class ModelPolicy(History):
 
     def _next(self) -> Candidate | None:
         return None
-
-
-class RandomPolicy(History):
-    """After the planner's pick, each of its other candidates with equal chance, and, when these are over, neighbours of
-    what was tried. What every other policy has to be better than."""
-
-    def _next(self) -> Candidate | None:
-        left = self.open(self.space.ranked())
-        if not left:
-            left = self.open(n for _, c in self.timed() for n in self.space.neighbours(c))
-        return self.random.choice(left) if left else None

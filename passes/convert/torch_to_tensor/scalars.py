@@ -8,8 +8,8 @@ does not hold: `CHECKED` names their arguments.
 
 Read in ATen/native/cuda of PyTorch 2.13. There, `gpu_kernel_with_scalars` holds a scalar in the type of its function's
 parameter, `opmath_gpu_kernel_with_scalars` in opmath. Comparisons hold it in the common type of both sides. Element
-types that kernels refuse, though capture lets them through, are found by `python benchmarks/coverage.py --dtypes
-types`, which calls every operator with the types that it does not list as its own.
+types that kernels refuse, though capture lets them through, are found by `python -m benchmarks.compiler.coverage
+--dtypes types`, which calls every operator with the types that it does not list as its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Seconds of compilation, and coverage of PyTorch."""

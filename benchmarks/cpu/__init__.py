@@ -1,0 +1,1 @@
+"""Operators and networks on the CPU."""

@@ -1,0 +1,1 @@
+"""Host time, and the planning model beside measured times."""

@@ -1,0 +1,142 @@
+"""Tokens a second of a language model on the cores, against transformers' eager loop and what memory allows.
+
+    python -m benchmarks.models.decode  # TinyLlama and Qwen2.5-0.5B, bf16
+    python -m benchmarks.models.decode tests/data/models/tinyllama-1.1b.json --dtype f32 --layers 2 --tokens 16
+
+Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
+the machine's read bandwidth divided by their bytes; `share` is what of that is reached. The bandwidth of a shared
+machine changes from one second to the next: it is measured around each round of generation; the median round counts of
+those in which it was about the same at both ends, if there are any.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from deplodock.backend.cpu.measure import read_rate
+from deplodock.backend.host.timing import Timing
+from deplodock.extras.llm.generate import Generator
+from deplodock.extras.llm.models import build_model, load_config
+from deplodock.extras.llm.quantization import to_int8
+from deplodock.frontend.bench import OURS, environment
+
+from ..shared.cases import DTYPES
+from ..shared.results import FOLDER, commit_here, file_name, merge
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
+TOKENS, CONTEXT, ROUNDS = 24, 256, 5
+"""Tokens that are generated, those that the cache holds, and how often each arm generates."""
+
+STEADY = 1.1
+"""So many times greater at most is the bandwidth at one end of a round than at the other one, if the round counts."""
+
+
+def bytes_read(model: torch.nn.Module) -> int:
+    """Bytes of the weights that one token needs: all but the embedding, which counts where it also is the head."""
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight  # pyright: ignore
+    weights = {id(p): p for p in (*model.parameters(), *model.buffers())}
+    if head is not embedding:
+        weights.pop(id(embedding), None)
+    return sum(p.numel() * p.element_size() for p in weights.values())
+
+
+def eager(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[float]]:
+    """The tokens of transformers' model with its cache, the likeliest each, and the seconds of each after the first."""
+    found, seconds, cache, step = list[int](), list[float](), None, torch.tensor([prompt])
+    with torch.no_grad():
+        for _ in range(tokens):
+            start = time.perf_counter()
+            out = model(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, token = out.past_key_values, int(out.logits[0, -1].float().argmax())
+            seconds.append(time.perf_counter() - start)
+            found.append(token)
+            step = torch.tensor([[token]])
+    return found, seconds[1:]
+
+
+def measure(
+    name: str,
+    dtype: str = "bf16",
+    tokens: int = TOKENS,
+    context: int = CONTEXT,
+    layers: int | None = None,
+    quantize: bool = False,
+) -> dict[str, Any]:
+    """The row of one model: compile it, let both arms generate in turns, and take the median of all tokens."""
+    config = load_config(name)
+    config.num_hidden_layers = layers or config.num_hidden_layers
+    if layers and getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    model = build_model(config, DTYPES[dtype], seed=0)
+    reference = model
+    if quantize:
+        reference, model = model, to_int8(copy.deepcopy(model))
+    start = time.perf_counter()
+    generator = Generator.from_model(model, context=context, prefill=16, target="cpu")
+    prompt = [(7 * i) % config.vocab_size for i in range(16)]
+    list(generator(prompt, 2))
+    compiled = time.perf_counter() - start
+    ours, theirs, same, read = list[float](), list[float](), 0, bytes_read(model)
+    rates, shares = [read_rate(threads=torch.get_num_threads())], list[float]()
+    for _ in range(ROUNDS):
+        told = list(generator(prompt, tokens))
+        ours += generator.timing.seconds
+        rates.append(read_rate(threads=torch.get_num_threads()))
+        shares.append(read / statistics.median(generator.timing.seconds) / statistics.mean(rates[-2:]))
+        expected, seconds = eager(reference, prompt, tokens)
+        theirs += seconds
+        same = sum(a == b for a, b in zip(told, expected, strict=True))
+    times = {"eager": Timing.of(theirs), OURS: Timing.of(ours)}
+    case = f"{Path(name).stem}, {config.num_hidden_layers} layers{', int8' if quantize else ''}"
+    found = {"suite": "decode", "group": "", "case": case, "dtype": dtype, "threads": torch.get_num_threads()}
+    found |= {"commit": commit_here(), "right": None, "same_tokens": same, "tokens": tokens, "bytes_read": read}
+    found |= {"compile_seconds": compiled, "prompt_seconds": generator.timing.prompt_seconds}
+    steady = [s for s, a, b in zip(shares, rates, rates[1:], strict=False) if max(a, b) < STEADY * min(a, b)]
+    found |= {"read_rates": rates, "shares": shares, "share": statistics.median(steady or shares)}
+    return found | {"times": {"call": {arm: t.as_dict() for arm, t in times.items()}}}
+
+
+@click.command()
+@click.argument("models", nargs=-1)
+@click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["bf16"])
+@click.option("--tokens", default=TOKENS)
+@click.option("--context", default=CONTEXT)
+@click.option("--layers", type=int, help="Only so many of the model's.")
+@click.option("--quantize", is_flag=True, help="Ours with weights of 8 bits; eager has those of the model.")
+@click.option("--threads", type=int, help="How many PyTorch and ours may use.")
+@click.option("--out", type=click.Path(path_type=Path), help="File of results; benchmarks/results/DEVICE-DATE.json.")
+def main(
+    models: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    tokens: int,
+    context: int,
+    layers: int | None,
+    quantize: bool,
+    threads: int | None,
+    out: Path | None,
+) -> None:
+    """Measure, print, and write what was asked for."""
+    torch.set_num_threads(threads or torch.get_num_threads())
+    rows = list[dict[str, Any]]()
+    for name in models or MODELS:
+        for dtype in dtypes:
+            rows.append(row := measure(name, dtype, tokens, context, layers, quantize))
+            speeds = {arm: 1 / t["median"] for arm, t in row["times"]["call"].items()}
+            click.echo(
+                f"{row['case']} {dtype}: {speeds[OURS]:.2f} tokens/s, eager {speeds['eager']:.2f}; "
+                f"{row['share']:.0%} of the read bandwidth; {row['same_tokens']} of {tokens} tokens the same; "
+                f"compiled in {row['compile_seconds']:.0f} s"
+            )
+    merge(out or FOLDER / f"{file_name(environment())}.json", environment(), rows)
+
+
+if __name__ == "__main__":
+    main()

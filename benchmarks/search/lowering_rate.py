@@ -1,0 +1,59 @@
+"""How fast candidates of a search become code: those that the model likes best of one product, lowered, printed and
+compiled by as many processes as there are cores, the processor's time for each part told apart.
+
+    python -m benchmarks.search.lowering_rate  # 200 of bf16 4096x4096x4096 for sm_90a
+    python -m benchmarks.search.lowering_rate --target cpu --count 50
+
+Needs NVRTC, or for the CPU g++; no GPU.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+
+import click
+import torch
+
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.compilation import compile_captured
+from deplodock.frontend.tuning.building import Built
+from deplodock.frontend.tuning.evaluation import Workers
+from deplodock.frontend.tuning.task import tasks_of
+from deplodock.frontend.tuning.tuned import space_of
+from deplodock.target.host import NONE, cores
+
+
+@click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--target", default="sm_90a", show_default=True)
+@click.option("--count", default=200, show_default=True, help="Candidates.")
+@click.option("--size", default=4096, show_default=True, help="Of each side of the product.")
+@click.option("--dtype", type=click.Choice(["bf16", "f32"]), default="bf16", show_default=True)
+@click.option("--jobs", default=cores(), show_default=True, help="Processes.")
+def main(target: str, count: int, size: int, dtype: str, jobs: int) -> None:
+    """Measure, and print."""
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    factors = [torch.zeros(size, size, dtype=kind, device="meta")] * 2
+    (task,) = tasks_of(compile_captured(capture(torch.matmul, factors), target, record=NONE))
+    start = time.perf_counter()
+    ranked = space_of(task).ranked()
+    chosen = ranked[:count]
+    click.echo(f"{len(ranked)} candidates ranked in {time.perf_counter() - start:.2f} s; {len(chosen)} taken")
+    with Workers("cpu" if target == "cpu" else "cuda", jobs) as workers:
+        workers.build(task, chosen[:1] * jobs)  # processes start, and read their libraries
+        start = time.perf_counter()
+        found = workers.build(task, chosen)
+        wall = time.perf_counter() - start
+    built = [b for b in found if isinstance(b, Built)]
+    lowering, compiling = ([getattr(b, part) for b in built] for part in ("lowering", "compiling"))
+    for name, seconds in (("lowering and printing", lowering), ("the compiler", compiling)):
+        each = f"{statistics.median(seconds) * 1e3:.0f} ms each (median), {max(seconds) * 1e3:.0f} ms at most"
+        click.echo(f"{name}: {sum(seconds):.1f} s of a processor, {each}")
+    click.echo(f"{wall:.1f} s with {jobs} processes, {len(built)} of {len(found)} taken")
+    for why, times in Counter(b for b in found if isinstance(b, str)).most_common(5):
+        click.echo(f"  {times} times: {why}")
+
+
+if __name__ == "__main__":
+    main()

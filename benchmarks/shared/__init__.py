@@ -1,0 +1,1 @@
+"""Programs, results and journals that all rooms use."""

@@ -1,0 +1,1 @@
+"""The suites beside PyTorch, and the page of their results."""
