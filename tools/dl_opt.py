@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, NoReturn
+from typing import IO, TYPE_CHECKING, ClassVar, Literal, NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +24,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
-from ..dialects.support.printing import print_module, stamp_comment
+from ..dialects.support.printing import WIDTH, print_module, stamp_comment
 from ..errors import CompileError, one_line, raised_at
 from ..garbage import RARE
 from ..passes import get_all_passes
@@ -62,6 +62,7 @@ _SWITCHES = {
     "--no-implicit-module": "the input must be one builtin.module",
     "--print-op-generic": "print ops in the generic form",
     "--print-debuginfo": "print the location of each op",
+    "--wrap": "names for long types, and lines of at most 120 columns, as where the output is a terminal",
     "--debug": "print a traceback for an error",
 }
 
@@ -72,16 +73,24 @@ class UsageError(CompileError):
 
 @dataclass(frozen=True)
 class MLIRTarget(Target):
-    """IR text, with names for long attributes. The first two options are those that the base class hands over."""
+    """IR text, with names for long attributes. The first four options are those that the base class hands over."""
 
     name = "mlir"
     print_generic_format: bool = False
     print_properties_as_attributes: bool = False
     print_debuginfo: bool = False
     syntax_highlight: bool = False
+    width: ClassVar[int | None] = None
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        output.write(print_module(module, debuginfo=self.print_debuginfo, generic=self.print_generic_format))
+        how = {"debuginfo": self.print_debuginfo, "generic": self.print_generic_format}
+        output.write(print_module(module, **how, width=self.width))
+
+
+class _WrappedTarget(MLIRTarget):
+    """IR text as `deplodock compile --ir` prints it: names for long types, too, and lines of at most 120 columns."""
+
+    width = WIDTH
 
 
 @dataclass(frozen=True)
@@ -237,7 +246,7 @@ class DlOptMain(xDSLOptMain):
 
     def register_all_targets(self) -> None:
         self.available_targets = {
-            "mlir": lambda: MLIRTarget,
+            "mlir": lambda: _WrappedTarget if self.wraps else MLIRTarget,
             "cuda": lambda: CudaTarget,
             "cpp": lambda: CppTarget,
         }
@@ -278,6 +287,11 @@ class DlOptMain(xDSLOptMain):
         arg_parser.add_argument("--version", action="version", version=text)
         # Asked for by the base class. Its --disable-verify patches a class for the whole process; ours does not.
         arg_parser.set_defaults(disable_verify=False, syntax_highlight=False, print_no_properties=False)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the IR is printed for a reader."""
+        return self.args.wrap or not terminal.is_kept(self.args.output_file)
 
     def setup_pipeline(self) -> None:
         if self.args.run_reproducer and self.args.passes:
