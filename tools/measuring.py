@@ -18,9 +18,8 @@ from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, mea
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
 from ..frontend.profile import Profile, measured, predicted
 from ..target.architectures import on_cores
-from .plot import Bar, bars, write_plot
 from .reports import Loaded
-from .tables import bench_table, profile_table, seconds
+from .tables import Bar, bars, bench_table, profile_table, seconds, write_plot
 from .terminal import fitted, write_file
 
 

@@ -80,8 +80,8 @@ def tune(given: Given, compiled: Callable[[dict[str, Any]], Sequence[Compilation
     """
     with terminal.progress(quiet=given.verbose > 1), steps("loading PyTorch"):
         from ..frontend.compilation import device_target
-        from ..frontend.tuning import tuned
         from ..frontend.tuning.calibration import renew
+        from ..frontend.tuning.search import How
         from ..frontend.tuning.task import tasks_of
         from ..frontend.tuning.trial import Deadline
         from ..passes.record_file import PREDICTED
@@ -104,7 +104,7 @@ def tune(given: Given, compiled: Callable[[dict[str, Any]], Sequence[Compilation
     deadline = Deadline().after(given.budget)
     records = None if given.kept == "none" else open_records(given.kept, new=True)
     searching = given.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * given.budget
-    how = tuned.How(device, given.policy, searching, given.trials, given.seed, given.threads)
+    how = How(device, given.policy, searching, given.trials, given.seed, given.threads)
     searches, device = _searched(compilations, tasks, how, records, given)
     if records is not None and device != PREDICTED:
         renew(records, tasks[0].target, device)
@@ -143,7 +143,7 @@ def _searched(
     """Search the nests, and for a whole program its plans of fusion, and show how far it is; with the device on which
     that was."""
     from ..frontend.tuning.evaluation import Workers
-    from ..frontend.tuning.tuned import tune as search_all, tune_program
+    from ..frontend.tuning.search import tune as search_all, tune_program
     from ..passes.record_file import PREDICTED
     from .tune_report import display
 
@@ -152,7 +152,7 @@ def _searched(
             return search_all(tasks, how, records, told, pool), how.device
         return tune_program(compilations[0], how, records, told, pool), how.device
 
-    with display(len(tasks), how.seconds, given.verbose, quiet=given.as_json) as told:
+    with display(given.verbose, quiet=given.as_json) as told:
         if how.device == PREDICTED:
             return searched(how, None)
         if cluster := _cluster(given):
@@ -172,9 +172,9 @@ def _tell(
     deadline: Deadline,
 ) -> None:
     """Print what came of it."""
-    from ..frontend.tuning import tuned
+    from ..frontend.tuning.search import as_dict
     from ..passes.record_file import PREDICTED
-    from .plot import write_plot
+    from .tables import write_plot
     from .tune_report import curve_svg, explained, found_text, write_report
 
     if given.plot:
@@ -186,7 +186,7 @@ def _tell(
     if given.as_json:
         shown = {name: t.as_dict() for name, t in times.items()}
         file = None if records is None else records.path
-        outcome = {"kernels": [tuned.as_dict(s) for s in found], "program": shown, "records": file, "lines": lines}
+        outcome = {"kernels": [as_dict(s) for s in found], "program": shown, "records": file, "lines": lines}
         return click.echo(json.dumps(outcome, indent=1))
     width = terminal.width_of(sys.stdout)
     text = found_text(found, times)
@@ -201,7 +201,7 @@ def _tell(
 
 def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
     """What to type for the same kernels."""
-    from ..frontend.tuning.tuned import fusion_argument, options_in, pipeline_argument, schedule_argument
+    from ..frontend.tuning.search import fusion_argument, options_in, pipeline_argument, schedule_argument
 
     if not any(s.best for s in found):
         return {}
@@ -226,7 +226,7 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given, deadline: D
     from ..backend.cuda.runtime.timing import on_device
     from ..backend.host.timing import by_clock
     from ..frontend.api import CompiledFunction
-    from ..frontend.tuning.tuned import schedule_argument
+    from ..frontend.tuning.search import schedule_argument
 
     if loaded.captured.updates or not any(s.best for s in found):
         return {}

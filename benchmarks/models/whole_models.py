@@ -24,8 +24,8 @@ import torch
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.extras.llm.compile import launches_of_layers
-from deplodock.extras.llm.models import build_model, cache_shape, capture_step, config_dtype, load_config
+from deplodock.extras.llm.models import build_model, config_dtype, load_config
+from deplodock.extras.llm.steps import cache_shape, capture_step, launches_of_layers
 from deplodock.frontend import memory
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.compilation import Compilation

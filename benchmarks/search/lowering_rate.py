@@ -20,8 +20,8 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
 from deplodock.frontend.tuning.building import Built
 from deplodock.frontend.tuning.evaluation import Workers
+from deplodock.frontend.tuning.search import space_of
 from deplodock.frontend.tuning.task import tasks_of
-from deplodock.frontend.tuning.tuned import space_of
 from deplodock.target.host import NONE, cores
 
 

@@ -22,7 +22,7 @@ from deplodock.frontend.tuning.policies import POLICIES as OWN
 from deplodock.frontend.tuning.running import MOST
 from deplodock.frontend.tuning.trial import Policy
 from deplodock.progress import steps
-from deplodock.tools.plot import curves as plotted
+from deplodock.tools.tables import curves as plotted
 
 from .fixture import Kernel, Measured, kernels
 from .libraries import LIBRARIES

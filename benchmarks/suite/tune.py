@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import torch
 
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.bench import OURS, Subject, environment, measure
-from deplodock.frontend.tuning import tuned
+from deplodock.frontend.tuning import search as tuned
 from deplodock.frontend.tuning.calibration import fit, regret, samples_of
 from deplodock.frontend.tuning.evaluation import Workers
 from deplodock.frontend.tuning.search import device_name
@@ -43,7 +44,7 @@ def tune_case(case: Case, records: Path, workers: Workers, how: tuned.How, modes
     plain = program(case, "cpu", None, "cpu")
     tasks = tasks_of(plain.compilation)
     with RecordFile(records) as file:
-        found = tuned.tune(tasks, how.times(len(tasks)), file, lambda search: None, workers)
+        found = tuned.tune(tasks, replace(how, seconds=how.seconds * len(tasks)), file, lambda search: None, workers)
     if any(s.ended == "interrupted" for s in found):
         raise KeyboardInterrupt
     schedule = tuned.schedule_argument(found) or None

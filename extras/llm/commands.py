@@ -84,9 +84,9 @@ class ModelSource(Source):
             with steps("loading PyTorch and transformers"):
                 from ...backend.cuda.runtime.nvrtc import nvrtc_version
                 from ...target.architectures import TARGETS
-                from .compile import compile_model, describe
                 from .models import build_model, load_config, load_model
                 from .quantization import to_int8
+                from .steps import compile_model, describe
             if given.output is not None and given.target in TARGETS:
                 nvrtc_version()  # without which there will be no machine code to write
             with steps("building the model"):
@@ -120,8 +120,8 @@ class ModelSource(Source):
         modes.refuse_ignored(context, "a MODEL")
 
         def compiled(options: dict[str, Any]) -> list[Any]:
-            from .compile import compile_model
             from .models import build_model, load_config
+            from .steps import compile_model
 
             model = build_model(load_config(str(given.file)))
             return [*compile_model(model, **options).compilations.values()]

@@ -22,17 +22,8 @@ from ...frontend.executors import AUTO
 from ..artifact.manifest import ArtifactError
 from ..artifact.programs import Artifact
 from ..artifact.safetensors import Bound, names_in_checkpoints
-from .models import (
-    DEFAULT_PREFILL,
-    ModelPlan,
-    build_model,
-    capture_step,
-    load_config,
-    load_model,
-    open_checkpoint,
-    plan_model,
-    stored_as_used,
-)
+from .models import DEFAULT_PREFILL, build_model, load_config, load_model, open_checkpoint, stored_as_used
+from .steps import ModelPlan, capture_step, plan_model
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,9 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from ...errors import CaptureError, CompileError
-from ...frontend.capture.arrays import dtype_name, dtype_named
-from ...frontend.capture.captured_program import CapturedProgram
-from ...frontend.capture.export import capture, without_logs
+from ...errors import CompileError
+from ...frontend.capture.export import without_logs
 from ..artifact.safetensors import Checkpoint, shards
-from .kv_cache import contents, make_cache
 
 DEFAULT_CONTEXT = 2048
 """Tokens that a cache holds, if nothing else is said; never more than the model was made for."""
@@ -202,126 +198,3 @@ def parameters_on_meta() -> Iterator[None]:
 def quiet() -> AbstractContextManager[None]:
     """Without the messages that transformers logs for people who train."""
     return without_logs(logging.WARNING)
-
-
-class Step(nn.Module):
-    """One step of a language model with a cache: tokens, their position and the caches in, logits and caches out."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        start: torch.Tensor,
-        last: torch.Tensor,
-        keys: list[torch.Tensor],
-        values: list[torch.Tensor],
-    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-        """`tokens` (1, S) begin at position `start` (1,); the logits (1, V) are those after token `last` (1,) of them.
-
-        `keys` and `values` are the caches of the layers; they come back with the new tokens in them. Tokens behind
-        `last` may be anything: what they leave in the caches is overwritten before it is looked at.
-        """
-        positions = start + torch.arange(tokens.shape[1], device=start.device)
-        cache = make_cache(keys, values, positions)
-        out = self.model(
-            input_ids=tokens,
-            position_ids=positions.unsqueeze(0),
-            past_key_values=cache,
-            logits_to_keep=last,
-            use_cache=True,
-        )
-        return out.logits[:, 0], *contents(cache)
-
-
-@dataclass(frozen=True)
-class CacheShape:
-    """The caches of a model: one shape for each layer, (1, heads, context, size), for keys and for values."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: torch.dtype
-
-    @property
-    def context(self) -> int:
-        """How many tokens fit."""
-        return self.shapes[0][2]
-
-    def make(self, device: str = "cpu") -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Empty caches: keys and values."""
-
-        def zeros() -> list[torch.Tensor]:
-            return [torch.zeros(s, dtype=self.dtype, device=device) for s in self.shapes]
-
-        return zeros(), zeros()
-
-
-def cache_shape(config: Any, dtype: torch.dtype, context: int | None = None) -> CacheShape:
-    """The caches that a model needs for `context` tokens."""
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    longest = getattr(text, "max_position_embeddings", None) or DEFAULT_CONTEXT
-    context = min(context or DEFAULT_CONTEXT, longest)
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return CacheShape(((1, heads, context, size),) * text.num_hidden_layers, dtype)
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """How a model is compiled: its caches, the tokens of a prefill step, and the size of its vocabulary."""
-
-    caches: CacheShape
-    length: int
-    vocabulary: int
-
-    def written(self) -> dict[str, object]:
-        """The plan as JSON, for `read`."""
-        shapes = [list(s) for s in self.caches.shapes]
-        dtype = dtype_name(self.caches.dtype)
-        return {"shapes": shapes, "dtype": dtype, "length": self.length, "vocabulary": self.vocabulary}
-
-    @staticmethod
-    def read(value: Any) -> ModelPlan | None:
-        """The plan that was written, None for something else."""
-        try:
-            shapes = tuple(tuple(int(n) for n in shape) for shape in value["shapes"])
-            caches = CacheShape(shapes, dtype_named(value["dtype"]))
-            return ModelPlan(caches, int(value["length"]), int(value["vocabulary"]))
-        except (KeyError, TypeError, ValueError, CompileError):
-            return None
-
-
-def plan_model(model: nn.Module, context: int | None = None, prefill: int = DEFAULT_PREFILL) -> ModelPlan:
-    """How to compile `model` for `context` tokens in all, and `prefill` tokens of a prompt at a time."""
-    config: Any = model.config
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), config_dtype(config))
-    caches = cache_shape(config, dtype, context)
-    return ModelPlan(caches, min(prefill, caches.context), int(config.get_text_config().vocab_size))
-
-
-def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedProgram:
-    """Capture one step of `model` for `length` tokens at a time: 1 to decode, more to read a prompt.
-
-    Raises CompileError.
-    """
-    if not 0 < length <= caches.context:
-        raise CaptureError(f"a step of {length} tokens does not fit a cache of {caches.context}")
-    device = next(model.parameters()).device.type
-    keys, values = caches.make(device)
-    tokens = torch.zeros((1, length), dtype=torch.int64, device=device)
-    start, last = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-    with quiet():
-        captured = capture(Step(model), (tokens, start, last, keys, values))
-    return captured.updating(cache_updates(captured, len(keys) + len(values)))
-
-
-def cache_updates(captured: CapturedProgram, caches: int) -> list[tuple[int, int]]:
-    """Which results of a `Step` replace which arguments: each cache that comes out the one that went in.
-
-    The caches are the last leaves of its arguments and of its results, in the same order.
-    """
-    arguments = {b.leaf: i for i, b in enumerate(captured.bindings) if b.kind == "input"}
-    first = captured.in_spec.num_leaves - caches
-    pairs = zip(captured.outputs[-caches:], range(first, first + caches), strict=True)
-    return [(o.index, arguments[leaf]) for o, leaf in pairs if o.kind == "result"]

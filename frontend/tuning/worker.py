@@ -25,25 +25,27 @@ PR_SET_PDEATHSIG = 1
 
 
 class WorkerFailed(DeplodockError):
-    """What was asked of a worker has no result: it raised, it ended, or it was killed at its limit."""
+    """A request without a result: the worker raised an exception, ended, or was killed at its limit."""
 
 
 class Worker:
-    """A process with an object that `make(*arguments)` gives there; `threads` are those of OpenMP, if they are said."""
+    """A process with an object that `make(*arguments)` gives there; `threads` is the number of OpenMP threads.
+
+    `pipe` becomes readable when there is an answer; it is None while no process runs.
+    """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any, threads: int | None = None) -> None:
         self._made = make, arguments
         self._threads = threads
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
+        self.pipe: Connection | None = None
 
     def start(self) -> None:
-        """Start the process, if it does not run. It does not wait for it."""
+        """Starts the process if it does not run, without waiting for it."""
         if self._process is not None:
             return
-        self._pipe, theirs = Pipe()
-        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        environment = {**os.environ, "PYTHONPATH": path}
+        self.pipe, theirs = Pipe()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         if self._threads is not None:
             environment["OMP_NUM_THREADS"] = str(self._threads)
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
@@ -51,44 +53,39 @@ class Worker:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
             )
-        self._pipe.send(self._made)
+        self.pipe.send(self._made)
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Have a method called; `answer` gets the result."""
+        """Requests a call of a method; `answer` returns the result."""
         self.start()
-        assert self._pipe is not None
+        assert self.pipe is not None
         try:
-            self._pipe.send((method, arguments))
+            self.pipe.send((method, arguments))
         except OSError:  # it has ended: `answer` will say so
             pass
 
     def answer(self, limit: float) -> Any:
-        """The result of what was asked. Raises WorkerFailed where there is none in `limit` seconds, and kills the
-        process; the next thing asked starts another one."""
-        assert self._pipe is not None
+        """Returns the result of the last request. Raises WorkerFailed if there is none within `limit` seconds, and
+        kills the process; the next request starts another one."""
+        assert self.pipe is not None
         try:
-            if not self._pipe.poll(limit):
+            if not self.pipe.poll(limit):
                 self.kill()
                 raise WorkerFailed(f"killed: it did not end within {limit:.3g} s")
-            kind, found = self._pipe.recv()
+            kind, result = self.pipe.recv()
         except (EOFError, OSError):
             raise WorkerFailed(f"killed: {self._end()}") from None
         if kind == "error":
-            raise WorkerFailed(found)
-        return found
+            raise WorkerFailed(result)
+        return result
 
     def call(self, method: str, *arguments: Any, limit: float) -> Any:
         """`ask` and `answer`."""
         self.ask(method, *arguments)
         return self.answer(limit)
 
-    @property
-    def pipe(self) -> Connection | None:
-        """What becomes readable when there is an answer."""
-        return self._pipe
-
     def _end(self) -> str:
-        """How the process ended, which is over."""
+        """Returns the reason for which the process ended."""
         assert self._process is not None
         try:
             code = self._process.wait(5)
@@ -98,7 +95,7 @@ class Worker:
         return signal.Signals(-code).name if code < 0 else f"it ended with {code}"
 
     def kill(self) -> None:
-        """End the process and all that it has started."""
+        """Ends the process and all that it has started."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -106,13 +103,13 @@ class Worker:
                 pass
             self._process.wait()
             self._process = None
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        if self.pipe is not None:
+            self.pipe.close()
+            self.pipe = None
 
 
 def _serve(pipe: Connection) -> None:
-    """Do what is asked, until nobody is there who asks."""
+    """Answers requests until the other end of the pipe is closed."""
     made: Any = None
     if sys.platform == "linux":  # A candidate that hangs would otherwise go on when this process's parent is killed.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -121,21 +118,21 @@ def _serve(pipe: Connection) -> None:
     while True:
         try:
             what, arguments = pipe.recv()
+            if callable(what):
+                made = what(*arguments)
+                continue
+            pipe.send(_answer(made, what, arguments))
         except (EOFError, OSError):
             return
-        if callable(what):
-            made = what(*arguments)
-            continue
-        try:
-            answer = "done", getattr(made, what)(*arguments)
-        except DeplodockError as error:
-            answer = "error", str(error)
-        except Exception as error:
-            answer = "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]} at {raised_at(error)}"
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
+
+
+def _answer(made: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    try:
+        return "done", getattr(made, method)(*arguments)
+    except DeplodockError as error:
+        return "error", str(error)
+    except Exception as error:
+        return "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]} at {raised_at(error)}"
 
 
 if __name__ == "__main__":

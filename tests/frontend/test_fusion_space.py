@@ -15,10 +15,9 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation, compile_captured
 from deplodock.frontend.tuning.evaluation import Predicting
 from deplodock.frontend.tuning.fusion_space import Fusion, explain_fusion, fusions
-from deplodock.frontend.tuning.search import Search
+from deplodock.frontend.tuning.search import How, Search, schedule_argument, tune_program
 from deplodock.frontend.tuning.task import Task
 from deplodock.frontend.tuning.trial import Candidate, Trial
-from deplodock.frontend.tuning.tuned import How, schedule_argument, tune_program
 from deplodock.passes.record_file import RecordFile
 from deplodock.passes.records import plan_key
 
@@ -67,7 +66,7 @@ class Machine:
 
 
 def tuned(machine: Machine, records: RecordFile, trials: int = 2) -> list[Search]:
-    how = How("somewhere", "top-k", 300.0, trials)
+    how = How("somewhere", "mcts", 300.0, trials)
     return tune_program(compiled(), how, records, lambda search: None, machine)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ import torch
 
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
-from deplodock.frontend.tuning import evaluation, tuned
+from deplodock.frontend.tuning import evaluation, search as tuned
 from deplodock.frontend.tuning.building import Built
 from deplodock.frontend.tuning.running import Measured
 from deplodock.frontend.tuning.search import TIME_IS_UP, Search

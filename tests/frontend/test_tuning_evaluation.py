@@ -183,7 +183,7 @@ def test_constants_are_fitted_to_what_was_measured() -> None:
     real = target.scaled({"rates.vector": 0.3, "costs.access": 2.5, "costs.block": 4.0, "rates.launch": 2.0})
 
     def sample(function: object, *shapes: tuple[int, ...]) -> Sample:
-        from deplodock.frontend.tuning.tuned import space_of
+        from deplodock.frontend.tuning.search import space_of
 
         captured = capture(function, [torch.zeros(s) for s in shapes])  # type: ignore[arg-type]
         (task,) = tasks_of(compile_captured(captured, "cpu", record="none"))

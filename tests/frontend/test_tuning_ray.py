@@ -27,7 +27,7 @@ from deplodock.frontend.tuning.policies import make_policy
 from deplodock.extras.ray_workers import RayWorkers
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import tasks_of
-from deplodock.frontend.tuning.tuned import space_of
+from deplodock.frontend.tuning.search import space_of
 from deplodock.passes.record_file import RecordFile
 
 class Make:

@@ -15,7 +15,8 @@ from deplodock.backend.simulator import simulate
 from deplodock.dialects.kernel import LaunchOp
 from deplodock.dialects.support.calls import IN_PLACE, set_pairs
 from deplodock.errors import CompileError, ShapeError
-from deplodock.extras.llm.models import build_model, capture_step, plan_model
+from deplodock.extras.llm.models import build_model
+from deplodock.extras.llm.steps import capture_step, plan_model
 from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.compilation import Compilation
 

@@ -20,9 +20,9 @@ from deplodock.errors import CompileError, ExecutionError, ShapeError, TargetErr
 from deplodock.extras.artifact.manifest import MANIFEST, ArtifactError, canonical, digest
 from deplodock.extras.artifact.programs import load
 from deplodock.extras.artifact.safetensors import Checkpoint, WeightError, names_of_tensors
-from deplodock.extras.llm.compile import compile_model
 from deplodock.extras.llm.generate import Generator
 from deplodock.extras.llm.models import build_model
+from deplodock.extras.llm.steps import compile_model
 from deplodock.frontend import executors
 from deplodock.tools.cli import main
 

@@ -24,8 +24,8 @@ from deplodock.dialects.loop.work import count_work
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.tile import DotOp, KernelOp as TileKernelOp
 from deplodock.errors import CaptureError
-from deplodock.extras.llm.compile import compile_model, describe
-from deplodock.extras.llm.models import ModelError, build_model, cache_shape, capture_step, load_config
+from deplodock.extras.llm.models import ModelError, build_model, load_config
+from deplodock.extras.llm.steps import cache_shape, capture_step, compile_model, describe
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import compare, tolerances

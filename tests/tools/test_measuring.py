@@ -18,8 +18,7 @@ from deplodock.frontend.profile import Cost, Profile
 from deplodock.target.architectures import get_target
 from deplodock.target.host import cores, processor
 from deplodock.tools.cli import main
-from deplodock.tools.plot import Bar, bars, write_plot
-from deplodock.tools.tables import bench_table, profile_table, seconds
+from deplodock.tools.tables import Bar, bars, bench_table, profile_table, seconds, write_plot
 
 pytestmark = pytest.mark.auto
 

@@ -78,7 +78,7 @@ from deplodock.frontend.tuning.building import lower
 from deplodock.frontend.tuning.policies import DEFAULT_POLICY, make_policy
 from deplodock.frontend.tuning.task import tasks_of
 from deplodock.frontend.tuning.trial import Trial
-from deplodock.frontend.tuning.tuned import space_of
+from deplodock.frontend.tuning.search import space_of
 
 class Four(torch.nn.Module):
     def forward(self, x):
