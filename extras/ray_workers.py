@@ -20,20 +20,21 @@ from ..errors import ExecutionError
 from ..frontend.tuning.trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial, WorkerPool
 
 LOSSES = 3
-"""So many machines may be lost with a candidate before it is given up: it may be what ends them."""
+"""Number of machines that may be lost with a candidate before it is given up: it may be what ends them."""
 
 ANSWER = 5.0
 """Seconds in which a cluster answers, if there is one."""
 
 
 class LocalEvaluators:
-    """Makes what measures on the machine on which it is called; goes to the workers as it is."""
+    """Makes the evaluator of a task on the machine on which it is called; a copy goes to each worker."""
 
     def __init__(self, device: str, threads: int | None = None) -> None:
         self.device, self.threads = device, threads
         self._workers: Any = None
 
     def kind(self) -> str:
+        """Returns the name of the device in records."""
         from ..frontend.tuning.search import device_name
 
         return device_name(self.device)
@@ -47,7 +48,7 @@ class LocalEvaluators:
 
 
 class Machine:
-    """A worker of the cluster: the evaluator of the task that it was asked about last."""
+    """A worker of the cluster, with the evaluator of the task that it was asked about last."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -58,24 +59,33 @@ class Machine:
         return self._make.kind()
 
     def begin(self, number: int, task: Any) -> None:
-        """Go over to the task `number`, and do what it takes before the first candidate."""
+        """Makes the evaluator of the task `number` and prepares it for the first candidate."""
         if number != self._number:
             self._evaluator, self._number = self._make(task), number
             self._evaluator.prepare()
 
     def measure(self, number: int, task: Any, candidate: Candidate) -> tuple[Trial, str]:
-        """A candidate of the task `number` as a trial, and the hash of its text."""
+        """Returns a candidate of the task `number` as a trial, and the hash of its text."""
         self.begin(number, task)
         (trial,) = self._evaluator.measure([candidate])
         return trial, getattr(self._evaluator, "codes", {}).get(candidate, "")
 
 
 class RayWorkers(WorkerPool):
-    """The machines of a cluster that have a device of one kind: that which most of them have, or `kind`.
+    """The machines of a cluster that have a device of one kind: `kind`, or the one that most of them have.
 
-    `address` is as for `ray.init`; `local` starts a cluster on this machine. `device` is `cpu` or `cuda`: a worker has
-    all cores of its node, or one GPU. `count` workers are started, or as many as there are of these. Raises
-    ExecutionError where Ray is not installed, does not answer, or has no such device.
+    `left_out` counts the devices of other kinds, whose times say nothing about these.
+
+    Args:
+        address: as for `ray.init`; `local` starts a cluster on this machine.
+        device: `cpu` or `cuda`: a worker has all cores of its node, or one GPU.
+        threads: threads of a kernel; left out, all cores.
+        kind: the name of the device in records.
+        count: number of workers; left out, the number of nodes or GPUs.
+        make: makes the evaluators.
+
+    Raises:
+        ExecutionError: if Ray is not installed, does not answer, or has no such device.
     """
 
     help = "Measure on a Ray cluster: HOST:PORT, auto, or local."
@@ -92,19 +102,17 @@ class RayWorkers(WorkerPool):
         self.ray = _connected(address)
         self._make = make or LocalEvaluators(device, threads)
         self._options = {"num_gpus": 1} if device == "cuda" else {"scheduling_strategy": "SPREAD"}
-        if count is None:
-            found = self.ray.cluster_resources()
-            count = int(found.get("GPU", 0)) if device == "cuda" else sum(n["Alive"] for n in self.ray.nodes())
+        if count is None and device == "cuda":
+            count = int(self.ray.cluster_resources().get("GPU", 0))
+        elif count is None:
+            count = sum(n["Alive"] for n in self.ray.nodes())
         machines = [self._start() for _ in range(count)]
         kinds = [self.ray.get(m.kind.remote()) for m in machines]
-        if kind is None and kinds:
-            kind = Counter(kinds).most_common(1)[0][0]
-        self.kind = kind or ""
-        self.machines = [m for m, k in zip(machines, kinds, strict=True) if k == kind]
-        self.left_out = Counter(k for k in kinds if k != kind)
-        """Devices of other kinds, whose times say nothing about these."""
-        for machine, k in zip(machines, kinds, strict=True):
-            if k != kind:
+        self.kind = kind or next((k for k, _ in Counter(kinds).most_common(1)), "")
+        self.machines = [m for m, k in zip(machines, kinds, strict=True) if k == self.kind]
+        self.left_out = Counter(k for k in kinds if k != self.kind)
+        for machine in machines:
+            if machine not in self.machines:
                 self.ray.kill(machine)
         if not self.machines:
             raise ExecutionError(f"the Ray cluster at {address} has no device {kind or device}", argument="--ray")
@@ -125,7 +133,7 @@ class RayWorkers(WorkerPool):
         return RayMeasuring(self, self._tasks, task)
 
     def replace(self, machine: Any) -> None:
-        """Start another worker in the place of one that is lost or killed."""
+        """Starts another worker in place of one that is lost or killed."""
         if machine in self.machines:
             self.machines[self.machines.index(machine)] = self._start()
 
@@ -134,29 +142,25 @@ class RayWorkers(WorkerPool):
 
 
 def _connected(address: str) -> Any:
-    """Ray, with a cluster."""
+    """Returns Ray with a cluster."""
     try:
         import ray
     except ImportError:
         raise ExecutionError('Ray is not installed: pip install "deplodock[ray]"', argument="--ray") from None
     host, _, port = address.rpartition(":")
+    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100 << 20} if address == "local" else {}
     try:
         if port.isdecimal():  # of which Ray tries for minutes whether it answers
             socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
-    except (OSError, OverflowError) as error:
-        raise ExecutionError(f"no Ray cluster at {address}: {error}", argument="--ray") from None
-    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100 << 20} if address == "local" else {}
-    try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ExecutionError(f"no Ray cluster at {address}: {reason}", argument="--ray") from None
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        raise ExecutionError(f"no Ray cluster at {address}: {_told(error)}", argument="--ray") from None
     return ray
 
 
 @dataclass
 class RayMeasuring(Evaluator):
-    """An evaluator whose candidates go to whichever machine is free. `codes` are the hashes of their texts."""
+    """An evaluator whose candidates go to the machines as these are free. `codes` are the hashes of their texts."""
 
     workers: RayWorkers
     number: int
@@ -166,9 +170,9 @@ class RayMeasuring(Evaluator):
     label = "measured"
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        """A trial for each candidate, in order. One whose machine is lost goes to another, up to `LOSSES` times.
+        """Yields a trial for each candidate, in order. One whose machine is lost goes to another, up to `LOSSES` times.
         Machines that are busy at the deadline are replaced, and DeadlinePassed follows the trials that are done."""
-        ray, found = self.workers.ray, dict[int, Trial]()
+        ray, trials = self.workers.ray, dict[int, Trial]()
         todo, losses = list(range(len(candidates)))[::-1], Counter[int]()
         busy: dict[Any, tuple[Any, int]] = {}
         while todo or busy:
@@ -176,29 +180,28 @@ class RayMeasuring(Evaluator):
             for machine in [m for m in self.workers.machines if m not in used][: len(todo)]:
                 n = todo.pop()
                 busy[machine.measure.remote(self.number, self.task, candidates[n])] = machine, n
-            ready = self._first_ready([*busy])
-            if ready is None:
+            if (ready := self._first_ready([*busy])) is None:
                 for machine, _ in busy.values():
                     ray.kill(machine)
                     self.workers.replace(machine)
-                yield from (found[n] for n in sorted(found))
+                yield from (trials[n] for n in sorted(trials))
                 raise DeadlinePassed
             machine, n = busy.pop(ready)
             try:
-                found[n], self.codes[candidates[n]] = ray.get(ready)
+                trials[n], self.codes[candidates[n]] = ray.get(ready)
             except ray.exceptions.RayActorError as error:
                 self.workers.replace(machine)
                 losses[n] += 1
                 if losses[n] < LOSSES:
                     todo.append(n)
                 else:
-                    found[n] = Trial(candidates[n], None, failure=f"killed: {_told(error)}")
+                    trials[n] = Trial(candidates[n], None, failure=f"killed: {_told(error)}")
             except ray.exceptions.RayTaskError as error:
-                found[n] = Trial(candidates[n], None, failure=_told(error))
-        yield from (found[n] for n in range(len(candidates)))
+                trials[n] = Trial(candidates[n], None, failure=_told(error))
+        yield from (trials[n] for n in range(len(candidates)))
 
     def prepare(self) -> None:
-        """Have all machines get ready at once. One that fails to will say so when it is asked for a candidate."""
+        """Prepares all machines together. One that fails says so when it is asked for a candidate."""
         started = [m.begin.remote(self.number, self.task) for m in self.workers.machines]
         self._first_ready(started, len(started))
         if not self.deadline.left:

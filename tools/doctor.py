@@ -1,4 +1,4 @@
-"""What `deplodock doctor` looks for: the tools and devices that decide what can be done here."""
+"""`deplodock doctor`: the tools and devices that decide what can be done here."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from ..errors import one_line
 
 
 def measure_cores() -> None:
-    """Measure the cores of this machine, and keep the numbers for the planner. Raises ExecutionError."""
+    """Measures the cores of this machine, and keeps the numbers for the planner. Raises ExecutionError."""
     from ..backend.cpu.measure import measure
     from ..backend.host.build_cache import cache_folder
     from ..target.host import measured_file
 
-    found = measure()
+    cores = measure()
     cache_folder("cpu")
-    measured_file().write_text(found.written())
+    measured_file().write_text(cores.written())
 
 
 def examine() -> dict[str, str]:
-    """Name -> what was found, or why not, for everything that deplodock can make use of."""
+    """Returns for each tool and device what is there, or why it cannot be used."""
+    from ..backend.cuda.runtime.nvrtc import nvrtc_version
+    from ..backend.host.compiler import compiler
+
     checks: dict[str, Callable[[], str]] = {
         "python": platform.python_version,
         "deplodock": lambda: version("deplodock"),
@@ -31,10 +34,10 @@ def examine() -> dict[str, str]:
         "torch": lambda: version("torch"),
         "GPU": _gpu,
         "CuPy": _cupy,
-        "NVRTC": _nvrtc,
+        "NVRTC": nvrtc_version,
         "nvdisasm": lambda: version("nvidia-cuda-nvdisasm"),
-        "nvcc": lambda: _tool("nvcc", "--version"),
-        "C++ compiler": _compiler,
+        "nvcc": lambda: _tool("nvcc"),
+        "C++ compiler": lambda: _tool(compiler()),
         "calls": _calls,
         "cores": _cores,
         "measured": _measured,
@@ -69,21 +72,7 @@ def _cupy() -> str:
     return str(cupy.__version__)
 
 
-def _nvrtc() -> str:
-    from ..backend.cuda.runtime.nvrtc import nvrtc_version
-
-    return nvrtc_version()
-
-
-def _compiler() -> str:
-    """The compiler of programs for the CPU."""
-    from ..backend.host.compiler import compiler
-
-    return _tool(compiler(), "--version")
-
-
 def _calls() -> str:
-    """How programs for the CPU are called."""
     from ..backend.host.calls import load_extension
 
     load_extension()
@@ -93,25 +82,24 @@ def _calls() -> str:
 def _cores() -> str:
     from ..target.host import caches, cores, processor
 
-    sizes = ", ".join(f"{name} {size >> 10} KB" for name, size in caches().items())
-    return f"{cores()} of {processor()}" + (f", {sizes}" if sizes else "")
+    sizes = [f"{name} {size >> 10} KB" for name, size in caches().items()]
+    return ", ".join([f"{cores()} of {processor()}", *sizes])
 
 
 def _measured() -> str:
     from ..target.host import read_measured
 
-    found = read_measured()
-    if found is None:
+    if (m := read_measured()) is None:
         return "nothing: the planner takes what is common for such cores (`deplodock doctor --measure`)"
-    rates = (f"copy {found.copy / 1e9:.1f} GB/s", f"read {found.read / 1e9:.1f} GB/s", f"{found.fma / 1e9:.0f} GFLOP/s")
-    return ", ".join(rates) + f", a core from {found.streams} places in turn"
+    rates = f"copy {m.copy / 1e9:.1f} GB/s, read {m.read / 1e9:.1f} GB/s, {m.fma / 1e9:.0f} GFLOP/s"
+    return f"{rates}, a core from {m.streams} places in turn"
 
 
-def _tool(name: str, argument: str) -> str:
+def _tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         return "not installed"
-    text = subprocess.run([path, argument], capture_output=True, text=True, timeout=20, check=False).stdout
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
     lines = [line for line in text.splitlines() if "release" in line or "g++" in line] or text.splitlines()
     return lines[0].strip() if lines else path
 

@@ -1,8 +1,7 @@
-"""Programs that the user typed (`-c`) or wrote in a file: which part is the computation, and which are its inputs.
+"""Programs that the user typed (`-c`) or wrote in a file, divided into inputs and the computation on them.
 
-`nn.RMSNorm(2048)(torch.randn(1, 32, 2048))` is Python, and evaluating it would only give a number. What is computed
-from no tensor (modules, sizes, random tensors) is evaluated on the spot; a tensor found that way is an input, and what
-is computed from inputs is the program. This runs the user's code, by design.
+Expressions without tensors (modules, sizes, random tensors) are evaluated at once. A tensor among their values is an
+input, and what is computed from inputs is the program. This runs the user's code, by design.
 
 Sizes that vary are text, too: `x:0=batch:1:1000` says that dimension 0 of the input `x` is `batch`, 1 to 1000.
 """
@@ -49,11 +48,8 @@ class PythonError(CompileError):
 
 
 def evaluate(code: str, file: str = EXPRESSION) -> Program:
-    """The program in `code`: statements separated by lines or `;`, of which the last is an expression.
-
-    `torch`, `nn`, `F` and `math` are in scope. Random inputs follow torch's seed. Raises PythonError with the place in
-    the code.
-    """
+    """Returns the program in `code`: statements separated by lines or `;`, of which the last is an expression. `torch`,
+    `nn`, `F` and `math` are in scope. Raises PythonError with the place in the code."""
     code = code.strip() if file == EXPRESSION else code
     tree = _parse(code, file)
     if file == EXPRESSION:  # so that errors have the text of the call
@@ -67,10 +63,8 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
 
 
 def load_file(path: str) -> Program:
-    """The program in a Python file: it ends with an expression, or defines `inputs` and `model` or `fn`.
-
-    `inputs` is a tensor, a tuple or list of arguments, or a dictionary of keyword arguments. Raises CompileError.
-    """
+    """Returns the program in a Python file: it ends with an expression, or defines `model` or `fn` and `inputs`: a
+    tensor, a tuple or list of arguments, or a dictionary of keyword arguments. Raises CompileError."""
     code = read_text(path)
     tree = _parse(code, path)
     with _imports_from(Path(path).resolve().parent):
@@ -112,7 +106,7 @@ def _imports_from(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
-    """Turn what the user's code raises into a PythonError at `node`, or where it was raised."""
+    """Raises a PythonError at `node`, or where it was raised, for an error of the user's code."""
     try:
         yield
     except CompileError:
@@ -130,15 +124,14 @@ class _Expression(torch.nn.Module):
         self.forward = forward
         for name, module in modules.items():
             self.add_module(name, module)
-        self.train(False if not modules else any(m.training for m in modules.values()))
+        self.train(any(m.training for m in modules.values()))
 
 
 class _Splitter(ast.NodeTransformer):
-    """Sorts code into what is evaluated now (names in `namespace`) and what is computed from `inputs`."""
+    """Divides code into expressions that are evaluated (names in `namespace`) and the computation on `inputs`."""
 
     def __init__(self, namespace: dict[str, Any], file: str) -> None:
-        self.namespace = namespace
-        self.file = file
+        self.namespace, self.file = namespace, file
         self.inputs: list[str] = []
         self.computed: set[str] = set()
 
@@ -176,7 +169,7 @@ class _Splitter(ast.NodeTransformer):
         return []
 
     def _named_input(self, statement: ast.Assign) -> bool:
-        """Whether `name = call(...)` made an input of that name."""
+        """Returns whether the statement is `name = call(...)` of no input; the value has that name then."""
         target = statement.targets[0]
         if len(statement.targets) != 1 or not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
             return False
@@ -195,7 +188,6 @@ class _Splitter(ast.NodeTransformer):
                 self.inputs.append(name)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Evaluate a call that depends on no input, its innermost parts first."""
         self.generic_visit(node)
         if self._depends(node) or not self._known(node):
             return node
@@ -206,7 +198,7 @@ class _Splitter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return node
+        return node  # its parts mean nothing before it is called
 
     def _value(self, node: ast.expr) -> Any:
         with _python_errors(self.file, node):
@@ -216,7 +208,7 @@ class _Splitter(ast.NodeTransformer):
         return any(isinstance(n, ast.Name) and (n.id in self.inputs or n.id in self.computed) for n in ast.walk(node))
 
     def _known(self, node: ast.AST) -> bool:
-        """Whether all names in `node` mean something now; those of a comprehension or a lambda do not."""
+        """Returns whether all names in `node` have a value; those of a comprehension or a lambda have none."""
         local = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _stores(n)}
         local |= {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
         loaded = [n for n in ast.walk(node) if isinstance(n, ast.Name) and not _stores(n)]
@@ -239,7 +231,7 @@ class _Splitter(ast.NodeTransformer):
         raise PythonError("nothing is computed from a tensor here", location=place)
 
     def _direct_call(self, value: ast.expr) -> Program | None:
-        """`module(input, ...)` as that module, whose parameters keep their own names."""
+        """Returns `module(input, ...)` as the module, whose parameters keep their names; None for other calls."""
         if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
             return None
         module = self.namespace.get(value.func.id)
@@ -272,10 +264,10 @@ _FORM = re.compile(r"(?P<name>[^:=]+):(?P<dim>-?\d+)=(?P<size>[A-Za-z_]\w*)(?::(
 
 
 def read_dynamic(texts: Sequence[str], program: Program) -> Any:
-    """What `torch.export.export` takes as `dynamic_shapes`, for a program and texts like the above.
+    """Returns the argument `dynamic_shapes` of `torch.export.export` for a program and texts `x:0=batch:1:1000`.
 
-    A range that is not given is 1 to 65535; the same size in several places has one range. Raises CompileError for a
-    text of another form, an input that the program does not have, or a range that is none.
+    A range that is left out is 1 to 65535; the same size in several places has one range. Raises CompileError for a
+    text of another form, an input that the program does not have, or an empty range.
     """
     if not texts:
         return None

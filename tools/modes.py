@@ -37,7 +37,7 @@ COMPILER |= {"prepack_weights"}
 """The options of `compile_captured`."""
 
 FILE = {"file", "as_json", "debug"}
-SEARCHING = set("budget trials policy device threads kept only explain plot report".split())
+SEARCHING = set("budget trials policy device threads kept only explain report".split())
 WRITING = {"output", "write_record"}
 
 _NOTED = COMPILER - {"target"} | {"dynamic", "fallback"}

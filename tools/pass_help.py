@@ -1,4 +1,4 @@
-"""What `dl-opt --list-passes` and `--help-pass` print: what the passes are for, and the options they take."""
+"""The texts of `dl-opt --list-passes` and `--help-pass`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _UNDOCUMENTED = {
     "apply-pdl": "Applies the rewrite patterns that a PDL file, or the module itself, describes.",
     "reconcile-unrealized-casts": "Removes pairs of unrealized casts that undo each other.",
 }
-"""What the passes of xDSL do that do not say it themselves."""
+"""Descriptions of passes of xDSL that have none."""
 
 
 def description(cls: type[ModulePass]) -> str:
-    """What a pass says of itself; a dataclass without a docstring has its signature in its place, which is nothing."""
+    """Returns the docstring of a pass. A dataclass without one has its signature in its place, which is none."""
     text = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
     generated = text.startswith(f"{cls.__name__}(")
     return _UNDOCUMENTED.get(cls.name, "no description") if generated or not text else text
 
 
 def list_passes(passes: Passes, width: int | None) -> str:
-    """Every pass with the first sentence of its description, by level; then the pipelines with their text."""
+    """Returns every pass with the first sentence of its description, by level, and the pipelines with their text."""
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
     for name, factory in passes.items():
         cls = factory()
@@ -41,7 +41,7 @@ def list_passes(passes: Passes, width: int | None) -> str:
 
 
 def help_pass(name: str, passes: Passes, width: int | None) -> str:
-    """A pass with its whole description and its options, or a pipeline with its text. Raises CompileError."""
+    """Returns the description of a pass with its options, or the text of a pipeline. Raises CompileError."""
     pipelines = get_all_pipelines()
     if name in pipelines:
         return fitted(f"{name} = {pipelines[name].replace(',', ', ')}\n", width)
@@ -50,14 +50,12 @@ def help_pass(name: str, passes: Passes, width: int | None) -> str:
         raise CompileError(f"unknown pass {name!r}" + (f", did you mean {close[0]!r}?" if close else ""))
     cls = passes[name]()
     rows = [(o.name, f"{o.type}; {o.default}") for o in pass_options(cls)]
-    options = (
-        f"\nOptions, as in {name}{{{rows[0][0]}=...}}:\n\n{table(rows, width)}" if rows else "\nIt has no options.\n"
-    )
-    return f"{name}\n\n{fitted(_reflowed(description(cls)), width, 0)}\n{options}"
+    options = f"Options, as in {name}{{{rows[0][0]}=...}}:\n\n{table(rows, width)}" if rows else "It has no options.\n"
+    return f"{name}\n\n{fitted(_reflowed(description(cls)), width, 0)}\n\n{options}"
 
 
 def _reflowed(text: str) -> str:
-    """`text` with a line for each paragraph or item, but blocks of code as they are."""
+    """Returns `text` with a line for each paragraph or item; blocks of code stay."""
     lines: list[str] = []
     code = False
     for line in text.splitlines():
@@ -72,7 +70,6 @@ def _reflowed(text: str) -> str:
 
 
 def _summary(text: str) -> str:
-    """The first paragraph up to the end of its first sentence."""
     paragraph = " ".join(text.split("\n\n")[0].split())
     sentence, end, _ = paragraph.partition(". ")
     return sentence + "." if end else paragraph

@@ -1,4 +1,4 @@
-"""`deplodock records`: what was measured of schedules, listed, exchanged, cleared up."""
+"""`deplodock records`: measured schedules are listed, exchanged and deleted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _file(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_records(path: str | None, new: bool = False) -> RecordFile:
-    """The records in a file, or the user's own. Raises DeplodockError where there are none, and none are to be made."""
+    """Opens the records in a file, or the user's own, which `new` creates. Raises DeplodockError if there are none."""
     from ..passes.record_file import RecordFile
     from ..target.host import NONE, RECORDS, records_file
 
@@ -56,22 +56,16 @@ def list_records(path: str | None, everything: bool, as_json: bool) -> None:
     with open_records(path) as file:
         entries, nests = file.entries(), file.nests()
     groups = [[*some] for _, some in groupby(entries, lambda e: (e.key, e.target, e.device))]
+    shown = groups if everything else [[e for e in some if not e.failure][:1] for some in groups]
     if as_json:
-        shown = entries if everything else [best for some in groups if (best := _best(some)) is not None]
-        return click.echo(json.dumps([vars(e) for e in shown], indent=1))
-    for some in groups:
-        first = some[0]
-        failed = sum(bool(e.failure) for e in some)
+        return click.echo(json.dumps([vars(e) for some in shown for e in some], indent=1))
+    for some, listed in zip(groups, shown, strict=True):
+        first, failed = some[0], sum(bool(e.failure) for e in some)
         head = f"{first.key}  {nests.get(first.key, ('', ''))[0]}, {first.target} on {first.device or 'no device'}"
         click.echo(f"{head}: {len(some)} schedules" + (f", {failed} of them failed" if failed else ""))
-        best = _best(some)
-        for e in some if everything else filter(None, [best]):
+        for e in listed:
             took = e.failure or ("decided" if e.seconds is None else f"{seconds(e.seconds)} +-{e.noise:.1%}")
             click.echo(f"  {took}  {e.schedule.removeprefix('#tile.schedule')}")
-
-
-def _best(entries: list[Entry]) -> Entry | None:
-    return next((e for e in entries if not e.failure), None)
 
 
 @records.command()

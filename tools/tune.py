@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .reports import Loaded
 
 COMPARING = 0.2
-"""Share of the budget in which the program that was found is built and timed beside PyTorch."""
+"""Share of the budget in which the tuned program is built and timed beside PyTorch."""
 
 TIMING = 1.0
 """Seconds in which PyTorch and the two programs are timed."""
@@ -36,26 +36,24 @@ TIMING = 1.0
 DEVICES = ("auto", "cpu", "cuda", "predicted")
 
 
-class Seconds(click.ParamType):
-    """A time as people write it: 60, 60s, 2m, 1h."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(value))
-        if found is None or not float(found[1]):
-            self.fail(f"{value!r} is no time, as in 60s, 2m or 1h", param, ctx)
-        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+def seconds(value: str) -> float:
+    """Returns the seconds of a time such as 60, 60s, 2m or 1h."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", value)
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{value!r} is no time, as in 60s, 2m or 1h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def tune_options(command: Any) -> Any:
-    """The options of `tune` that say how to search."""
+    """Adds the options of `tune` about the search to a command."""
     for option in (
         click.option(
-            "--budget", type=Seconds(), default="60s", show_default=True, help="From when the program is loaded."
+            "--budget",
+            type=seconds,
+            metavar="TIME",
+            default="60s",
+            show_default=True,
+            help="From when the program is loaded.",
         ),
         click.option("--trials", type=click.IntRange(min=1), default=1000, show_default=True, help="Of a kernel."),
         click.option("--policy", default="", help="How to search: bayes (the default), mcts or model."),
@@ -64,8 +62,7 @@ def tune_options(command: Any) -> Any:
         click.option("--records", "kept", metavar="FILE", help="Where trials are kept: the user's own, FILE, or none."),
         click.option("--kernel", "only", multiple=True, metavar="NAME", help="Only this kernel: k0."),
         click.option("--explain", is_flag=True, help="Print what the model predicted beside what was measured."),
-        click.option("--plot", metavar="FILE.svg", help="The best time after each trial, as curves."),
-        click.option("--report", metavar="FILE.html", help="All trials, as a page."),
+        click.option("--report", metavar="FILE.html", help="All trials and the best time after each, as a page."),
     ):
         command = option(command)
     return command
@@ -117,7 +114,7 @@ def _cluster(given: Given) -> str | None:
 
 
 def _device(given: Given) -> str:
-    """Where candidates are measured; and the target that this means, where none was given."""
+    """Returns the device on which candidates are measured, and sets the target to its own if none was given."""
     from ..frontend.executors import DEFAULT_GPU, choose_target, compiler_missing, cuda_missing
     from ..passes.record_file import PREDICTED
 
@@ -140,8 +137,7 @@ def _device(given: Given) -> str:
 def _searched(
     compilations: Sequence[Compilation], tasks: Sequence[Task], how: Any, records: RecordFile | None, given: Given
 ) -> tuple[list[Search], str]:
-    """Search the nests, and for a whole program its plans of fusion, and show how far it is; with the device on which
-    that was."""
+    """Returns the searches of the nests, and for a whole program of its plans of fusion, with the device of the times."""
     from ..frontend.tuning.evaluation import Workers
     from ..frontend.tuning.search import tune as search_all, tune_program
     from ..passes.record_file import PREDICTED
@@ -171,14 +167,11 @@ def _tell(
     device: str,
     deadline: Deadline,
 ) -> None:
-    """Print what came of it."""
+    """Prints the results."""
     from ..frontend.tuning.search import as_dict
     from ..passes.record_file import PREDICTED
-    from .tables import write_plot
-    from .tune_report import curve_svg, explained, found_text, write_report
+    from .tune_report import explained, found_text, write_report
 
-    if given.plot:
-        write_plot(given.plot, curve_svg(found))
     if given.report:
         write_report(given.report, found)
     lines = {} if loaded is None else _lines(found, given)
@@ -200,7 +193,7 @@ def _tell(
 
 
 def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
-    """What to type for the same kernels."""
+    """Returns the commands that give the same kernels."""
     from ..frontend.tuning.search import fusion_argument, options_in, pipeline_argument, schedule_argument
 
     if not any(s.best for s in found):
@@ -218,9 +211,8 @@ def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
 
 
 def _compared(loaded: Loaded, found: Sequence[Search], given: Given, deadline: Deadline) -> dict[str, Any]:
-    """The time of a call by PyTorch, as the planner's model says, and as was found, in turns; none where the program
-    changes its arguments, or where both programs, whose kernels take as long to build as in the search, are not built
-    and timed before the deadline."""
+    """Returns the times of a call by PyTorch, untuned and tuned, in turns; none if the program changes its arguments,
+    or if both programs, whose kernels take as long to build as in the search, are not timed before the deadline."""
     import torch
 
     from ..backend.cuda.runtime.timing import on_device
