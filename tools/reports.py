@@ -1,4 +1,4 @@
-"""What the `deplodock` command does and prints, apart from its options: programs, summaries, comparisons, timings."""
+"""The programs that the `deplodock` command loads, and their summaries and comparisons."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from ..backend.check_each import factor_roundoff
 from ..backend.cpp.program import folded
 from ..backend.host.launch_plan import make_plan
 from ..backend.interpreter.running import main_function
+from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
-from ..dialects.shapes.binding import bind_sizes
+from ..dialects.shapes.binding import bind_sizes, symbols_of
+from ..dialects.shapes.extents import typical
 from ..dialects.support.locations import location_text
 from ..dialects.support.printing import quantity
 from ..errors import CompileError
@@ -44,7 +46,7 @@ from .tables import si
 
 @dataclass
 class Loaded:
-    """A program that the user named: the Python callable with its inputs, captured, on its way down."""
+    """A program of the user: the Python callable with its inputs, captured and compiled."""
 
     program: Program
     captured: CapturedProgram
@@ -52,18 +54,16 @@ class Loaded:
     options: dict[str, Any]
 
     def to(self, target: str) -> Loaded:
-        """The same program on its way to another target, with the same options."""
+        """Returns the same program for another target, with the same options."""
         compilation = compile_captured(self.captured, target, **{**self.options, "machine": None})
         return Loaded(self.program, self.captured, compilation, self.options)
 
     @property
     def compiled(self) -> CompiledFunction:
-        """What runs it here."""
         return CompiledFunction(self.captured, self.compilation)
 
     @property
     def subject(self) -> Subject:
-        """What PyTorch runs."""
         return Subject(self.program.function, self.program.args, self.program.kwargs)
 
 
@@ -79,10 +79,18 @@ def load(
     observers: Sequence[Observer] = (),
     **options: Any,
 ) -> Loaded:
-    """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
+    """Returns the program of a file or of `-c`, evaluated with a seed and captured.
 
-    `dynamic` says which sizes vary (`read_dynamic`); `diffs_to` gets every pass that changes the IR,
-    `observers` look on at all; `options` are those of `compile_captured`.
+    Args:
+        file: a Python file, or None.
+        code: the argument of `-c`, or None.
+        target: name of the target.
+        seed: seed of random inputs and parameters.
+        fallback: as for `compile`, without a warning.
+        dynamic: sizes that vary (`read_dynamic`).
+        diffs_to: stream for a diff of every pass that changes the IR.
+        observers: observers of all passes.
+        options: options of `compile_captured`.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -107,91 +115,69 @@ def load(
 
 
 class _Diffs(PrintChanges):
-    """The diffs without a count after every group of passes."""
+    """Prints diffs without a count after every group of passes."""
 
     def finish(self, module: Any) -> None:
         self._text = None
 
 
-def kernels(loaded: Loaded) -> list[dict[str, Any]]:
-    """Every kernel with its launch, how often it is launched, and its least work, under its name in the CUDA."""
-    return [
-        {
-            "name": k.name,
-            "launches": k.launches,
-            "blocks": k.blocks,
-            "threads": k.threads,
-            "shared_bytes": k.shared_bytes,
-            "bytes": k.work.bytes,
-            "flops": k.work.flops,
-            "predicted_seconds": k.predicted,
-        }
-        for k in kernels_of(loaded.compilation)
-    ]
+def _planned(loaded: Loaded) -> tuple[Iterator[tuple[str, NestOp]], Target, str]:
+    """Returns the nests by the names of their kernels, the target, and the precision that they are planned for."""
+    compilation = loaded.compilation
+    nests = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
+    named = ((f"k{i}", nest) for i, nest in enumerate(counted("scheduling", nests, "kernels")))
+    return named, compilation.resolved, compilation.f32_matmul_precision or "ieee"
 
 
 def explain(loaded: Loaded) -> str:
     """Returns the plans of fusion and the schedules that the planner considered, the fastest first, as text."""
     from ..frontend.tuning.fusion_space import explain_fusion
 
-    target, precision = _planned_for(loaded)
-    fusion = explain_fusion(loaded.compilation)
-    return (
-        fusion
-        + ("\n" if fusion else "")
-        + "\n".join(explain_nest(name, nest, target, precision=precision) for name, nest in _nests(loaded))
-    )
+    nests, target, precision = _planned(loaded)
+    texts = [explain_nest(name, nest, target, precision=precision) for name, nest in nests]
+    return "\n".join(filter(None, [explain_fusion(loaded.compilation), *texts]))
 
 
 def explained(loaded: Loaded) -> dict[str, Any]:
-    """The same for programs to read."""
-    target, precision = _planned_for(loaded)
+    """Returns the schedules that the planner considered as JSON."""
+    nests, target, precision = _planned(loaded)
+
+    def candidate(c: Candidate) -> dict[str, Any]:
+        if (p := c.prediction) is None:
+            return {"schedule": str(c.schedule), "refused": c.refused}
+        facts = {"seconds": p.seconds, "limit": p.limit, "blocks": p.blocks, "registers": p.registers}
+        return {"schedule": str(c.schedule), "cost": c.cost, **facts}
+
     kernels = [
         {
             "name": name,
             "location": location_text(nest),
             "sizes": [str(n) for n in nest.sizes],
-            "candidates": [_candidate(c) for c in rank(NestInfo(nest), target, precision)],
+            "candidates": [candidate(c) for c in rank(NestInfo(nest), target, precision)],
         }
-        for name, nest in _nests(loaded)
+        for name, nest in nests
     ]
     return {"target": target.arch, "card": target.card, "kernels": kernels}
 
 
-def _planned_for(loaded: Loaded) -> tuple[Target, str]:
-    return loaded.compilation.resolved, loaded.compilation.f32_matmul_precision or "ieee"
-
-
-def _nests(loaded: Loaded) -> Iterator[tuple[str, NestOp]]:
-    """The nests of a program with the names of their kernels."""
-    nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
-    return ((f"k{i}", nest) for i, nest in enumerate(counted("scheduling", nests, "kernels")))
-
-
-def _candidate(c: Candidate) -> dict[str, Any]:
-    schedule, p = str(c.schedule), c.prediction
-    if p is None:
-        return {"schedule": schedule, "refused": c.refused}
-    facts = {"schedule": schedule, "cost": c.cost, "seconds": p.seconds, "limit": p.limit}
-    return {**facts, "blocks": p.blocks, "registers": p.registers}
-
-
 def summary(loaded: Loaded, whole: bool = True) -> str:
-    """The kernels with bytes and FLOPs, what passes declined, the time the passes took, and if it is to be the `whole`
-    also every pass by its name."""
+    """Returns the kernels with bytes and FLOPs, the remarks of passes and the time of the passes; with `whole` also
+    every pass by its name."""
     compilation = loaded.compilation
     lines = [f"pipeline: {compilation.pipeline()}"] if whole else []
-    for k in kernels(loaded):
-        lines.append(
-            f"kernel {k['name']}: {_grid(k, compilation.target)}, {si(k['bytes'])}B, {si(k['flops'])}FLOP"
-            f", predicted {k['predicted_seconds'] * 1e6:.1f} us"
-            + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
-        )
+    for k in kernels_of(compilation):
+        grid = f"{quantity(k.blocks, 'block')} of {quantity(k.threads, 'thread')}, {k.shared_bytes} B shared"
+        grid = quantity(k.blocks, "task") if on_cores(compilation.target) else grid
+        times = f", launched {k.launches} times" if k.launches > 1 else ""
+        work = f"{si(k.work.bytes)}B, {si(k.work.flops)}FLOP, predicted {k.predicted * 1e6:.1f} us{times}"
+        lines.append(f"kernel {k.name}: {grid}, {work}")
     lines += [str(call) for call in compilation.eager.values()]
     if (memory := memory_of(loaded)) is not None:
         arguments, results, arena = (f"{si(memory[part])}B" for part in ("arguments", "results", "arena"))
-        lines.append(f"memory: {arguments} of arguments, {results} of results, {arena} in between{_beside(memory)}")
-    if assumed := _assumed(loaded):
+        lines.append(f"memory: {arguments} of arguments, {results} of results, {arena} in between{_eager(memory)}")
+    functions = [op for op in compilation.at("kernel").walk() if isinstance(op, FuncOp)]
+    symbols = symbols_of([a.type for f in functions for a in f.body.block.args])
+    if assumed := ", ".join(f"{s} = {typical(s)}" for s in symbols):
         lines.append(f"bytes, FLOPs and times are those at {assumed}")
     lines += [str(r) for r in compilation.remarks]
     lines += [f"skipped: {name}: {why}" for name, why in compilation.skipped if whole]
@@ -199,18 +185,10 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _grid(kernel: dict[str, Any], target: str) -> str:
-    """Returns the parallel work of a kernel, in words of the target."""
-    if on_cores(target):
-        return quantity(kernel["blocks"], "task")
-    threads = quantity(kernel["threads"], "thread")
-    return f"{quantity(kernel['blocks'], 'block')} of {threads}, {kernel['shared_bytes']} B shared"
-
-
 def memory_of(loaded: Loaded) -> dict[str, Any] | None:
-    """Bytes of the arguments of a call, of its results that are no arguments, and of the arena of all that lies in
-    between, with the `largest` of its fullest step; and what eager PyTorch takes at most beside the arguments, if that
-    can be told, and how much ours may: its `limit`. None where sizes are known only at a call."""
+    """Returns the bytes of a call: of its arguments, its results that are no arguments, and the arena between them with
+    the `largest` buffer of its fullest step; those that eager PyTorch takes in addition to the arguments, if known, and
+    the `limit` of ours. None where sizes are known only at a call."""
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
         return None
@@ -222,31 +200,18 @@ def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     return {**found, "largest": shown, "eager": eager, "limit": loaded.compilation.most_bytes}
 
 
-def _beside(memory: dict[str, Any]) -> str:
-    """What eager PyTorch takes, and what ours takes more for."""
-    eager, ours = memory["eager"], memory["results"] + memory["arena"]
+def _eager(memory: dict[str, Any]) -> str:
+    """Returns the bytes of eager PyTorch, and the step that takes more of ours."""
+    eager, ours, largest = memory["eager"], memory["results"] + memory["arena"], memory["largest"]
     if eager is None:
         return ""
     text = f"; eager PyTorch takes {si(eager)}B of results and in between"
     if memory["limit"] > eager:
         text += f", and up to {si(memory['limit'] - eager)}B besides for sums"
     if ours > eager:
-        largest = memory["largest"]
-        text += f", {si(ours - eager)}B less" + (
-            f": step {largest['step']} writes {largest['type']}" if largest else ""
-        )
+        step = f": step {largest['step']} writes {largest['type']}" if largest else ""
+        text += f", {si(ours - eager)}B less{step}"
     return text
-
-
-def _assumed(loaded: Loaded) -> str:
-    """The values that estimates take for sizes known only at run time: `batch = 512`."""
-    from ..dialects.kernel import FuncOp
-    from ..dialects.shapes.binding import symbols_of
-    from ..dialects.shapes.extents import typical
-
-    functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
-    symbols = symbols_of([a.type for f in functions for a in f.body.block.args])
-    return ", ".join(f"{s} = {typical(s)}" for s in symbols)
 
 
 def level_text(compilation: Compilation, level: str, output: str | None, helpers: bool | None) -> tuple[str, str]:
@@ -266,14 +231,22 @@ def level_text(compilation: Compilation, level: str, output: str | None, helpers
 
 
 def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
-    """The program at `level` and what `summary` says, for other programs to read."""
+    """Returns the program at `level` with its summary as JSON."""
     compilation = loaded.compilation
     return {
         "target": compilation.target,
         "pipeline": compilation.pipeline(),
         "level": level,
         "text": compilation.text(level, places),
-        "kernels": kernels(loaded),
+        "kernels": [
+            {
+                **{name: getattr(k, name) for name in ("name", "launches", "blocks", "threads", "shared_bytes")},
+                "bytes": k.work.bytes,
+                "flops": k.work.flops,
+                "predicted_seconds": k.predicted,
+            }
+            for k in kernels_of(compilation)
+        ],
         "memory": memory_of(loaded),
         "remarks": [str(r) for r in compilation.remarks],
         "left_to_pytorch": [str(call) for call in compilation.eager.values()],
@@ -347,7 +320,7 @@ def outcome_of(
 
 
 def outcome_text(outcome: dict[str, Any]) -> str:
-    """What `run` found, for people."""
+    """Returns an outcome of `outcome_of` as text."""
     lines = [f"executor: {outcome['executor']} ({outcome['why']}), {quantity(outcome['kernels'], 'kernel')}"]
     if outcome["compared_with"] is None:
         lines += [f"result {i}: {r['type']}  not compared" for i, r in enumerate(outcome["results"])]

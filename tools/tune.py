@@ -137,7 +137,7 @@ def _device(given: Given) -> str:
 def _searched(
     compilations: Sequence[Compilation], tasks: Sequence[Task], how: Any, records: RecordFile | None, given: Given
 ) -> tuple[list[Search], str]:
-    """Returns the searches of the nests, and for a whole program of its plans of fusion, with the device of the times."""
+    """Returns the searches of the nests, and for a whole program of its plans of fusion, with the device."""
     from ..frontend.tuning.evaluation import Workers
     from ..frontend.tuning.search import tune as search_all, tune_program
     from ..passes.record_file import PREDICTED
