@@ -160,7 +160,7 @@ class _CheckEach(Observer):
 
 
 class _PrintIR(Observer):
-    """Prints the module before and after the passes that were named, as MLIR's own driver does."""
+    """Prints the module before and after some passes, as MLIR's driver does."""
 
     def __init__(self, before: Sequence[str], after: Sequence[str], debuginfo: bool) -> None:
         self.names = {"Before": before, "After": after}
@@ -219,11 +219,11 @@ class Recorder(Observer):
 
 
 def passes_of(text: str, name: str) -> str:
-    """The passes that the reproducer `text` is to be given. Raises CompileError for any other text."""
-    first, _, _ = text.partition("\n")
+    """Returns the passes of a reproducer. Raises CompileError for any other text."""
+    first = text.partition("\n")[0]
     if not first.startswith(_REPRODUCER):
         raise CompileError(
-            f"is no reproducer: the first line does not begin with {_REPRODUCER.strip()!r}", location=name
+            f"is no reproducer: its first line does not begin with {_REPRODUCER.strip()!r}", location=name
         )
     return first.removeprefix(_REPRODUCER).strip()
 
@@ -298,13 +298,6 @@ class DlOptMain(xDSLOptMain):
             raise UsageError("-p and --run-reproducer exclude each other: a reproducer names its passes")
         self.passes = parse_passes(self.args.passes)
 
-    def check_dumps(self) -> None:
-        """Refuse to print the IR around a pass that does not run."""
-        running = [p.name for p in self.passes]
-        for name in (*self.args.print_ir_before, *self.args.print_ir_after):
-            if name not in running:
-                raise UsageError(f"{name!r} is none of the passes that run: {', '.join(running) or 'none'}")
-
     def run(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Do what the arguments ask; returns the exit code."""
         if self.args.list_passes or self.args.help_pass is not None:
@@ -320,7 +313,10 @@ class DlOptMain(xDSLOptMain):
             raise CompileError(f"{name} is empty: it holds no IR")
         if self.args.run_reproducer:
             self.passes = parse_passes(passes_of(text, name))
-        self.check_dumps()
+        running = [p.name for p in self.passes]
+        for dumped in (*self.args.print_ir_before, *self.args.print_ir_after):
+            if dumped not in running:
+                raise UsageError(f"{dumped!r} is none of the passes that run: {', '.join(running) or 'none'}")
         chunks = split_chunks(text) if self.args.split_input_file else [(text, 0)]
         outputs: list[str] = []
         failed = False

@@ -1,5 +1,5 @@
-"""What `deplodock run` measures and predicts, and says about it; with a timeline for Perfetto (https://ui.perfetto.dev)
-or chrome://tracing of the passes, and of the kernels of some calls."""
+"""Measurements and predictions of `deplodock run`, and a timeline of passes and kernels for Perfetto
+(https://ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .terminal import fitted, write_file
 
 
 def check_timing(target: str, executor: str) -> None:
-    """Refuse, before anything takes long, to time what does not run here as compiled code. Raises ExecutionError."""
+    """Raises ExecutionError, before anything takes long, for a program that does not run here as compiled code."""
     if executor not in ("auto", "cuda", "cpu"):
         raise ExecutionError(f"times compiled code, and --executor {executor} is an interpreter", argument="--bench")
     missing = compiler_missing() if on_cores(target) else cuda_missing()
@@ -36,17 +36,31 @@ def check_timing(target: str, executor: str) -> None:
 def measure_more(
     loaded: Loaded, given: Any, arguments: Sequence[str], outcome: dict[str, Any], width: int | None
 ) -> str:
-    """Measure and predict what the options `given` of `run` ask for, note it in `outcome`, and say it for people in
-    lines of `width`. `arguments` are the words of the command, which ncu runs again. Raises ExecutionError, and
-    CompileError for files that cannot be written."""
+    """Measures and predicts as the options of `run` say; returns the text and adds the numbers to `outcome`.
+
+    Args:
+        loaded: the program.
+        given: the options.
+        arguments: the words of the command, which ncu runs again.
+        outcome: the outcome of `run`.
+        width: columns of the text, or None.
+
+    Raises:
+        ExecutionError: if the program cannot be timed.
+        CompileError: for a file that cannot be written.
+    """
     parts: list[str] = []
     if given.bench:
         found = bench(loaded)
         outcome["bench"] = {**found.as_dict(), "environment": environment()}
         parts += _bench_text(found, width)
         if given.plot:
-            title = f"Times of {loaded.compilation.target}: {given.code or given.file}"
-            write_plot(given.plot, bars(title, _bars(found)))
+            shown = [
+                Bar(f"{arm}, {REGIMES[regime]}", t.median, t.p20, t.p80, seconds(t.median), arm)
+                for regime, times in found.times.items()
+                for arm, t in times.items()
+            ]
+            write_plot(given.plot, bars(f"Times of {loaded.compilation.target}: {given.code or given.file}", shown))
     elif outcome["executor"] == "cpu" and not (given.profile or given.predict or given.trace):
         times = quick_look(loaded.subject, loaded.compiled)
         outcome["bench"] = {"times": {"call": {name: t.as_dict() for name, t in times.items()}}}
@@ -60,29 +74,22 @@ def measure_more(
         if given.trace:
             write_trace(given.trace, loaded.compilation.seconds, profile)
     if given.predict:
-        expected = _prediction(loaded)
+        gpu = loaded.to(DEFAULT_GPU) if on_cores(loaded.compilation.target) else loaded
+        expected = predicted(gpu.compilation)
         outcome["prediction"] = expected.as_dict()
         parts += _profile_text(expected, width)
     return "".join(part if part.endswith("\n") else fitted(f"{part}\n", width) for part in parts)
 
 
-def _bars(found: Measurement) -> list[Bar]:
-    return [
-        Bar(f"{arm}, {REGIMES[regime]}", t.median, t.p20, t.p80, seconds(t.median), arm)
-        for regime, times in found.times.items()
-        for arm, t in times.items()
-    ]
-
-
 def bench(loaded: Loaded) -> Measurement:
-    """Our program beside eager PyTorch and torch.compile, and on a GPU max-autotune. Raises ExecutionError."""
+    """Times a program beside eager PyTorch and torch.compile, and on a GPU max-autotune. Raises ExecutionError."""
     program = loaded.compiled
     modes = ["torch.compile", "max-autotune"] if program.executor.name == "cuda" else ["torch.compile"]
     return measure(loaded.subject, program, modes)
 
 
 def _bench_text(found: Measurement, width: int | None) -> list[str]:
-    """The table of a benchmark, with what its numbers mean."""
+    """Returns the table of a benchmark with notes."""
     cores = [*found.times] == ["call"]
     where = f"the cores of this machine, {_threads()}" if cores else torch.cuda.get_device_name()
     note = "Medians, arms interleaved; +- is half the 95 % interval of a median within this run."
@@ -96,8 +103,8 @@ def _bench_text(found: Measurement, width: int | None) -> list[str]:
 
 
 def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
-    """The kernels of a program with their times: measured where it runs here, on a GPU with what ncu counts, and why it
-    counts nothing; else predicted."""
+    """Returns the times of the kernels: measured if the program runs here, on a GPU with the counters of ncu or the
+    reason why there are none, else predicted."""
     program = loaded.compiled
     if program.executor.trace is None:
         return predicted(loaded.compilation), ""
@@ -115,7 +122,7 @@ def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
 
 
 def _only_run(arguments: Sequence[str]) -> list[str]:
-    """The words of a command without the options that measure."""
+    """Returns the words of a command without the options that measure."""
     found, words = list[str](), iter(arguments)
     for word in words:
         if word in ("--plot", "--trace", "--executor"):
@@ -125,13 +132,8 @@ def _only_run(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _prediction(loaded: Loaded) -> Profile:
-    """What the planning model expects of the program on its GPU; of one for the cores on the GPU that texts are for."""
-    return predicted((loaded.to(DEFAULT_GPU) if on_cores(loaded.compilation.target) else loaded).compilation)
-
-
 def _profile_text(found: Profile, width: int | None) -> list[str]:
-    """The table of a profile, with what its numbers mean."""
+    """Returns the table of a profile with notes."""
     note = ""
     if found.call is not None:
         outside = seconds(max(found.call - found.seconds, 0.0))
@@ -154,9 +156,11 @@ _COMPILER, _CALLS = 1, 2
 
 
 def write_trace(path: str, passes: Sequence[tuple[str, float]], profile: Profile) -> None:
-    """Write the passes with the seconds that each took, and the calls of a profile; of a prediction one call, kernel by
-    kernel. Raises CompileError if the file cannot be written."""
-    events = [*_process(_COMPILER, "passes"), *_process(_CALLS, f"kernels, {profile.source}")]
+    """Writes the passes with their seconds, and the calls of a profile; of a prediction one call, kernel by kernel.
+    Raises CompileError if the file cannot be written."""
+    processes = {_COMPILER: "passes", _CALLS: f"kernels, {profile.source}"}
+    about = {"name": "process_name", "ph": "M", "tid": 0}
+    events: list[dict[str, Any]] = [{**about, "pid": pid, "args": {"name": n}} for pid, n in processes.items()]
     starts = accumulate((s for _, s in passes), initial=0.0)
     events += [_event(name, _COMPILER, start, s, {}) for (name, s), start in zip(passes, starts, strict=False)]
     facts = {
@@ -172,10 +176,6 @@ def write_trace(path: str, passes: Sequence[tuple[str, float]], profile: Profile
         events += [_event(c.name, _CALLS, start, c.seconds, facts[c.name]) for c, start in times]
     found = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": profile.source}}
     write_file(path, json.dumps(found) + "\n", "--trace")
-
-
-def _process(number: int, name: str) -> list[dict[str, Any]]:
-    return [{"name": "process_name", "ph": "M", "pid": number, "tid": 0, "args": {"name": name}}]
 
 
 def _event(name: str, process: int, start: float, seconds: float, facts: dict[str, str]) -> dict[str, Any]:

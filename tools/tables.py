@@ -37,8 +37,8 @@ def seconds(value: float) -> str:
 
 
 def bench_table(found: Measurement, width: int | None) -> str:
-    """A row for each arm: of each regime the median, where 60 % of the samples are, the noise, and how many times as
-    long it takes as ours; and its error."""
+    """Returns a row for each arm: for each regime the median, the range of 60 % of the samples, the noise and the time
+    over ours; and the error."""
     from ..frontend.bench import OURS, REGIMES
 
     several = len(found.times) > 1
@@ -55,7 +55,9 @@ def bench_table(found: Measurement, width: int | None) -> str:
 
 
 def profile_table(found: Profile, width: int | None) -> str:
-    """A row for each kernel, and then how each is scheduled and what lines of Python it computes."""
+    """Returns a row for each kernel, and the schedules and lines of Python of each."""
+    from .terminal import fitted
+
     counted = any(c.counters for c in found.costs)
     rows = [
         [
@@ -72,8 +74,6 @@ def profile_table(found: Profile, width: int | None) -> str:
     ]
     busy = ["DRAM", "SM"] if counted else []
     text = text_table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
-    from .terminal import fitted
-
     lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in found.costs if c.schedules]
     return text + fitted("".join(lines), width)
 
@@ -88,7 +88,7 @@ def _lines(lines: Sequence[str]) -> list[str]:
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """Rows below heads, of which the first column is to the left."""
+    """Returns a table whose first column is aligned to the left."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -109,7 +109,7 @@ COLORS = {"eager": "#c0c7d0", "torch.compile": "#8fa8c8", "max-autotune": "#6487
 
 @dataclass(frozen=True)
 class Bar:
-    """`value` as a bar, with a line from `low` to `high`, behind `label` and in front of `text`."""
+    """A bar of `value` with a line from `low` to `high`, between `label` and `text`."""
 
     label: str
     value: float
@@ -120,14 +120,14 @@ class Bar:
 
 
 def write_plot(path: str, svg: str) -> None:
-    """Write bars or curves to the file of `--plot`. Raises CompileError if that is no .svg, or cannot be written."""
+    """Writes an SVG to the file of `--plot`. Raises CompileError if that is no .svg, or cannot be written."""
     if not path.endswith(".svg"):
         raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
     write_file(path, svg, "--plot")
 
 
 def bars(title: str, shown: Sequence[Bar]) -> str:
-    """Bars one below the other, as SVG."""
+    """Returns bars one below the other as SVG."""
     height = 40 + len(shown) * (BAR + GAP)
     svg = _titled(title, LEFT + WIDTH + RIGHT, height)
     most = max((max(b.value, b.high) for b in shown), default=1.0) or 1.0
@@ -150,7 +150,7 @@ LINE_COLORS = ("#d9822b", "#6487b5", "#5a9e6f", "#a05195", "#7a7a7a", "#c44e52",
 
 
 def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Lines through points, each with its name below, as SVG; both axes begin at 0."""
+    """Returns lines through points, with their names below, as SVG; both axes begin at 0."""
     known = {name: points for name, points in lines.items() if points}
     svg = _titled(title, WIDTH + 120, 60 + SIDE + ROW * len(known))
     most_x = max((x for points in known.values() for x, _ in points), default=1.0)

@@ -1,7 +1,6 @@
-"""What a terminal sees and a pipe does not: colours, lines of its width, progress. `NO_COLOR` and `FORCE_COLOR` count.
-And errors as a user sees them: `file:line:col: error: message`, the line of source, and a caret.
+"""Colours, lines that fit and progress on a terminal, and errors as `file:line:col: error: message` with a caret.
 
-Rich decides what a terminal is and how wide; nothing of it is imported where the output is a pipe.
+`NO_COLOR` and `FORCE_COLOR` count. Rich is not imported where the output is a pipe.
 """
 
 from __future__ import annotations
@@ -68,14 +67,13 @@ _STYLES = {
 
 
 def has_colors(stream: TextIO) -> bool:
-    """Whether text on `stream` is to be coloured: on a terminal, unless `NO_COLOR` is set, or by `FORCE_COLOR`."""
+    """Returns whether text on `stream` has colours: on a terminal, unless `NO_COLOR` is set, or by `FORCE_COLOR`."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at `stream`."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):  # closed
@@ -88,8 +86,7 @@ def is_kept(output: str | None) -> bool:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """The columns of the terminal behind `stream`, `COLUMNS` if that is set; None where there is no terminal, and lines
-    are as long as they are."""
+    """Returns the columns of the terminal of `stream`, `COLUMNS` if that is set, or None if there is no terminal."""
     if not is_terminal(stream):
         return None
     asked = os.environ.get("COLUMNS", "")
@@ -100,8 +97,7 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def tell(message: str) -> None:
-    """Write a message for a person to stderr: in colours, and what it says in lines that fit; quoted source and carets
-    stay as they are."""
+    """Writes a message to stderr, in colours and in lines that fit; quoted source and carets stay as they are."""
     width = width_of(sys.stderr)
     text, quoted = "", False
     for line in message.splitlines():
@@ -112,7 +108,7 @@ def tell(message: str) -> None:
 
 
 def write(text: str, kind: str, stream: TextIO) -> None:
-    """Write `text` as it is, in colours where `stream` has them. `kind` is `mlir`, `cuda`, `diff`, `error` or empty."""
+    """Writes `text` in the colours of its `kind`, a key of `_STYLES`, if `stream` has colours."""
     if not has_colors(stream) or kind not in _STYLES:
         stream.write(text)
         return
@@ -132,7 +128,7 @@ def write(text: str, kind: str, stream: TextIO) -> None:
 
 
 def write_out(text: str, kind: str, path: str | None) -> None:
-    """Write the result of a command to a file, or else to stdout. Raises CompileError."""
+    """Writes the result of a command to a file, or to stdout. Raises CompileError."""
     if path is None:
         write(text, kind, sys.stdout)
     else:
@@ -140,7 +136,7 @@ def write_out(text: str, kind: str, path: str | None) -> None:
 
 
 def write_file(path: str | Path, text: str, option: str | None = None) -> None:
-    """Write a file that the `option` of a command names. Raises CompileError."""
+    """Writes the file of an `option` of a command. Raises CompileError."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -148,7 +144,7 @@ def write_file(path: str | Path, text: str, option: str | None = None) -> None:
 
 
 def leave_quietly() -> None:
-    """Let nothing more be said on stdout and stderr: whoever read them has gone (`deplodock ... | head`)."""
+    """Discards further output: the reader of stdout has ended (`deplodock ... | head`)."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -158,7 +154,7 @@ def leave_quietly() -> None:
 
 
 class Colored:
-    """A stream that writes to `stream` in the colours of a kind of text, in lines that fit a terminal."""
+    """A stream that writes text of a kind to `stream`, in colours and in lines that fit."""
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self.kind, self.stream = kind, stream
@@ -192,7 +188,7 @@ def fitted(text: str, width: int | None, hanging: int = 4, signs: str = "") -> s
 
 
 def table(rows: list[tuple[str, str]], width: int | None) -> str:
-    """Two columns, of which the second is broken between words."""
+    """Returns two columns; the second one is broken between words."""
     first = max((len(name) for name, _ in rows), default=0)
     text = ""
     for name, value in rows:
@@ -207,9 +203,8 @@ def table(rows: list[tuple[str, str]], width: int | None) -> str:
 
 @contextmanager
 def progress(quiet: bool = False) -> Generator[None]:
-    """Show on stderr what is being worked on: on a terminal with how much of it is done, once it has taken `PATIENCE`,
-    until it is done; elsewhere in a line for each task that takes longer than `SILENCE`. Nothing is shown where what is
-    done is printed anyway (`quiet`)."""
+    """Shows the tasks on stderr: on a terminal as bars, after `PATIENCE`, and elsewhere in a line for each task that
+    takes longer than `SILENCE`. Nothing is shown if the work is printed anyway (`quiet`)."""
     stream = sys.stderr
     if quiet:
         yield
@@ -262,7 +257,7 @@ def _line(what: str, total: int | None, unit: str) -> Generator[Step]:
 
 @contextmanager
 def _task(shown: Progress, what: str, total: int | None, unit: str) -> Generator[Step]:
-    """A bar for one task, while it is under way."""
+    """Shows a bar for one task."""
 
     def done(count: int) -> str:
         return f"{count}/{total} {unit}" if total is not None else f"{count} {unit}" if count else ""
@@ -291,10 +286,12 @@ _LONGEST_LINE = 400
 
 
 def render_error(error: CompileError, sources: dict[str, str], default_file: str) -> str:
-    """`error` and what hangs on it, as text without a newline at the end.
+    """Returns an error and the ones that it comes with as text, without a newline at the end.
 
-    `sources` maps the files that were read to their text; a file that an op says it came from is looked up on disk.
-    `default_file` stands in for the place of an error that has none.
+    Args:
+        error: the error.
+        sources: the texts of files that were read; other files are read from disk.
+        default_file: the place of an error without one.
     """
     others: tuple[CompileError, ...] = getattr(error, "others", ())
     return "\n".join(_render_one(e, sources, default_file) for e in (error, *others))

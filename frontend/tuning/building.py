@@ -39,8 +39,7 @@ from .trial import Candidate
 
 @dataclass(frozen=True)
 class Source:
-    """What is needed of a task to lower it: its program at the loop level, which has its target, and the passes below
-    `plan-schedules`."""
+    """A task to lower: its program at the loop level, with its target, and the passes below `plan-schedules`."""
 
     text: str
     pipeline: str
@@ -113,15 +112,15 @@ def _read(source: Source) -> tuple[ModuleOp, tuple[ModulePass, ...], Model]:
 
 
 def parse_schedule(text: str) -> ScheduleAttr:
-    """The schedule that text says. Raises ScheduleError."""
+    """Returns the schedule of a text. Raises ScheduleError."""
     try:
-        found = Parser(make_context(), text).parse_attribute()
+        schedule = Parser(make_context(), text).parse_attribute()
     except (ParseError, VerifyException) as error:
         reason = error.msg if isinstance(error, ParseError) else str(error)
         raise ScheduleError(f"{text} is no schedule: {reason}") from None
-    if not isinstance(found, ScheduleAttr):
+    if not isinstance(schedule, ScheduleAttr):
         raise ScheduleError(f"{text} is no schedule")
-    return found
+    return schedule
 
 
 def gate(module: ModuleOp, compiled: Compiled, target: Target) -> str:

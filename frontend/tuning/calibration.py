@@ -107,8 +107,7 @@ class Fit:
 
     def about(self) -> dict[str, Any]:
         """For the records."""
-        names = "nests", "trials", "off", "regret"
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("nests", "trials", "off", "regret")}
 
 
 def fit(samples: Sequence[Sample], target: Target) -> Fit | None:
@@ -187,17 +186,12 @@ def samples_of(records: RecordFile, target: str, device: str, without: Mapping[s
     return found
 
 
-def plain_target(target: Target) -> Target:
-    """Returns a target without the constants that tuning has fitted."""
-    return resolve_target(target.name)
-
-
 def renew(records: RecordFile, target: Target, device: str) -> Fit | None:
     """Fit the constants of a target anew to all that the records have of a device (`cpu` or `cuda`), and keep them
     there; None where there is too little."""
     name = device_name(device)
     try:
-        found = fit(samples_of(records, target.name, name), plain_target(target))
+        found = fit(samples_of(records, target.name, name), resolve_target(target.name))
     except CompileError:  # of another version's schedules
         return None
     if found is not None:

@@ -47,11 +47,9 @@ class Workers:
 
     @property
     def batch(self) -> int:
-        """How many candidates are best asked for at a time."""
         return max(1, len(self.builders))
 
     def evaluator(self, task: Task) -> Measuring:
-        """What measures candidates of a task."""
         return Measuring(task, self)
 
     def build(
@@ -72,7 +70,7 @@ class Workers:
             DeadlinePassed: at the deadline; processes that build are killed.
         """
         if not self.builders:
-            return [_built(Builder(self.folder), task, c, deadline) for c in candidates]
+            return [self._build_here(task, c, deadline) for c in candidates]
         found: dict[int, Built | str] = {}
         todo = list(enumerate(candidates))[::-1]
         busy: dict[Worker, tuple[int, Deadline]] = {}
@@ -101,14 +99,13 @@ class Workers:
                     found[number] = f"killed: it was not built within {limit:.3g} s"
         return [found[i] for i in range(len(candidates))]
 
-
-def _built(builder: Builder, task: Task, candidate: Candidate, deadline: Deadline) -> Built | str:
-    if not deadline.left:
-        raise DeadlinePassed
-    try:
-        return builder.build(task.source, candidate)
-    except CompileError as error:
-        return str(error)
+    def _build_here(self, task: Task, candidate: Candidate, deadline: Deadline) -> Built | str:
+        if not deadline.left:
+            raise DeadlinePassed
+        try:
+            return Builder(self.folder).build(task.source, candidate)
+        except CompileError as error:
+            return str(error)
 
 
 @dataclass
@@ -192,17 +189,22 @@ class Measuring(Evaluator):
         if self.best is not None:
             ratio = found.ratio if found.ratio * (1 + found.noise) < 1 else max(1.0, found.ratio)
             seconds = ratio * self.best.seconds
-        try:
-            if ratio < 1:
-                self._now_best(Best(candidate, built, seconds))
-        except WorkerFailed as error:
-            return self._failed(candidate, error)
+        if ratio < 1:
+            try:
+                self._call("load", "best", built, limit=self.limit)
+            except WorkerFailed as error:
+                return self._failed(candidate, error)
+            former, self.best = self.best, Best(candidate, built, seconds)
+            if former is not None:
+                self._drop(former.built)
         return Trial(candidate, seconds, min(found.noise, 1.0))
 
     def _failed(self, candidate: Candidate, error: WorkerFailed) -> Trial:
-        """The trial of a candidate that cannot be run, after the process is ready again if the candidate ended it."""
+        """Returns the trial of a candidate that cannot be run. If it ended the process, another one is made ready."""
         if self.workers.runner.pipe is None:
-            self._again()
+            self._call("begin", replace(self.task), limit=PREPARE_LIMIT)
+            if self.best is not None:
+                self._call("load", "best", self.best.built, limit=self.limit)
         return Trial(candidate, None, failure=str(error))
 
     def again(self, candidate: Candidate) -> Trial:
@@ -232,18 +234,6 @@ class Measuring(Evaluator):
         except WorkerFailed as error:
             return self._failed(candidate, error)
 
-    def _now_best(self, best: Best) -> None:
-        self._call("load", "best", best.built, limit=self.limit)
-        former, self.best = self.best, best
-        if former is not None:
-            self._drop(former.built)
-
-    def _again(self) -> None:
-        """Get the process ready that takes the place of one that was killed."""
-        self._call("begin", replace(self.task), limit=PREPARE_LIMIT)
-        if self.best is not None:
-            self._call("load", "best", self.best.built, limit=self.limit)
-
 
 class Predicting(Evaluator):
     """Evaluates candidates of a task by the planning model, where nothing can be measured."""
@@ -256,11 +246,11 @@ class Predicting(Evaluator):
         self._model = task.model()
 
     def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """A trial for each candidate, in order, with the seconds that the model predicts."""
-        return [self._trial(c) for c in candidates]
-
-    def _trial(self, candidate: Candidate) -> Trial:
-        try:
-            return Trial(candidate, float(self._model.predict(parse_schedule(candidate.schedule)).seconds))
-        except CompileError as error:
-            return Trial(candidate, None, failure=str(error))
+        """Returns a trial for each candidate, in order, with the seconds that the model predicts."""
+        trials: list[Trial] = []
+        for c in candidates:
+            try:
+                trials.append(Trial(c, float(self._model.predict(parse_schedule(c.schedule)).seconds)))
+            except CompileError as error:
+                trials.append(Trial(c, None, failure=str(error)))
+        return trials

@@ -189,15 +189,15 @@ class NestSpace:
         """The schedule and the options with some values."""
         given: dict[str, Any] = {n: decided[n] for n in IN_PASS_ORDER if n not in LISTS}
         given |= {n: tuple(v for k, v in decided.items() if k.startswith(f"{n}.") and v) for n in LISTS}
-        walked = (i for i in given["serial"] if self._has_tiles(i, given["block"][i]))
+        # A free index without further tiles is not walked.
+        walked = (
+            i
+            for i, index in ((i, self.info.free[i]) for i in given["serial"])
+            if given["block"][i] < self.info.extents[index] or self.info.may_be_longer([index])
+        )
         keys = [(p, o, decided[f"{p}.{o}"]) for p, o in self.options]
         options = tuple(key for key in keys if key[2] != self.options[key[:2]][0])
         return Schedule(**{**given, "serial": tuple(walked)}), options
-
-    def _has_tiles(self, position: int, extent: int) -> bool:
-        """Whether a free index may have several tiles of an extent."""
-        index = self.info.free[position]
-        return extent < self.info.extents[index] or self.info.may_be_longer([index])
 
     def _candidate(
         self, schedule: ScheduleAttr, prediction: Any, options: tuple[tuple[str, str, str], ...] = ()
