@@ -35,7 +35,7 @@ class ArtifactError(CompileError):
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 of `data` in hexadecimal."""
+    """Returns the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -33,7 +33,7 @@ from ...progress import counted
 from ...target.architectures import TARGETS, on_cores
 from ...target.attribute import target_of
 from .manifest import ArtifactError, Folder, write_folder
-from .safetensors import Bound, Checkpoint
+from .safetensors import Checkpoint
 
 WEIGHTS = "weights.safetensors"
 PRODUCER = "producer"
@@ -83,10 +83,10 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
     for name, program in programs.items():
         if program.captured.eager:
             left = next(iter(program.captured.eager.values()))
-            reason = (
-                f"{left.call or left.operator} is left to PyTorch, and an artifact holds nothing but data and kernels"
-            )
-            raise ArtifactError(f"program {name!r}: {reason}", location=str(path))
+            reason = f"program {name!r}: {left.call or left.operator} is left to PyTorch"
+            raise ArtifactError(f"{reason}, and an artifact holds nothing but data and kernels", location=str(path))
+    from safetensors.torch import save as to_bytes
+
     tensors = _Tensors()
     files: dict[str, bytes] = {}
     described: dict[str, object] = {}
@@ -99,7 +99,7 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
             files[f"{name}.cu"] = cuda.encode()
             files[f"{name}_{targets[0]}.cubin"] = compile_cubin(cuda, targets[0]).cubin if "__global__" in cuda else b""
         described[name] = _describe(program, tensors)
-    files[WEIGHTS] = tensors.file()
+    files[WEIGHTS] = to_bytes({k: t.detach().cpu().contiguous().clone() for k, t in tensors.values()})
     contents = {"target": targets[0], "programs": described, "extra": dict(extra or {}), PRODUCER: __version__}
     write_folder(Path(path), contents, files)
 
@@ -121,44 +121,27 @@ def save_function(f: CompiledFunction, path: str | PathLike[str], prepack_weight
     save(Path(path), {"main": ToSave(f.captured, compilation, {})})
 
 
-class _Tensors:
-    """The tensors that are stored, each once, under names of ours."""
-
-    def __init__(self) -> None:
-        self._keys: dict[int, str] = {}
-        self._tensors: dict[str, torch.Tensor] = {}
-
-    def key(self, tensor: torch.Tensor) -> str:
-        found = self._keys.get(id(tensor))
-        if found is None:
-            found = self._keys[id(tensor)] = f"tensor_{len(self._keys)}"
-            self._tensors[found] = tensor
-        return found
-
-    def file(self) -> bytes:
-        from safetensors.torch import save as to_bytes
-
-        return to_bytes({k: t.detach().cpu().contiguous().clone() for k, t in self._tensors.items()})
+_Tensors = dict[int, tuple[str, torch.Tensor]]
+"""The tensors that are stored, each once, with their keys."""
 
 
 def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
     captured = program.captured
     specs = {"arguments": captured.in_spec, "result": captured.out_spec}
+    bindings: list[dict[str, object]] = []
+    for b in captured.bindings:
+        bindings.append({"name": b.name, "kind": b.kind, "leaf": b.leaf})
+        if b.tensor is not None:
+            bindings[-1] |= {"dtype": encode(b.tensor.dtype), "shape": list(b.tensor.shape)}
+            if b.tensor.is_meta:
+                bindings[-1]["names"] = list(program.names.get(b.name, (b.name,)))
+            else:
+                bindings[-1]["tensor"] = tensors.setdefault(id(b.tensor), (f"tensor_{len(tensors)}", b.tensor))[0]
     return {
-        "bindings": [_described(b, program.names, tensors) for b in captured.bindings],
+        "bindings": bindings,
         **{name: encode(getattr(captured, name)) for name in _WRITTEN},
         **{k: encode(pytree.tree_unflatten(list(range(s.num_leaves)), s)) for k, s in specs.items()},
     }
-
-
-def _described(b: Binding, names: Mapping[str, Sequence[str]], tensors: _Tensors) -> dict[str, object]:
-    entry: dict[str, object] = {"name": b.name, "kind": b.kind, "leaf": b.leaf}
-    if b.tensor is None:
-        return entry
-    entry |= {"dtype": encode(b.tensor.dtype), "shape": list(b.tensor.shape)}
-    if b.tensor.is_meta:
-        return entry | {"names": list(names.get(b.name, (b.name,)))}
-    return entry | {"tensor": tensors.key(b.tensor)}
 
 
 _WRITTEN = ("outputs", "updates", "examples", "viewed", "layouts", "checks", "needs", "autocast")
@@ -224,7 +207,6 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
     except SafetensorError as error:
         raise folder.error(f"the weights cannot be read: {error}") from None
     programs: dict[str, CompiledFunction] = {}
-    bound = None if checkpoint is None else Bound(checkpoint)
     for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
         compilation = SavedCompilation(
             target,
@@ -235,7 +217,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
         )
         captured = CapturedProgram(
             compilation.at("tensor"),
-            tuple(_binding(b, stored, bound, folder) for b in counted("reading", entry["bindings"], "weights")),
+            tuple(_binding(b, stored, checkpoint, folder) for b in counted("reading", entry["bindings"], "weights")),
             in_spec=pytree.tree_flatten(decode(entry["arguments"]))[1],
             out_spec=pytree.tree_flatten(decode(entry["result"]))[1],
             **{key: decode(entry[key]) for key in _WRITTEN},
@@ -244,15 +226,17 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
     return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
 
 
-def _binding(entry: dict[str, Any], stored: dict[str, torch.Tensor], bound: Bound | None, folder: Folder) -> Binding:
+def _binding(
+    entry: dict[str, Any], stored: dict[str, torch.Tensor], checkpoint: Checkpoint | None, folder: Folder
+) -> Binding:
     tensor = stored[entry["tensor"]] if "tensor" in entry else None
     if "names" in entry:
         names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
-        if bound is None:
+        if checkpoint is None:
             raise folder.error(
                 f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
             )
-        tensor = bound.tensor(names, shape, decode(entry["dtype"]))
+        tensor = checkpoint.find(names, shape, decode(entry["dtype"]))
     return Binding(entry["name"], entry["kind"], int(entry["leaf"]), tensor)
 
 

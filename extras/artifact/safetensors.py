@@ -7,9 +7,11 @@ an argument of a program is bound to a tensor by all names that the model itself
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,36 +44,21 @@ def names_in_checkpoints(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 class Checkpoint:
-    """The tensors of a `.safetensors` file, or of all those in a folder; each is read when it is asked for.
+    """The tensors of a `.safetensors` file, or of all those in a folder; each is read once, when it is asked for.
 
     Raises WeightError for a path without any, and for files that are no safetensors.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path, index = Path(path), Path(path) / "model.safetensors.index.json"
+        files = [self.path / n for n in shards(index)] if index.is_file() else sorted(self.path.glob("*.safetensors"))
         self._file_of: dict[str, Path] = {}
-        for file in self._files():
-            for name in self._names(file):
-                self._file_of[name] = file
+        for file in [self.path] if self.path.is_file() else files:
+            with _opened(file) as opened:
+                self._file_of |= dict.fromkeys(opened.keys(), file)
         if not self._file_of:
             raise WeightError("there are no weights in safetensors files", location=str(path))
-
-    def _files(self) -> list[Path]:
-        if self.path.is_file():
-            return [self.path]
-        index = self.path / "model.safetensors.index.json"
-        if index.is_file():
-            return [self.path / n for n in shards(index)]
-        return sorted(self.path.glob("*.safetensors"))
-
-    def _names(self, file: Path) -> Iterable[str]:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(file, "pt") as opened:
-                return list(opened.keys())
-        except (SafetensorError, OSError) as error:
-            raise WeightError(f"cannot be read: {error}", location=str(file)) from None
+        self._read: dict[frozenset[str], torch.Tensor] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,26 +66,45 @@ class Checkpoint:
         return tuple(sorted(self._file_of))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor called `name`, from disk."""
-        from safetensors import SafetensorError, safe_open
+        """Returns the tensor of a name, from disk."""
+        with _opened(self._file_of[name], name) as opened:
+            return opened.get_tensor(name)
 
-        try:
-            with safe_open(self._file_of[name], "pt") as opened:
-                return opened.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise WeightError(f"cannot be read: {error}", operator=name, location=str(self._file_of[name])) from None
-
-    def find(self, names: Iterable[str], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor that is stored under one of `names`, as `dtype`. Raises WeightError if there is none that fits."""
+    def find(self, names: Iterable[str], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Returns the tensor that is stored under one of `names`, as `dtype`. Raises WeightError if none fits."""
         names = list(names)
+        if (known := self._read.get(frozenset(names))) is not None:
+            return known
         stored = next((n for n in names if n in self._file_of), None)
         if stored is None:
             raise WeightError(f"has no tensor {names[0]!r}", location=str(self.path))
-        found = self.tensor(stored)
-        if tuple(found.shape) != shape:
-            reason = f"is of shape {list(found.shape)}, the program needs {list(shape)}"
+        tensor = self.tensor(stored)
+        if tuple(tensor.shape) != tuple(shape):
+            reason = f"is of shape {list(tensor.shape)}, the program needs {list(shape)}"
             raise WeightError(reason, operator=stored, location=str(self.path))
-        return found.to(dtype)
+        return self._read.setdefault(frozenset(names), tensor.to(dtype))
+
+    def bind(self, captured: CapturedProgram, names: Mapping[str, Sequence[str]]) -> CapturedProgram:
+        """Returns a program with tensors of the checkpoint for its parameters on the meta device. `names` are all names
+        of each. Raises WeightError."""
+
+        def bound(b: Binding) -> Binding:
+            if b.tensor is None or b.tensor.device.type != "meta":
+                return b
+            return replace(b, tensor=self.find(names.get(b.name, (b.name,)), b.tensor.shape, b.tensor.dtype))
+
+        return replace(captured, bindings=tuple(map(bound, counted("reading", captured.bindings, "weights"))))
+
+
+@contextmanager
+def _opened(file: Path, name: str | None = None) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            yield opened
+    except (SafetensorError, OSError) as error:
+        raise WeightError(f"cannot be read: {error}", operator=name, location=str(file)) from None
 
 
 def shards(index: Path) -> list[str]:
@@ -110,30 +116,3 @@ def shards(index: Path) -> list[str]:
     if any(Path(n).name != n for n in names):
         raise WeightError("the index of the weights names files outside of the folder", location=str(index))
     return names
-
-
-@dataclass
-class Bound:
-    """The tensors of a checkpoint that programs use: each is read once, whatever program and name asks for it."""
-
-    checkpoint: Checkpoint
-    tensors: dict[frozenset[str], torch.Tensor] = field(default_factory=dict[frozenset[str], torch.Tensor])
-
-    def tensor(self, names: Sequence[str], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor stored under one of `names`. Raises WeightError if there is none that fits."""
-        key = frozenset(names)
-        if key not in self.tensors:
-            self.tensors[key] = self.checkpoint.find(names, tuple(shape), dtype)
-        return self.tensors[key]
-
-    def bind(self, captured: CapturedProgram, names: Mapping[str, Sequence[str]]) -> CapturedProgram:
-        """A program whose parameters are on the meta device, with those of the checkpoint. `names` are all names of
-        each. Raises WeightError."""
-
-        def bound(b: Binding) -> Binding:
-            if b.tensor is None or b.tensor.device.type != "meta":
-                return b
-            found = self.tensor(names.get(b.name, (b.name,)), b.tensor.shape, b.tensor.dtype)
-            return replace(b, tensor=found)
-
-        return replace(captured, bindings=tuple(map(bound, counted("reading", captured.bindings, "weights"))))

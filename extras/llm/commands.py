@@ -130,7 +130,7 @@ class ModelSource(Source):
 
 
 def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -> None:
-    """Say on stderr what was made of a model."""
+    """Prints the kernels and bytes of the steps of a model on stderr."""
     text = ""
     for f in found:
         layers = ", ".join(map(str, f["launches_per_layer"])) or "none"
@@ -227,23 +227,14 @@ def _prompt(tokenizer: Any, options: dict[str, Any]) -> list[int]:
 
 
 def _stream(tokens: Iterator[int], tokenizer: Any) -> None:
-    """Print tokens as they come: as text, or as numbers."""
-    found: list[int] = []
+    """Prints tokens as they come: as text, or as numbers. A character waits until all of its bytes are there."""
+    known: list[int] = []
     shown = ""
     for token in tokens:
-        found.append(token)
-        if tokenizer is None:
-            click.echo(f"{',' if len(found) > 1 else ''}{token}", nl=False)
-        else:
-            shown = _more(tokenizer, found, shown)
+        known.append(token)
+        text = ",".join(map(str, known)) if tokenizer is None else tokenizer.decode(known, skip_special_tokens=True)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            click.echo(text[len(shown) :], nl=False)
+            shown = text
         sys.stdout.flush()
     click.echo()
-
-
-def _more(tokenizer: Any, tokens: Sequence[int], shown: str) -> str:
-    """Print what `tokens` add to the text `shown`; a character whose bytes are not all there waits."""
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
-    if text.endswith("\N{REPLACEMENT CHARACTER}"):
-        return shown
-    click.echo(text[len(shown) :], nl=False)
-    return text

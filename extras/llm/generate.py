@@ -21,7 +21,7 @@ from ...frontend.capture.captured_program import CapturedProgram
 from ...frontend.executors import AUTO
 from ..artifact.manifest import ArtifactError
 from ..artifact.programs import Artifact
-from ..artifact.safetensors import Bound, names_in_checkpoints
+from ..artifact.safetensors import names_in_checkpoints
 from .models import DEFAULT_PREFILL, build_model, load_config, load_model, open_checkpoint, stored_as_used
 from .steps import ModelPlan, capture_step, plan_model
 
@@ -125,9 +125,9 @@ class Generator:
         config = load_config(name)
         if not stored_as_used(config):
             return Generator.from_model(load_model(name), **options)
-        model, bound = build_model(config), Bound(open_checkpoint(name))
+        model, checkpoint = build_model(config), open_checkpoint(name)
         names = {f"model.{n}": same for n, same in names_in_checkpoints(model).items()}
-        return Generator.from_model(model, weights=lambda captured: bound.bind(captured, names), **options)
+        return Generator.from_model(model, weights=lambda captured: checkpoint.bind(captured, names), **options)
 
     @staticmethod
     def from_artifact(artifact: Artifact) -> Generator:

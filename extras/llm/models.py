@@ -54,14 +54,16 @@ def found_at(name: str) -> dict[str, bool]:
         raise ModelError("there is no such folder or file, and models on the hub are called owner/name", operator=name)
     if hub_answers():
         return {}
-    if not _is_cached(name):
+    from huggingface_hub import try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(name, "config.json"), str):
         raise ModelError("is no folder here and not in the cache, and the hub cannot be reached", operator=name)
     return {"local_files_only": True}
 
 
 @cache
 def hub_answers() -> bool:
-    """Whether the hub can be reached. A proxy is trusted to do so."""
+    """Returns whether the hub can be reached. A proxy is trusted to do so."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -75,12 +77,6 @@ def hub_answers() -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_cached(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
 def load_config(name: str) -> Any:

@@ -49,7 +49,7 @@ class FixedCacheLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing: the tensors are given."""
+        """Does nothing: the tensors are arguments."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
@@ -72,12 +72,6 @@ class FixedCacheLayer(CacheLayerMixin):
         return self.keys.shape[2]
 
 
-def contents(cache: Cache) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The keys and the values of all layers, as they are now."""
-    layers = [layer for layer in cache.layers if isinstance(layer, FixedCacheLayer)]
-    return [layer.keys for layer in layers], [layer.values for layer in layers]
-
-
 def _written(cache: torch.Tensor, new: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """`cache` with `new` from position `start` on.
 
@@ -89,11 +83,6 @@ def _written(cache: torch.Tensor, new: torch.Tensor, start: torch.Tensor) -> tor
     inside = (offset >= 0) & (offset < count)
     placed = new if count == 1 else new.index_select(2, offset.clamp(0, count - 1))
     return torch.where(inside[:, None], placed, cache)
-
-
-def make_cache(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], positions: torch.Tensor) -> Cache:
-    """The cache of a whole model from the tensors of its layers."""
-    return Cache(layers=[FixedCacheLayer(k, v, positions) for k, v in zip(keys, values, strict=True)])
 
 
 class Step(nn.Module):
@@ -117,15 +106,15 @@ class Step(nn.Module):
         `last` may be anything: what they leave in the caches is overwritten before it is looked at.
         """
         positions = start + torch.arange(tokens.shape[1], device=start.device)
-        cache = make_cache(keys, values, positions)
+        layers = [FixedCacheLayer(k, v, positions) for k, v in zip(keys, values, strict=True)]
         out = self.model(
             input_ids=tokens,
             position_ids=positions.unsqueeze(0),
-            past_key_values=cache,
+            past_key_values=Cache(layers=[*layers]),
             logits_to_keep=last,
             use_cache=True,
         )
-        return out.logits[:, 0], *contents(cache)
+        return out.logits[:, 0], [layer.keys for layer in layers], [layer.values for layer in layers]
 
 
 @dataclass(frozen=True)
@@ -193,10 +182,8 @@ def plan_model(model: nn.Module, context: int | None = None, prefill: int = DEFA
 
 
 def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedProgram:
-    """Capture one step of `model` for `length` tokens at a time: 1 to decode, more to read a prompt.
-
-    Raises CompileError.
-    """
+    """Captures one step of `model` for `length` tokens at a time: 1 to decode, more to read a prompt. Each cache among
+    its results replaces the one among its arguments. Raises CompileError."""
     if not 0 < length <= caches.context:
         raise CaptureError(f"a step of {length} tokens does not fit a cache of {caches.context}")
     device = next(model.parameters()).device.type
@@ -205,18 +192,11 @@ def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedP
     start, last = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
     with quiet():
         captured = capture(Step(model), (tokens, start, last, keys, values))
-    return captured.updating(cache_updates(captured, len(keys) + len(values)))
-
-
-def cache_updates(captured: CapturedProgram, caches: int) -> list[tuple[int, int]]:
-    """Which results of a `Step` replace which arguments: each cache that comes out the one that went in.
-
-    The caches are the last leaves of its arguments and of its results, in the same order.
-    """
+    # The caches are the last leaves of the arguments and of the results, in the same order.
+    count, leaves = len(keys) + len(values), captured.in_spec.num_leaves
     arguments = {b.leaf: i for i, b in enumerate(captured.bindings) if b.kind == "input"}
-    first = captured.in_spec.num_leaves - caches
-    pairs = zip(captured.outputs[-caches:], range(first, first + caches), strict=True)
-    return [(o.index, arguments[leaf]) for o, leaf in pairs if o.kind == "result"]
+    pairs = zip(captured.outputs[-count:], range(leaves - count, leaves), strict=True)
+    return captured.updating([(o.index, arguments[leaf]) for o, leaf in pairs if o.kind == "result"])
 
 
 @dataclass
@@ -247,10 +227,19 @@ def compile_model(
     prepack_weights: bool = True,
     **options: Any,
 ) -> CompiledModel:
-    """Compile the steps of a causal language model; its parameters may be on the meta device.
+    """Compiles the steps of a causal language model, whose parameters may be on the meta device.
 
-    `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `facts` are stamped
-    on the programs; `options` are those of `compile_captured`. Raises CompileError.
+    Args:
+        model: the model.
+        context: tokens that the cache holds.
+        prefill: tokens of a prompt that are read in one step.
+        phases: the steps, `prefill` and `decode`.
+        facts: notes for the texts of the programs.
+        prepack_weights: as for `compile`.
+        options: options of `compile_captured`.
+
+    Raises:
+        CompileError: if a step cannot be compiled.
     """
     plan = plan_model(model, context, prefill)
     captured: dict[str, CapturedProgram] = {}
