@@ -193,10 +193,7 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
 @click.option("--plot", metavar="FILE.svg", help="With --bench: the times as bars.")
 @click.option("--trace", metavar="FILE", help="Passes and kernels as a timeline for Perfetto or chrome://tracing.")
 def run(context: click.Context, given: Given) -> None:
-    """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ.
-
-    A PROGRAM.mlir, which is IR at any level, is compared with what is written.
-    """
+    """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ."""
     refuse_ignored(context, "a program")
     with terminal.progress(quiet=given.verbose > 1):
         with steps("loading PyTorch"):

@@ -9,17 +9,15 @@ does not run ATen operators, so a program of them is first lowered to the tensor
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from click.core import ParameterSource
 
 from ..progress import steps
 from . import terminal
-from .modes import IR_OPTIONS, Given
+from .modes import FILE, Given, Source, refuse_ignored
 
 if TYPE_CHECKING:
     from ..backend.interpreter.domains import Array
@@ -27,38 +25,51 @@ if TYPE_CHECKING:
     from ..frontend.executors import Executor
 
 
-def compile_ir(context: click.Context, given: Given) -> None:
-    """Prints one level of a program that is written as IR."""
-    from . import reports
-
-    with terminal.progress(), steps("compiling"):
-        compilation = _compilation(context, given, "auto")
-        if given.as_json:
-            level = {"target": compilation.target, "level": given.ir, "text": compilation.text(given.ir, True)}
-            text, kind = json.dumps(level, indent=1) + "\n", ""
-        else:
-            text, kind = reports.level_text(compilation, given.ir, given.output, given.helpers)
-    terminal.write_out(text, kind, given.output)
+IR_OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "strategy", "checked")
+"""Options of the commands on IR that are options of `Compilation` by the same name."""
 
 
-def run_ir(context: click.Context, given: Given) -> None:
-    """Runs a program that is written as IR and compares it with what is written.
+class IrSource(Source):
+    """A program that is written as IR."""
 
-    Raises:
-        SystemExit: with the code 1 if a result is wrong.
-    """
-    from . import reports
+    metavar = "PROGRAM.mlir"
+    about = {"run": "A PROGRAM.mlir, which is IR at any level, is compared with what is written."}
+    modes = {
+        "compile": {"a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", *IR_OPTIONS}},
+        "run": {"a program of IR": FILE | {"target", "pipeline", "seed", "executor", *IR_OPTIONS}},
+    }
+    refusals = {"tune": "expected a FILE.py, but got IR; `deplodock run {file}` runs it"}
 
-    with terminal.progress(), steps("running"):
-        compilation = _compilation(context, given, given.executor)
-        outcome = _outcome(compilation, _executor(given.executor, compilation), given.seed)
-    if given.as_json:
-        click.echo(json.dumps(outcome, indent=1, allow_nan=False))
-    else:
-        text = terminal.fitted(reports.outcome_text(outcome) + "\n", terminal.width_of(sys.stdout))
-        terminal.write(text, "outcome", sys.stdout)
-    if outcome["ok"] is False:
-        raise SystemExit(1)
+    def matches(self, file: str) -> bool:
+        return Path(file).suffix == ".mlir"
+
+    def compile(self, context: click.Context, given: Given) -> None:
+        """Prints one level of the program."""
+        from . import reports
+
+        refuse_ignored(context, "a program of IR")
+        with terminal.progress(), steps("compiling"):
+            compilation = _compilation(context, given, "auto")
+            if given.as_json:
+                level = {"target": compilation.target, "level": given.ir, "text": compilation.text(given.ir, True)}
+                text, kind = json.dumps(level, indent=1) + "\n", ""
+            else:
+                text, kind = reports.level_text(compilation, given.ir, given.output, given.helpers)
+        terminal.write_out(text, kind, given.output)
+
+    def run(self, context: click.Context, given: Given) -> None:
+        """Runs the program and compares it with what is written.
+
+        Raises:
+            SystemExit: with the code 1 if a result is wrong.
+        """
+        from . import reports
+
+        refuse_ignored(context, "a program of IR")
+        with terminal.progress(), steps("running"):
+            compilation = _compilation(context, given, given.executor)
+            outcome = _outcome(compilation, _executor(given.executor, compilation), given.seed)
+        reports.print_outcomes({"": outcome}, given.as_json)
 
 
 def _compilation(context: click.Context, given: Given, executor: str) -> Compilation:
@@ -120,6 +131,8 @@ def _result(actual: Array, first: Array, real: Array, length: int, factors: floa
         length: terms of the longest reduction.
         factors: relative error of the factors of products.
     """
+    import numpy as np
+
     from ..backend.check_each import tolerance, within
 
     row = {"type": f"{first.dtype}{list(first.shape)}", "error": None, "tolerance": 0.0, "ok": False, "reason": ""}

@@ -29,9 +29,6 @@ PREPACK_WEIGHTS = click.option(
     " sample of each weight.",
 )
 
-IR_OPTIONS = ("record", "f32_matmul_precision", "schedule", "insert", "strategy", "checked")
-"""Options of the commands on IR that are options of `Compilation` by the same name."""
-
 COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline", "insert", "strategy"}
 COMPILER |= {"prepack_weights"}
 """The options of `compile_captured`."""
@@ -96,34 +93,10 @@ class Source:
         raise NotImplementedError
 
 
-class _IR(Source):
-    """Program that is written as IR."""
-
-    metavar = "PROGRAM.mlir"
-    modes = {
-        "compile": {"a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", *IR_OPTIONS}},
-        "run": {"a program of IR": FILE | {"target", "pipeline", "seed", "executor", *IR_OPTIONS}},
-    }
-    refusals = {"tune": "expected a FILE.py, but got IR; `deplodock run {file}` runs it"}
-
-    def matches(self, file: str) -> bool:
-        return Path(file).suffix == ".mlir"
-
-    def compile(self, context: click.Context, given: Given) -> None:
-        from .ir_commands import compile_ir
-
-        compile_ir(context, given)
-
-    def run(self, context: click.Context, given: Given) -> None:
-        from .ir_commands import run_ir
-
-        run_ir(context, given)
-
-
 @cache
 def sources() -> tuple[Source, ...]:
-    """Returns the kinds of FILE: IR, and those of plug-ins."""
-    return (_IR(), *(load()() for load in plugins("deplodock.sources", (), "kind of FILE").values()))
+    """Returns the kinds of FILE, those of plug-ins too."""
+    return tuple(load()() for load in plugins("deplodock.sources", (), "kind of FILE").values())
 
 
 def handler_of(command: str, file: str | None) -> Callable[[click.Context, Given], Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import warnings
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
 import torch
 
 from ..backend.check_each import factor_roundoff
@@ -317,6 +319,22 @@ def outcome_of(
         for d in differences
     ]
     return {**facts, "compared_with": against, "results": rows, "ok": all(d.ok for d in differences)}
+
+
+def print_outcomes(outcomes: dict[str, dict[str, Any]], as_json: bool) -> None:
+    """Prints outcomes of `outcome_of` by their names; a single one may have none.
+
+    Raises:
+        SystemExit: with the code 1 if a result is wrong.
+    """
+    if as_json:
+        click.echo(json.dumps(outcomes.get("", outcomes), indent=1, allow_nan=False))
+    else:
+        for name, outcome in outcomes.items():
+            text = f"{name}: {outcome_text(outcome)}\n" if name else f"{outcome_text(outcome)}\n"
+            terminal.write(terminal.fitted(text, terminal.width_of(sys.stdout)), "outcome", sys.stdout)
+    if any(o["ok"] is False for o in outcomes.values()):
+        raise SystemExit(1)
 
 
 def outcome_text(outcome: dict[str, Any]) -> str:

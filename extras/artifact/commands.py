@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,14 +54,7 @@ class ArtifactSource(Source):
                 executor = "emulator"  # not the reference, which would be compared with itself
             artifact = load(file, weights=given.weights, executor=executor)
             outcomes = {name: _outcome(p, given.seed) for name, p in artifact.programs.items()}
-        if given.as_json:
-            click.echo(json.dumps(outcomes, indent=1, allow_nan=False))
-        else:
-            for name, outcome in outcomes.items():
-                text = terminal.fitted(f"{name}: {reports.outcome_text(outcome)}\n", terminal.width_of(sys.stdout))
-                terminal.write(text, "outcome", sys.stdout)
-        if any(o["ok"] is False for o in outcomes.values()):
-            raise SystemExit(1)
+        reports.print_outcomes(outcomes, given.as_json)
 
 
 def _outcome(program: CompiledFunction, seed: int) -> dict[str, Any]:

@@ -94,3 +94,72 @@ def test_saving_without_the_package_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "no installed package has the function 'save'" in done.stderr
+
+
+STRANGER = """
+import click
+from deplodock.frontend.tuning.policies.history import ModelPolicy
+from deplodock.tools.modes import FILE, Source
+
+@click.command()
+def hello():
+    click.echo("hello")
+
+def names(compilation):
+    return "levels of " + compilation.target + chr(10)
+
+class Text(Source):
+    metavar = "TEXT"
+    modes = {"run": {"a TEXT": FILE | {"loudly"}}}
+    options = {"run": [click.Option(["--loudly"], is_flag=True)]}
+    refusals = dict.fromkeys(("compile", "tune"), "{file} is only a text")
+
+    def matches(self, file):
+        return file.endswith(".txt")
+
+    def run(self, context, given):
+        click.echo(given.file.upper() if given.loudly else given.file)
+"""
+
+GROUPS = """
+[deplodock.commands]
+hello = stranger:hello
+[deplodock.emitters]
+names = stranger:names
+[deplodock.policies]
+first = stranger:ModelPolicy
+[deplodock.sources]
+text = stranger:Text
+[deplodock.api]
+greet = stranger:names
+"""
+
+CALLS = """
+import deplodock
+from deplodock.tools.cli import main
+code = ["-c", "torch.relu(torch.randn(4, 8))"]
+assert main(["hello"]) == 0
+assert main(["run", "a.txt", "--loudly"]) == 0
+assert main(["compile", "a.txt"]) == 2
+assert main(["run", *code, "--loudly"]) == 2
+assert main(["compile", *code, "--emit", "names"]) == 0
+assert main(["tune", *code, "--device", "predicted", "--policy", "first", "--records", "none"]) == 0
+assert deplodock.greet.__module__ == "stranger"
+assert "greet" in dir(deplodock)
+"""
+
+
+def test_a_strangers_package_adds_the_same(tmp_path: Path) -> None:
+    """A command, a kind of FILE with an option, a text of `--emit`, a policy and a function."""
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    info = tmp_path / "stranger-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(GROUPS)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", CALLS], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("hello\nA.TXT\nlevels of sm_90a\n")
+    assert "1 trials" in done.stdout
+    assert "a.txt is only a text" in done.stderr
+    assert "--loudly has no effect with a program" in done.stderr
