@@ -46,9 +46,9 @@ _RACES = ("race", "fence")
 """What the emulator finds of a kernel without them."""
 
 
-def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
-    """Returns random arguments of the given types, where symbols have the values `sizes`: normal floats, integers 0 to
-    3 (which may be indices), booleans."""
+def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None, most: int = 4) -> list[Array]:
+    """Returns random arguments of some types, where symbols have the values `sizes`: floats normal, integers from 0 to
+    below `most` (they may be indices), booleans."""
     rng = np.random.default_rng(seed)
     found: list[Array] = []
     for t in types:
@@ -56,7 +56,7 @@ def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None =
         if dtype == np.bool_:
             found.append(rng.integers(0, 2, shape).astype(np.bool_))
         elif dtype.kind in "iu":
-            found.append(rng.integers(0, 4, shape).astype(dtype))
+            found.append(rng.integers(0, min(most, np.iinfo(dtype).max), shape).astype(dtype))
         else:
             found.append(rng.standard_normal(shape).astype(np.float32).astype(dtype))
     return found

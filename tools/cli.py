@@ -23,7 +23,6 @@ from . import records_command, terminal, tune
 from .modes import PREPACK_WEIGHTS, FileCommand, Given, choose_target, facts, recorder, refuse_ignored
 
 if TYPE_CHECKING:
-    from ..frontend.capture.captured_program import CapturedProgram
     from ..passes.pass_manager import Observer
     from .reports import Loaded
 
@@ -156,8 +155,8 @@ def compile(context: click.Context, given: Given) -> None:
         if writer is not None:
             program.compilation.at("tile")  # where every nest has a schedule
             writer.record.save()
-        summary = _summary(program, given)
-    _tell(program.captured, summary)
+        notes = _notes(program, given)
+    terminal.tell(notes)
     terminal.write_out(text, kind, given.output)
 
 
@@ -208,8 +207,8 @@ def run(context: click.Context, given: Given) -> None:
         width = terminal.width_of(sys.stdout)
         text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
         text += measuring.measure_more(program, given, context.obj, outcome, width)
-        summary = _summary(program, given)
-    _tell(program.captured, summary)
+        notes = _notes(program, given)
+    terminal.tell(notes)
     if given.as_json:
         click.echo(_json(outcome), nl=False)
     else:
@@ -262,17 +261,12 @@ def _load(given: Given, observers: list[Observer], notes: dict[str, str]) -> Loa
     return program
 
 
-def _summary(program: Loaded, given: Given) -> str:
-    """What `-v` tells."""
+def _notes(program: Loaded, given: Given) -> str:
+    """Returns the calls that are left to PyTorch, and with `-v` the summary of a program."""
     from . import reports
 
-    return reports.summary(program, given.verbose > 1) if given.verbose else ""
-
-
-def _tell(captured: CapturedProgram, summary: str) -> None:
-    """Say on stderr what of a program is left to PyTorch, and what `-v` tells."""
-    text = "".join(f"deplodock: note: {call}\n" for call in captured.eager.values()) + summary
-    terminal.tell(text)
+    text = "".join(f"deplodock: note: {call}\n" for call in program.captured.eager.values())
+    return text + (reports.summary(program, given.verbose > 1) if given.verbose else "")
 
 
 def _json(found: Any) -> str:

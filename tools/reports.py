@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -308,16 +308,8 @@ def outcome_of(
     sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
     allowed = tolerances(tensors, sizes, factor_roundoff(module))
     differences = compare(results, right, [allowed[i] for i in shown])
-    rows = [
-        {
-            "type": d.type,
-            "error": d.error if math.isfinite(d.error) else None,  # JSON has no infinity
-            "tolerance": d.tolerance,
-            "ok": d.ok,
-            "reason": d.reason,
-        }
-        for d in differences
-    ]
+    # JSON has no infinity.
+    rows = [{**asdict(d), "error": d.error if math.isfinite(d.error) else None, "ok": d.ok} for d in differences]
     return {**facts, "compared_with": against, "results": rows, "ok": all(d.ok for d in differences)}
 
 

@@ -1,4 +1,4 @@
-"""What is tuned: one nest of a program at the loop level, as a program of its own, for one target."""
+"""A task of the search: one nest of a program at the loop level, as a program of its own, for one target."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from functools import cached_property
 from itertools import dropwhile
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
-from ...backend.dtypes import numpy_dtype
+from ...backend.check_each import make_inputs
 from ...backend.interpreter.running import main_function
 from ...dialects.loop import LoadOp, NestOp
 from ...dialects.loop.work import Work, nest_work
-from ...dialects.payload import element_type
 from ...dialects.shapes.binding import bind_sizes
-from ...dialects.shapes.extents import Extent, extents_of, typical
+from ...dialects.shapes.extents import extents_of, typical
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
 from ...errors import CompileError
@@ -45,7 +44,7 @@ class Task:
 
     name        what its kernel is called in the program it is from: `k0`
     text        the program that is only this nest, at the loop level, with its target
-    pipeline    the passes behind the first `plan-schedules`, to the kernel level
+    pipeline    the passes after the first `plan-schedules`, to the kernel level
     planner     that pass
     launches    how many nests of the program are this one
     only        whether the program has no others
@@ -63,7 +62,6 @@ class Task:
 
     @property
     def source(self) -> Source:
-        """What candidates are built of."""
         return Source(self.text, self.pipeline)
 
     @cached_property
@@ -78,22 +76,18 @@ class Task:
 
     @cached_property
     def target(self) -> Target:
-        """The target."""
         return target_of(self.module)
 
     @cached_property
     def key(self) -> str:
-        """What the nest is called in records."""
         return plan_key(self.nest)
 
     @cached_property
     def what(self) -> str:
-        """What the nest is, for people."""
         return describe_nest(self.nest)
 
     @cached_property
     def work(self) -> Work:
-        """The least bytes and operations."""
         return nest_work(self.nest)
 
     @cached_property
@@ -125,27 +119,13 @@ class Task:
         return max(work.bytes / rate, work.flops / (t.tensor if on_tensor_cores(info, atom, t) else t.fp32))
 
     def inputs(self) -> list[np.ndarray]:
-        """Random arguments: normal floats, and integers that are indices of whatever they are used to index."""
-        rng, most, found = np.random.default_rng(SEED), _most(self.nest), list[np.ndarray]()
-        for argument in main_function(self.module).body.block.args:
-            shape = tuple(map(typical, extents_of(argument.type)))
-            kind = element_type(argument.type)
-            if isinstance(kind, IntegerType):
-                high = 2 if kind.width.data == 1 else min(most, 128 if kind.width.data == 8 else most)
-                found.append(rng.integers(0, high, shape).astype(numpy_dtype(kind)))
-            else:
-                found.append(rng.standard_normal(shape, np.float32).astype(numpy_dtype(kind)))
-        bind_sizes(main_function(self.module), [a.shape for a in found])
-        return found
-
-
-def _most(nest: NestOp) -> int:
-    """The numbers below which integers are indices into everything that the nest indexes by data."""
-    sizes: list[Extent] = []
-    for op in nest.walk():
-        if isinstance(op, LoadOp) and op.symbols:
-            sizes += extents_of(op.source.type)
-    return max(1, min(map(typical, sizes), default=128))
+        """Returns random arguments. Integers are legal indices into all that the nest indexes by data."""
+        main = main_function(self.module)
+        types = [a.type for a in main.body.block.args]
+        indexed = [op.source.type for op in self.nest.walk() if isinstance(op, LoadOp) and op.symbols]
+        most = max(1, min((typical(n) for t in indexed for n in extents_of(t)), default=128))
+        sizes = bind_sizes(main, [tuple(map(typical, extents_of(t))) for t in types])
+        return make_inputs(types, SEED, sizes, most)
 
 
 def tasks_of(compilation: Compilation, module: ModuleOp | None = None) -> list[Task]:
