@@ -23,8 +23,7 @@ import torch
 from deplodock.backend.cpu.measure import read_rate
 from deplodock.backend.host.timing import Timing
 from deplodock.extras.llm.generate import Generator
-from deplodock.extras.llm.models import build_model, load_config
-from deplodock.extras.llm.quantization import to_int8
+from deplodock.extras.llm.models import build_model, load_config, to_int8
 from deplodock.frontend.bench import OURS, environment
 
 from ..shared.cases import DTYPES

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from deplodock.frontend.tuning.policies.history import History
+from deplodock.frontend.tuning.policies import History
 from deplodock.frontend.tuning.trial import Candidate, Policy, Trial
 
 FAILED = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from deplodock.frontend.tuning.policies.history import History
+from deplodock.frontend.tuning.policies import History
 from deplodock.frontend.tuning.space import NestSpace
 from deplodock.frontend.tuning.trial import Candidate, Policy
 

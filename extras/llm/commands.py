@@ -84,8 +84,7 @@ class ModelSource(Source):
             with steps("loading PyTorch and transformers"):
                 from ...backend.cuda.runtime.nvrtc import nvrtc_version
                 from ...target.architectures import TARGETS
-                from .models import build_model, load_config, load_model
-                from .quantization import to_int8
+                from .models import build_model, load_config, load_model, to_int8
                 from .steps import compile_model, describe
             if given.output is not None and given.target in TARGETS:
                 nvrtc_version()  # without which there will be no machine code to write
@@ -195,8 +194,7 @@ def generate(model: str, **options: Any) -> None:
 def _generator(name: str, options: dict[str, Any]) -> Any:
     from ..artifact.programs import load
     from .generate import Generator
-    from .models import build_model, load_config, load_model
-    from .quantization import to_int8
+    from .models import build_model, load_config, load_model, to_int8
 
     if is_artifact(name):
         return Generator.from_artifact(load(name, weights=options["weights"], executor=options["executor"]))

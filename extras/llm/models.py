@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import socket
@@ -21,6 +22,7 @@ from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ...errors import CompileError
@@ -194,3 +196,36 @@ def parameters_on_meta() -> Iterator[None]:
 def quiet() -> AbstractContextManager[None]:
     """Without the messages that transformers logs for people who train."""
     return without_logs(logging.WARNING)
+
+
+GROUP = 128
+"""Elements of a row that share a scale, or a divisor of that."""
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose weight (N, K) is int8, with scales (N, K / group) in the type of what it replaces."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach()
+        group = math.gcd(weight.shape[1], GROUP)
+        rows = weight.float().unflatten(1, (-1, group))
+        scale = rows.abs().amax(-1, keepdim=True) / 127
+        self.register_buffer("weight", (rows / scale.clamp_min(1e-30)).round().to(torch.int8).flatten(1))
+        self.register_buffer("scale", scale.squeeze(-1).to(weight.dtype))
+        self.bias = linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` (..., K) times the weight, in the type of `x`, plus the bias."""
+        weight, scale = self.get_buffer("weight"), self.get_buffer("scale")
+        rows = weight.float().unflatten(1, (scale.shape[1], -1)) * scale.float().unsqueeze(-1)
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x.float(), rows.flatten(1), bias).to(x.dtype)
+
+
+def to_int8(model: nn.Module) -> nn.Module:
+    """`model`, changed in place: its linear layers as `Int8Linear`. Embeddings, norms and biases stay."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            model.set_submodule(name, Int8Linear(module))
+    return model

@@ -12,7 +12,7 @@ from torch import nn
 
 import deplodock
 from deplodock.extras.llm.generate import Generator
-from deplodock.extras.llm.quantization import to_int8
+from deplodock.extras.llm.models import to_int8
 from deplodock.tools.cli import main
 
 

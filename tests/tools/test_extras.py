@@ -98,7 +98,7 @@ def test_saving_without_the_package_is_refused(tmp_path: Path) -> None:
 
 STRANGER = """
 import click
-from deplodock.frontend.tuning.policies.history import ModelPolicy
+from deplodock.frontend.tuning.policies import ModelPolicy
 from deplodock.tools.modes import FILE, Source
 
 @click.command()

@@ -11,7 +11,7 @@ from deplodock.frontend.tuning.task import tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.tools import cli
 from deplodock.tools.reports import load
-from deplodock.tools.tune_report import found_text
+from deplodock.tools.tune import found_text
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
