@@ -47,8 +47,7 @@ class ArtifactSource(Source):
             with steps("loading PyTorch"):
                 from ...frontend.executors import check_executor
                 from ...tools import reports
-                from .manifest import Folder
-                from .programs import load
+                from .programs import Folder, load
             executor, file = given.executor, str(given.file)
             if check_executor(executor, compiled=True) is not None and Folder.open(file).manifest["target"] != "cpu":
                 executor = "emulator"  # not the reference, which would be compared with itself

@@ -19,8 +19,7 @@ from ...errors import ExecutionError
 from ...frontend.api import CompiledFunction
 from ...frontend.capture.captured_program import CapturedProgram
 from ...frontend.executors import AUTO
-from ..artifact.manifest import ArtifactError
-from ..artifact.programs import Artifact
+from ..artifact.programs import Artifact, ArtifactError
 from ..artifact.safetensors import names_in_checkpoints
 from .models import DEFAULT_PREFILL, build_model, load_config, load_model, open_checkpoint, stored_as_used
 from .steps import ModelPlan, capture_step, plan_model

@@ -15,7 +15,7 @@ from deplodock.backend.cuda import runtime
 from deplodock.backend.host.launch_plan import EagerStep, make_plan
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError, UnsupportedError
-from deplodock.extras.artifact.manifest import ArtifactError
+from deplodock.extras.artifact.programs import ArtifactError
 from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 from deplodock.tools.cli import main

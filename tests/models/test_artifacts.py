@@ -17,8 +17,7 @@ from torch import nn
 
 import deplodock
 from deplodock.errors import CompileError, ExecutionError, ShapeError, TargetError
-from deplodock.extras.artifact.manifest import MANIFEST, ArtifactError, canonical, digest
-from deplodock.extras.artifact.programs import load
+from deplodock.extras.artifact.programs import MANIFEST, ArtifactError, canonical, digest, load
 from deplodock.extras.artifact.safetensors import Checkpoint, WeightError, names_of_tensors
 from deplodock.extras.llm.generate import Generator
 from deplodock.extras.llm.models import build_model
