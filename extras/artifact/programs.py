@@ -6,8 +6,8 @@ the cubin. The C++ of the CPU is printed from the kernel level and built for the
 values and buffers are stored; parameters without are bound at loading, from a checkpoint.
 
 Everything is data: JSON, IR and CUDA as text, tensors as safetensors, and cubins, which are only given to the GPU they
-were made for. Nothing is executed, imported or unpickled by loading it. `docs/artifact.md` describes the format. What is
-truncated, changed, of another version or for another target is refused with one line.
+were made for. Nothing is executed, imported or unpickled by loading it. `docs/artifact.md` describes the format. A
+folder that is truncated, changed, of another version or for another target is refused with one line.
 """
 
 from __future__ import annotations
