@@ -84,15 +84,10 @@ class _Checkout(Distribution):
         import tomllib
 
         project = tomllib.loads(self.file.read_text(encoding="utf-8"))["project"]
-        if filename == "METADATA":
-            return f"Name: {project['name']}\nVersion: {project['version']}\n"
-        if filename != "entry_points.txt":
-            return None
         groups = {"console_scripts": project["scripts"], **project["entry-points"]}
-        return "".join(
-            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
-            for group, entries in groups.items()
-        )
+        lines = [line for g, names in groups.items() for line in (f"[{g}]", *(f"{n} = {v}" for n, v in names.items()))]
+        metadata = f"Name: {project['name']}\nVersion: {project['version']}\n"
+        return {"METADATA": metadata, "entry_points.txt": "\n".join(lines)}.get(filename)
 
     def locate_file(self, path: Any) -> Path:
         return self.file.parent / path
