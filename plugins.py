@@ -23,14 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from functools import cache, partial
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from .errors import DeplodockError, MissingPackageError, PluginError, missing_package, raised_at
 
 
 @cache
-def _entries() -> EntryPoints:
+def _entries() -> Any:
+    """Returns the entry points of all groups, for `select`: one look at all packages."""
     return entry_points()
 
 
