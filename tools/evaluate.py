@@ -153,19 +153,17 @@ class _Splitter(ast.NodeTransformer):
 
     def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
         """Run `statement` if it depends on no input; otherwise it is part of the program."""
-        plain = isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
-        if not plain:
-            names_input = isinstance(statement, ast.Assign) and self._named_input(statement)
-            if names_input:
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+            if isinstance(statement, ast.Assign) and self._named_input(statement):
                 return []
             statement = self.visit(statement)
             if self._depends(statement):
-                self.computed |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _stores(n)}
+                self.computed |= _bound(statement)
                 return [statement]
         module = ast.fix_missing_locations(ast.Module([statement], []))
         with _python_errors(self.file):
             exec(compile(module, self.file, "exec"), self.namespace)
-        self._note_tensors({n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _stores(n)})
+        self._note_tensors(_bound(statement))
         return []
 
     def _named_input(self, statement: ast.Assign) -> bool:
@@ -209,9 +207,8 @@ class _Splitter(ast.NodeTransformer):
 
     def _known(self, node: ast.AST) -> bool:
         """Returns whether all names in `node` have a value; those of a comprehension or a lambda have none."""
-        local = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _stores(n)}
-        local |= {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
-        loaded = [n for n in ast.walk(node) if isinstance(n, ast.Name) and not _stores(n)]
+        local = _bound(node) | {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
+        loaded = [n for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)]
         for name in loaded:
             if name.id not in local and name.id not in self.namespace and not hasattr(builtins, name.id):
                 place = f"{self.file}:{name.lineno}:{name.col_offset + 1}"
@@ -256,8 +253,9 @@ class _Splitter(ast.NodeTransformer):
         return Program(function, tensors, names=tuple(inputs), place=(self.file, last.lineno))
 
 
-def _stores(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+def _bound(node: ast.AST) -> set[str]:
+    """Returns the names that are assigned in `node`."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 _FORM = re.compile(r"(?P<name>[^:=]+):(?P<dim>-?\d+)=(?P<size>[A-Za-z_]\w*)(?::(?P<low>\d+))?(?::(?P<high>\d+))?")
@@ -308,11 +306,9 @@ def read_dynamic(texts: Sequence[str], program: Program) -> Any:
 
 
 def _names(arguments: dict[str, Any], given: Sequence[str]) -> Iterator[str]:
-    """The names of the tensors in the arguments: those that the program gives them, or the parameters'."""
-    count = 0
+    """Yields the names of the tensors in the arguments: those of the program, then those of the parameters."""
+    further = iter(given)
     for parameter, value in arguments.items():
         tensors = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
         for i, _ in enumerate(tensors):
-            own = parameter if len(tensors) == 1 else f"{parameter}_{i}"
-            yield given[count] if count < len(given) else own
-            count += 1
+            yield next(further, parameter if len(tensors) == 1 else f"{parameter}_{i}")
