@@ -2,12 +2,11 @@
 
 | room | what its commands measure |
 |---|---|
-| `suite` | the 84 shapes, the classes with targets and whole models, beside PyTorch; docs/results.md of them |
-| `models` | language models: tokens a second, and what their compilation takes |
+| `suite` | the 84 shapes, the classes with targets, whole models and decoding, beside PyTorch; docs/results.md of them |
 | `cpu` | operators and networks on the CPU, beside PyTorch and other runtimes |
 | `gpu`, `gpu_minutes` | the host's share of a call, the fit of the planning model, and nine minutes on a GPU |
 | `search` | policies of `tune` on kernels whose best schedule is known |
-| `compiler` | seconds of compilation, and which operators and uses of PyTorch are right |
+| `compiler` | what compilation takes, and which operators and uses of PyTorch are right |
 
 `shared` has what they have in common, `results` the last run of each kind of machine. `convnets.py` and
 `compiler_path.py` are commands of their own: `python benchmarks/convnets.py`.

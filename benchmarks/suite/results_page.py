@@ -28,7 +28,7 @@ NEAR = 1.1
 HEAD = """# Results
 
 This page is written by `python -m benchmarks.suite.results_page` from the files in `benchmarks/results/`, which
-`python -m benchmarks.suite.run` and `python -m benchmarks.models.decode` write; of each kind of machine the last run is
+`python -m benchmarks.suite.run` and `python -m benchmarks.suite.decode` write; of each kind of machine the last run is
 here. Each section says on what machine, at which commit and with how many threads its numbers were measured; what is
 only predicted says so.
 

@@ -115,7 +115,7 @@ def main(
         rows.append(row_of(case, journal.run(case.key, one), commit))
         click.echo(line(rows[-1]))
     if device == "cpu" and not (predicts or check):
-        import decode  # which needs transformers
+        from . import decode  # which needs transformers
 
         for name in [n for n in decode.MODELS if "decode" in (suites or ALL) and only in f"decode: {Path(n).stem}"]:
             case = Case("decode", Group(""), Path(name).stem, "bf16")

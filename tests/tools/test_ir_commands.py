@@ -86,7 +86,7 @@ def test_integers_and_sizes_that_vary(capsys: pytest.CaptureFixture[str], tmp_pa
     [
         ("run", "--bench", "--bench has no effect with a program of IR"),
         ("compile", "--explain", "--explain has no effect with a program of IR"),
-        ("tune", "", "expected a FILE.py or a MODEL, but got IR; `deplodock run"),
+        ("tune", "", "expected a FILE.py, but got IR; `deplodock run"),
     ],
 )
 def test_options_that_need_a_python_program_are_refused(

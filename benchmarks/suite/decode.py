@@ -1,7 +1,7 @@
 """Tokens a second of a language model on the cores, against transformers' eager loop and what memory allows.
 
-    python -m benchmarks.models.decode  # TinyLlama and Qwen2.5-0.5B, bf16
-    python -m benchmarks.models.decode tests/data/models/tinyllama-1.1b.json --dtype f32 --layers 2 --tokens 16
+    python -m benchmarks.suite.decode  # TinyLlama and Qwen2.5-0.5B, bf16
+    python -m benchmarks.suite.decode tests/data/models/tinyllama-1.1b.json --dtype f32 --layers 2 --tokens 16
 
 Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
 the machine's read bandwidth divided by their bytes; `share` is what of that is reached. The bandwidth of a shared

@@ -1,7 +1,7 @@
 """Compile language models at full size, without weights, and write what it took.
 
-    python -m benchmarks.models.whole_models  # TinyLlama and Qwen2.5-7B, both phases
-    python -m benchmarks.models.whole_models tests/data/models/tinyllama-1.1b.json --prefill 128 --layers 2
+    python -m benchmarks.compiler.whole_models  # TinyLlama and Qwen2.5-7B, both phases
+    python -m benchmarks.compiler.whole_models tests/data/models/tinyllama-1.1b.json --prefill 128 --layers 2
 
 A model is a name on the hub, a folder, or a configuration file. Of each phase (prefill and decode with a cache) it
 says how long capture, passes and NVRTC took, how many kernels and launches there are, how many bytes these move, how
