@@ -2,7 +2,7 @@
 
 | room | what its commands measure |
 |---|---|
-| `suite` | the 84 shapes, the classes with targets, whole models and decoding, beside PyTorch; docs/results.md of them |
+| `suite` | the 84 shapes, the classes with targets, whole models and decoding, beside PyTorch; docs/results.md |
 | `cpu` | operators and networks on the CPU, beside PyTorch and other runtimes |
 | `gpu`, `gpu_minutes` | the host's share of a call, the fit of the planning model, and nine minutes on a GPU |
 | `search` | policies of `tune` on kernels whose best schedule is known |
