@@ -247,10 +247,10 @@ class Predicting(Evaluator):
 
     def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """Returns a trial for each candidate, in order, with the seconds that the model predicts."""
-        trials: list[Trial] = []
-        for c in candidates:
-            try:
-                trials.append(Trial(c, float(self._model.predict(parse_schedule(c.schedule)).seconds)))
-            except CompileError as error:
-                trials.append(Trial(c, None, failure=str(error)))
-        return trials
+        return [self._trial(c) for c in candidates]
+
+    def _trial(self, candidate: Candidate) -> Trial:
+        try:
+            return Trial(candidate, float(self._model.predict(parse_schedule(candidate.schedule)).seconds))
+        except CompileError as error:
+            return Trial(candidate, None, failure=str(error))

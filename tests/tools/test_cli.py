@@ -11,7 +11,6 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import pytest
 import torch
 from dl_lit import call
@@ -23,7 +22,6 @@ import deplodock
 from deplodock import passes
 from deplodock.errors import ExecutionError
 from deplodock.tools import cli, dl_opt
-from deplodock.tools.modes import FileCommand, modes_of
 
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
 
@@ -217,16 +215,6 @@ def test_an_option_that_would_be_ignored_is_refused(
     assert message.count("\n") == ("--json" not in args)
     assert first in message
     assert second in message
-
-
-def test_every_parameter_is_read_in_some_mode() -> None:
-    """And the tables name no others."""
-    context = click.Context(cli.cli)
-    for name in cli.cli.list_commands(context):
-        command = cli.cli.get_command(context, name)
-        if isinstance(command, FileCommand) or name == "generate":
-            named = {p.name for p in command.get_params(click.Context(command)) if not p.is_eager}
-            assert set().union(*modes_of(name).values()) == named
 
 
 def test_errors_under_json_are_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import deplodock
+from deplodock.tools import cli
+from deplodock.tools.modes import FileCommand, modes_of
 
 ROOT = Path(deplodock.__file__).parent
 LIBRARY = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
@@ -163,3 +166,13 @@ def test_a_strangers_package_adds_the_same(tmp_path: Path) -> None:
     assert "1 trials" in done.stdout
     assert "a.txt is only a text" in done.stderr
     assert "--loudly has no effect with a program" in done.stderr
+
+
+def test_every_parameter_is_read_in_some_mode() -> None:
+    """And the tables name no others."""
+    context = click.Context(cli.cli)
+    for name in cli.cli.list_commands(context):
+        command = cli.cli.get_command(context, name)
+        if isinstance(command, FileCommand) or name == "generate":
+            named = {p.name for p in command.get_params(click.Context(command)) if not p.is_eager}
+            assert set().union(*modes_of(name).values()) == named

@@ -97,7 +97,7 @@ def test_every_imported_package_is_a_dependency() -> None:
 
 
 def test_completion_offers_the_public_names() -> None:
-    assert dir(deplodock) == sorted([*deplodock.__all__, "__version__"])
+    assert dir(deplodock) == sorted([*deplodock.__all__, "Artifact", "load", "save", "__version__"])
 
 
 def test_every_pattern_of_data_matches() -> None:
