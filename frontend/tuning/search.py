@@ -15,10 +15,9 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
 from ...errors import ScheduleError
-from ...passes.pipelines import parse_passes, pipeline_text, value_text
+from ...passes.pipelines import parse_passes, pipeline_text, value_text, with_options
 from ...passes.planning.plan_schedules import options_of
 from ...passes.record_file import Entry, RecordFile
-from ...passes.pipelines import with_options
 from ...target.host import device_of_cores
 from ..compilation import Compilation
 from .building import parse_schedule
