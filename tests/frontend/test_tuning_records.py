@@ -249,7 +249,7 @@ def test_what_was_found_is_a_line_of_text(
 
     compiled = "deplodock", "compile", "-c", code, "--target", target
     monkeypatch.setattr(Predicting, "_trial", trial)
-    how = ["--device", "predicted", "--target", target, "--policy", "mcts", "--trials", "6", "--json"]
+    how = ["--device", "predicted", "--target", target, "--policy", "bayes", "--trials", "6", "--json"]
     assert cli.main(["tune", "-c", code, *how]) == 0
     outcome = json.loads(capsys.readouterr().out)
     (found,) = outcome["kernels"]
