@@ -8,6 +8,6 @@
 | `search` | policies of `tune` on kernels whose best schedule is known |
 | `compiler` | what compilation takes, and which operators and uses of PyTorch are right |
 
-`shared` has what they have in common, `results` the last run of each kind of machine. `convnets.py` and
+`common` has what they have in common, `results` the last run of each kind of machine. `convnets.py` and
 `compiler_path.py` are commands of their own: `python benchmarks/convnets.py`.
 """

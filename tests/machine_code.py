@@ -15,7 +15,7 @@ sys.path += [str(Path(__file__).parent.parent)]
 from disassembly import disassemble
 from static_gates import machine_code
 
-from benchmarks.shared.cases import Case, cases
+from benchmarks.common.cases import Case, cases
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation

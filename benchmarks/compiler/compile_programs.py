@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..shared.growing_programs import PROGRAMS
+from ..common.growing_programs import PROGRAMS
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from torch import nn
 import deplodock
 from deplodock.backend.host.timing import by_clock
 
+from ..common.results import geomean
 from ..convnets import NETWORKS, network
-from ..shared.results import geomean
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -32,8 +32,8 @@ from deplodock.backend.host.launch_plan import make_plan
 from deplodock.frontend.bench import environment
 from deplodock.frontend.executors import Executor
 
-from ..shared.growing_programs import resnet50
-from ..shared.results import FOLDER, commit_here, read
+from ..common.growing_programs import resnet50
+from ..common.results import FOLDER, commit_here, read
 
 
 class _Device:

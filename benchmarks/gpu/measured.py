@@ -113,7 +113,7 @@ def _rows(journals: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
 @click.option("--out", type=click.Path(path_type=Path), default=FILE)
 def main(journals: tuple[Path, ...], date: str, out: Path) -> None:
     """Add the rows of journals to the file."""
-    from ..shared.cases import cases
+    from ..common.cases import cases
 
     by_key = {c.key: c for c in cases(("seed84", "classes"), "cuda", ("f32", "bf16"))}
     found = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"programs": [], "cases": []}
@@ -134,7 +134,7 @@ def _plan(case: Any) -> tuple[str, list[str]]:
     """Returns the loop program of a case without schedules, and the schedules that the planner makes."""
     from deplodock.passes.analysis.nest_schedule import schedule_of
 
-    from ..shared.prepared import program
+    from ..common.prepared import program
 
     module = program(case, "sm_90a", None, "reference").compilation.scheduled().clone()
     nests = [op for op in module.walk() if isinstance(op, NestOp)]

@@ -11,7 +11,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from ..shared.sources import library
+from ..common.sources import library
 from .machine import card, provide
 from .running import Runner
 from .steps import FILES, Place, steps

@@ -22,9 +22,9 @@ import sys
 import tarfile
 from pathlib import Path
 
-from ..shared.cases import Case, cases
-from ..shared.prepared import name_of
-from ..shared.sources import library
+from ..common.cases import Case, cases
+from ..common.prepared import name_of
+from ..common.sources import library
 from .machine import CARRIED, NEEDED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -55,7 +55,7 @@ def programs(folder: Path, archive: Path, options: argparse.Namespace) -> int:
     Returns:
         The number of programs in the archive.
     """
-    command = [sys.executable, "-m", "benchmarks.shared.prepared", str(folder), "--target", TARGET]
+    command = [sys.executable, "-m", "benchmarks.common.prepared", str(folder), "--target", TARGET]
     command += ["--jobs", str(options.jobs), *(["--small"] if options.small else [])]
     found: list[Case] = []
     for suite, only in (("smoke", ""), ("seed84", options.only)):

@@ -18,10 +18,10 @@ import torch  # noqa: E402
 import deplodock  # noqa: E402
 from deplodock.backend.cuda.runtime import arch_of  # noqa: E402
 
-from ..shared.cases import Case, cases
-from ..shared.journal import Journal
-from ..shared.prepared import program
-from ..shared.smoke_programs import Block
+from ..common.cases import Case, cases
+from ..common.journal import Journal
+from ..common.prepared import program
+from ..common.smoke_programs import Block
 from .machine import versions
 
 LIMIT_SECONDS = 30.0

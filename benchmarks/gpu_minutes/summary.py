@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..shared.results import geomean, ratio
+from ..common.results import geomean, ratio
 from .gpu_tests import outcomes
 
 MOST_CASES = 10

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deplodock.backend.cuda.kernel_texts import ENTRY  # noqa: E402
 
-from ..shared.results import ratio
+from ..common.results import ratio
 from .summary import journal
 
 KERNELS = f"regex:^{ENTRY}$"
@@ -47,8 +47,8 @@ def run_one(case: str, prepared: Path | None, small: bool) -> None:
 
     from deplodock.backend.cuda.runtime import arch_of
 
-    from ..shared.cases import DTYPES, cases
-    from ..shared.prepared import program
+    from ..common.cases import DTYPES, cases
+    from ..common.prepared import program
 
     target = arch_of(torch.cuda.get_device_capability())
     (found,) = (c for c in cases(["seed84"], "cuda", list(DTYPES), small=small) if c.key == case)

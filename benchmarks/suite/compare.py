@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shared.results import OURS, Row, geomean, key_of, noise, read, times_of
+from ..common.results import OURS, Row, geomean, key_of, noise, read, times_of
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from deplodock.extras.llm.generate import Generator
 from deplodock.extras.llm.models import build_model, load_config, to_int8
 from deplodock.frontend.bench import OURS, environment
 
-from ..shared.cases import DTYPES
-from ..shared.results import FOLDER, commit_here, file_name, merge
+from ..common.cases import DTYPES
+from ..common.results import FOLDER, commit_here, file_name, merge
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]

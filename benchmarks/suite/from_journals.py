@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from ..shared.cases import DTYPES, cases
-from ..shared.journal import Journal
-from ..shared.results import FOLDER, Row, merge
+from ..common.cases import DTYPES, cases
+from ..common.journal import Journal
+from ..common.results import FOLDER, Row, merge
 
 
 @click.command(help=__doc__)

@@ -24,7 +24,7 @@ from deplodock.frontend.memory import beyond
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from deplodock.target.host import NONE
 
-from ..shared.cases import DTYPES, SUITES, cases
+from ..common.cases import DTYPES, SUITES, cases
 
 
 @click.command(help=__doc__)

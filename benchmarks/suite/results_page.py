@@ -17,8 +17,8 @@ from typing import Any
 
 from deplodock.tools.tables import si
 
-from ..shared.cases import Group, groups
-from ..shared.results import FOLDER, OURS, UNTUNED, Row, geomean, noise, ratio, read, times_of
+from ..common.cases import Group, groups
+from ..common.results import FOLDER, OURS, UNTUNED, Row, geomean, noise, ratio, read, times_of
 
 PAGE = FOLDER.parent.parent / "docs" / "results.md"
 

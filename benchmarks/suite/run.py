@@ -25,12 +25,12 @@ from deplodock.backend.cuda.runtime import arch_of
 from deplodock.frontend.bench import MODES, Subject, environment, measure
 from deplodock.frontend.executors import cuda_missing
 
-from ..shared.cases import DTYPES, SUITES, Case, Group, cases
-from ..shared.journal import Journal
-from ..shared.predictions import predict, prediction_text
-from ..shared.prepared import program
-from ..shared.results import FOLDER, Row, commit_here, file_name, geomean, merge, ratio
-from ..shared.sources import library
+from ..common.cases import DTYPES, SUITES, Case, Group, cases
+from ..common.journal import Journal
+from ..common.predictions import predict, prediction_text
+from ..common.prepared import program
+from ..common.results import FOLDER, Row, commit_here, file_name, geomean, merge, ratio
+from ..common.sources import library
 
 ALL = (*(s for s in SUITES if s != "smoke"), "decode")
 
@@ -72,7 +72,7 @@ def line(row: Row) -> str:
 @click.option("--predict", "predicts", is_flag=True, help="Run nothing: what the planning model expects on an H200.")
 @click.option("--small", is_flag=True, help="The 84 shapes shrunk to small odd sizes.")
 @click.option("--repetitions", type=int, help="Of each measurement on a GPU, instead of 100 to 1000.")
-@click.option("--prepared", type=click.Path(path_type=Path), help="Folder of benchmarks/shared/prepared.py.")
+@click.option("--prepared", type=click.Path(path_type=Path), help="Folder of benchmarks/common/prepared.py.")
 @click.option("--journal", "kept", type=click.Path(path_type=Path), help="File of cases that are done; no results.")
 @click.option("--limit", default=600.0, help="Seconds of a case.")
 @click.option("--out", type=click.Path(path_type=Path), help="File of results.")

@@ -31,10 +31,10 @@ from deplodock.frontend.tuning.task import tasks_of
 from deplodock.passes.record_file import RecordFile
 from deplodock.target.host import resolve_target
 
-from ..shared.cases import Case, cases
-from ..shared.journal import Journal
-from ..shared.prepared import library, program
-from ..shared.results import FOLDER, UNTUNED, Row, commit_here, file_name, geomean, merge, ratio
+from ..common.cases import Case, cases
+from ..common.journal import Journal
+from ..common.prepared import library, program
+from ..common.results import FOLDER, UNTUNED, Row, commit_here, file_name, geomean, merge, ratio
 
 SUITES = ("seed84", "classes")
 

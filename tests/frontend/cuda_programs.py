@@ -117,7 +117,7 @@ def programs() -> Iterator[Program]:
     programs as people write them, PyTorch's operators, and recurrent networks."""
     from programs.people import PROGRAMS
 
-    from benchmarks.shared.cases import cases
+    from benchmarks.common.cases import cases
 
     for suite in ("seed84", "classes"):
         for case in cases([suite], "cuda", ["f32", "bf16"], small=suite == "seed84"):

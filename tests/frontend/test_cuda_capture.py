@@ -32,7 +32,7 @@ def captured(build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", ["rms norm", "matmul", "attention"])
 def test_programs_of_the_smoke_test(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    smoke: Any = import_module("benchmarks.shared.smoke_programs")
+    smoke: Any = import_module("benchmarks.common.smoke_programs")
     assert "func.func @main" in captured(smoke.PROGRAMS[name][1], monkeypatch)
 
 

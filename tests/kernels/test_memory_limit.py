@@ -24,7 +24,7 @@ from deplodock.target.host import NONE
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.shared.cases import Case, cases
+from benchmarks.common.cases import Case, cases
 
 LIFTED = "default{limit_memory=false}"
 

@@ -36,7 +36,7 @@ def row(ours: float, eager: float, right: bool = True, spread: float = 0.02, **m
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
     """Their expressions run on their inputs, at least in shapes; keys are unique."""
-    found = benchmarks("shared.cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
+    found = benchmarks("common.cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
     assert len(found) == len({c.key for c in found}) > 2 * 84
     assert len([c for c in found if c.group.targets]) == len(found) - 2 * 84
     for case in found:
@@ -52,11 +52,11 @@ def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
 
 
 def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
-    (case,) = benchmarks("shared.cases").cases(("classes",), "cpu", [], only="softmax 16x64")
+    (case,) = benchmarks("common.cases").cases(("classes",), "cpu", [], only="softmax 16x64")
     function, args = case.make()
     assert torch.equal(args[0], case.make()[1][0])
     assert torch.equal(function(*args), args[0].softmax(-1))
-    (case,) = benchmarks("shared.cases").cases(("classes",), "cuda", [], only="cross_entropy bf16 32x1024")
+    (case,) = benchmarks("common.cases").cases(("classes",), "cuda", [], only="cross_entropy bf16 32x1024")
     x, t = case.make()[1]
     assert (x.shape, x.dtype, t.shape, t.dtype) == ((32, 1024), torch.bfloat16, (32,), torch.int64)
     assert 0 <= t.min() < t.max() < 1024
@@ -75,7 +75,7 @@ def test_a_run_on_the_cores_goes_on_and_is_written(
     assert first.output.startswith("classes tiny relu 64 f32: ok  3.00 of the best"), first.output
     second = CliRunner().invoke(benchmarks("suite.run").main, [*run, "--out", str(out)])
     assert second.exit_code == 0, second.output
-    found = benchmarks("shared.results").read(out)
+    found = benchmarks("common.results").read(out)
     assert {"gpu", "processor", "measured", "torch", "xdsl"} <= set(found["environment"])
     (measured,) = found["rows"]
     assert measured["right"]
@@ -90,14 +90,14 @@ def test_rooms_import_what_all_share_and_themselves() -> None:
     for path in sorted((ROOT / "benchmarks").glob("*/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.level > 1:
-                assert (node.module or "").split(".")[0] in ("shared", "convnets"), path
+                assert (node.module or "").split(".")[0] in ("common", "convnets"), path
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 assert node.module not in rooms, path
             elif isinstance(node, ast.Import):
                 assert not rooms & {alias.name for alias in node.names}, path
 
 
-@pytest.mark.parametrize("script", ["suite.run", "suite.compare", "shared.prepared", "suite.from_journals"])
+@pytest.mark.parametrize("script", ["suite.run", "suite.compare", "common.prepared", "suite.from_journals"])
 def test_scripts_start(script: str) -> None:
     """With what they import, and names of modules that the tests have as well."""
     command = [sys.executable, "-m", f"benchmarks.{script}", "--help"]
@@ -107,7 +107,7 @@ def test_scripts_start(script: str) -> None:
 
 
 def test_results_of_the_same_case_are_replaced(benchmarks: Any, tmp_path: Path) -> None:
-    results, path = benchmarks("shared.results"), tmp_path / "a.json"
+    results, path = benchmarks("common.results"), tmp_path / "a.json"
     results.merge(path, {"gpu": None, "threads": 2}, [row(1.0, 2.0), row(1.0, 2.0, threads=1)])
     results.merge(path, {"gpu": None, "threads": 2}, [row(4.0, 2.0)])
     assert [results.ratio(r) for r in results.read(path)["rows"]] == [0.5, 2.0]
@@ -139,7 +139,7 @@ def test_noise_is_the_same_in_files(benchmarks: Any) -> None:
     from deplodock.backend.host.timing import Timing
 
     t = Timing(1.0, 0.9, 1.2, 20)
-    assert benchmarks("shared.results").noise(t.as_dict()) == pytest.approx(t.noise, rel=1e-2)
+    assert benchmarks("common.results").noise(t.as_dict()) == pytest.approx(t.noise, rel=1e-2)
 
 
 def test_the_page_of_results_is_up_to_date(benchmarks: Any) -> None:
@@ -151,7 +151,7 @@ def test_the_page_of_results_is_up_to_date(benchmarks: Any) -> None:
 
 def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) -> None:
     """Also what is wrong, what is predicted, and what was not compared as all others were."""
-    results, page = benchmarks("shared.results"), benchmarks("suite.results_page").page
+    results, page = benchmarks("common.results"), benchmarks("suite.results_page").page
     about = {
         "gpu": "NVIDIA H200",
         "processor": "x",

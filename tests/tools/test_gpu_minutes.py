@@ -134,7 +134,7 @@ def test_what_has_no_time_waits_for_the_next_call(minutes: Any, tmp_path: Path) 
 def test_journal_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases that are done are not run again; errors are rows; what was begun twice and did not end is given up."""
     monkeypatch.syspath_prepend(str(ROOT))
-    Journal: Any = import_module("benchmarks.shared.journal").Journal
+    Journal: Any = import_module("benchmarks.common.journal").Journal
     path, runs = tmp_path / "cases.jsonl", list[str]()
 
     def case(name: str) -> Any:
@@ -159,7 +159,7 @@ def test_journal_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_case_that_a_person_stopped_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    Journal: Any = import_module("benchmarks.shared.journal").Journal
+    Journal: Any = import_module("benchmarks.common.journal").Journal
 
     def interrupted() -> dict[str, Any]:
         raise KeyboardInterrupt

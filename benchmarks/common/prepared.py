@@ -1,6 +1,6 @@
 """Programs of the benchmarks, compiled ahead by many processes and kept as artifacts; and compiled now if they are not.
 
-    python -m benchmarks.shared.prepared FOLDER [--target sm_90a] [--jobs N] [--suite SUITE] [--only WORD] [--small]
+    python -m benchmarks.common.prepared FOLDER [--target sm_90a] [--jobs N] [--suite SUITE] [--only WORD] [--small]
 
 Needs no GPU. A case that cannot be compiled is a line on stderr, and no failure: the benchmark says so again.
 """
