@@ -11,8 +11,7 @@ import seed84
 import torch
 from cpu.alone import Failed, Machine
 from cpu.test_programs import PROGRAMS
-from cpu.test_random_schedules import one_thread
-from fuzz.schedules import LOWERING, draw, expected
+from fuzz.schedules import LOWERING, case_for, expected
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
@@ -61,7 +60,7 @@ def of_function(name: str, function: Callable[..., Any], args: list[torch.Tensor
 
 def of_schedule(seed: int) -> Sample | None:
     """A nest under a random schedule; None for one that is refused."""
-    case = one_thread(draw(seed))
+    case = case_for(seed, "cpu")
     inputs, _ = expected(case.name)
     results = run(case.module.clone(), inputs)
     try:
