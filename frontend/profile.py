@@ -25,8 +25,8 @@ from ..dialects.shapes.extents import typical
 from ..dialects.support.locations import line_text
 from ..passes.analysis.kernel_parts import parts_of
 from ..passes.analysis.nest_schedule import schedule_of
-from ..passes.planning.cost_model import Model, Prediction
 from ..passes.planning.matmul import on_tensor_cores
+from ..passes.planning.model import Prediction, model_of
 from ..passes.planning.nest_info import NestInfo
 from ..target.host import cores, processor
 from ..target.model import Target
@@ -148,7 +148,7 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
 def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:
     """Seconds that nests take in one launch, each under its schedule, by the planning model, and what limits the
     longest; the launch starts once."""
-    found: list[Prediction] = [Model(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
+    found: list[Prediction] = [model_of(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
     starts = [min(p.times.start, target.rates.launch + target.rates.ramp) for p in found]
     seconds = sum(p.seconds for p in found) - (sum(starts) - max(starts))
     return seconds, max(found, key=lambda p: p.seconds).limit

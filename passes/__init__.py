@@ -42,7 +42,7 @@ OWN_PASSES = {
     "loop-unfold-operands": ".loop.unfold_operands:UnfoldOperandsPass",
     "loop-split-k": ".loop.split_k:SplitKPass",
     "loop-use-fast-math": ".loop.use_fast_math:UseFastMathPass",
-    "plan-unfolding": ".planning.plan_unfolding:PlanUnfoldingPass",
+    "plan-unfolding": ".planning.cpu.plan_unfolding:PlanUnfoldingPass",
     "plan-schedules": ".planning.plan_schedules:PlanSchedulesPass",
     "tile-assign-layouts": ".tile.assign_layouts:AssignLayoutsPass",
     "tile-cache-rows": ".tile.cache_rows:CacheRowsPass",

@@ -41,6 +41,10 @@ class TargetAttr(Data[Target]):
             record = get_target(self.data.name)
         except TargetError as error:
             raise VerifyException(f"target: {error.reason}") from None
+        if self.data is not record:
+            self._verify_numbers(record)
+
+    def _verify_numbers(self, record: Target) -> None:
         if record.changed(self.data.numbers()) != self.data:
             raise VerifyException(f"target: features, warps and tables of {record.name} are those of its record")
         if (problem := problem_of(self.data)) is not None:
@@ -78,11 +82,11 @@ class TargetAttr(Data[Target]):
         return not any(self._differences())
 
     def _differences(self) -> Iterator[str]:
-        record, known = get_target(self.data.name).numbers(), _units(self.data)
-        for key, value in self.data.numbers().items():
-            if value != record[key]:
-                unit = f" {known[key]}" if known[key] else ""
-                yield f"{key} = {_value_text(value)}{unit}"
+        record = get_target(self.data.name)
+        if record is not self.data:
+            numbers, known = record.numbers(), _units(self.data)
+            changed = {key: value for key, value in self.data.numbers().items() if value != numbers[key]}
+            yield from (f"{key} = {_value_text(value)} {known[key]}".rstrip() for key, value in changed.items())
 
 
 def _units(target: Target) -> dict[str, str]:
@@ -112,15 +116,8 @@ def _value_text(value: Any) -> str:
 
 
 def target_of(op: Operation, name: str | None = None) -> Target:
-    """Returns the target of the module that `op` is in; without the attribute it is the record of `DEFAULT`.
-
-    Args:
-        op: a module, or an operation in one.
-        name: name of a record, which the module then has as its target: the option `target` of a pass.
-
-    Raises:
-        TargetError: for a name that is not known, and for another attribute of that name.
-    """
+    """Returns the target of the module that `op` is in, by default the record of `DEFAULT`. A module gets the record
+    called `name` as its target, if that is the option of a pass. Raises TargetError for an unknown name."""
     while op.parent is not None and (parent := op.parent_op()) is not None:
         op = parent
     if name is not None:

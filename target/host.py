@@ -18,12 +18,20 @@ from pathlib import Path
 from .architectures import CPU, ISAS, get_target, on_cores, tile_rows, with_options
 from .model import KIB, Core, CoreCosts, Target
 
+RECORDS, CORES, NONE = "DEPLODOCK_RECORDS", "DEPLODOCK_CORES", "none"
+"""Environment variables with the default file of records, and with the file of measured cores. `none` is no file, and a
+common CPU."""
+
 
 @dataclass(frozen=True)
 class Measured:
-    """What the cores sustain together: bytes copied (each counted once) and read in a second, from memory, and
-    operations of f32 in sums of products in a second, a product and a sum being two. `processor` says of what. One core
-    reads memory fastest from so many places, `streams`, in turn."""
+    """Measured rates of all cores together.
+
+    processor   name of the processor
+    copy, read  bytes per second from memory; a copied byte counts once
+    fma         operations of f32 per second in sums of products; a multiply-add is two
+    streams     places in turn from which one core reads memory fastest
+    """
 
     processor: str
     cores: int
@@ -33,53 +41,40 @@ class Measured:
     streams: int = 1
 
     def written(self) -> str:
-        """The numbers as JSON, for `read_measured`."""
+        """Returns the numbers as JSON, for `read_measured`."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
 COMMON = Measured("one lane of a core", 1, 2.0e10, 2.0e10, 6.25e9)
-"""What was not measured is taken to be this."""
-
+"""Rates that are assumed where none were measured."""
 
 LAST_OF_CORE = 32 * KIB * KIB
-"""Bytes of the last cache that a core counts on at most: others use it, too, of other virtual machines where a large
-processor is shared."""
+"""Bytes of the last cache that a core counts on, at most: other virtual machines use the cache, too."""
 
 
 def costs_of(processor: str) -> CoreCosts:
-    """What cores of a processor that is called so spend beside operations."""
+    """Returns the costs of a core in addition to operations."""
     return CoreCosts(page=90e-9) if "Intel" in processor else CoreCosts()
 
 
 def user_folder() -> Path:
-    """The folder in which the user's measurements lie."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "deplodock"
-
-
-RECORDS, CORES, NONE = "DEPLODOCK_RECORDS", "DEPLODOCK_CORES", "none"
-"""The environment variables that name the file of records which is consulted where no other is given, and that of what
-was measured; and what they say if there is to be none, and programs for the CPU are planned for a common one."""
+    """Returns the folder of the user's measurements."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deplodock"
 
 
 def measured_file() -> Path:
-    """Where the numbers of this machine are kept."""
-    named = os.environ.get(CORES, "")
-    return Path(named) if named else user_folder() / "cores.json"
+    """Returns the file of the measured cores."""
+    return Path(os.environ.get(CORES) or user_folder() / "cores.json")
 
 
 def records_file() -> Path | None:
-    """The file of records that is consulted where no other is given: what the environment says, or `records.db` beside
-    the measured numbers; None where there is to be none. It need not exist."""
-    named = os.environ.get(RECORDS, "")
-    if named == NONE:
-        return None
-    return Path(named) if named else user_folder() / "records.db"
+    """Returns the default file of records, which need not exist; None if the environment names none."""
+    named = os.environ.get(RECORDS)
+    return None if named == NONE else Path(named or user_folder() / "records.db")
 
 
 def consulted_record(record: str | os.PathLike[str] | None) -> str | None:
-    """Returns the record that a compilation uses: `record`, none for `NONE`, and the user's own, if it exists, for
-    None."""
+    """Returns the record of a compilation: `record`, None for `NONE`, and for None the default file, if it exists."""
     if record is not None:
         return None if str(record) == NONE else str(Path(record))
     file = records_file()
@@ -87,7 +82,7 @@ def consulted_record(record: str | os.PathLike[str] | None) -> str | None:
 
 
 def device_of_cores() -> str:
-    """What the cores of this machine are called in records."""
+    """Returns the name of the local cores in records."""
     return f"{processor()}, {cores()} cores"
 
 
@@ -104,25 +99,19 @@ def read_factors(file: Path, target: str, device: str | None) -> dict[str, float
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
             query = f"SELECT factors FROM constants WHERE {where} ORDER BY at DESC LIMIT 1"
             row = db.execute(query, values).fetchone()
-        found = {} if row is None else {str(n): float(f) for n, f in json.loads(row[0]).items()}
+        factors = {} if row is None else {str(n): float(f) for n, f in json.loads(row[0]).items()}
     except (sqlite3.Error, OSError, ValueError, AttributeError, TypeError):
-        return {}  # what is damaged, or of something else, is said where records are used
-    return {n: f for n, f in found.items() if f > 0 and math.isfinite(f)}
+        return {}  # a damaged or foreign file is reported where records are used
+    return {n: f for n, f in factors.items() if f > 0 and math.isfinite(f)}
 
 
 def resolve_target(name: str, record: str | None = None) -> Target:
-    """Returns the target called `name` with the numbers of the local machine.
-
-    Args:
-        name: name of a target, as for `get_target`. The numbers of a CPU are those of the local processor.
-        record: database of records, whose fitted constants are applied; None for none.
-
-    Raises:
-        TargetError: for a name that is not known.
-    """
+    """Returns the target called `name` with the numbers of the local machine, and with the fitted constants of the
+    database `record`. Raises TargetError for an unknown name."""
     target = with_options(measured_cores(), name) if on_cores(name) else get_target(name)
-    device = None if target.core is None else device_of_cores()
-    return target if record is None else target.scaled(read_factors(Path(record), target.arch, device))
+    if record is None:
+        return target
+    return target.scaled(read_factors(Path(record), target.arch, None if target.core is None else device_of_cores()))
 
 
 @cache
@@ -132,40 +121,44 @@ def measured_cores() -> Target:
     if measured is None:
         return CPU
     r, scale = CPU.rates, measured.fma / CPU.fp32
-    rates = replace(r, memory=measured.read, store=measured.copy, vector=r.vector * scale, special=r.special * scale)
-    rates = replace(rates, cache=r.cache * scale, bulk=r.bulk * scale, fma=measured.fma, mma=measured.fma)
-    card = f"{measured.processor}, {measured.cores} cores"
-    speed = {"fp32": measured.fma, "tensor": measured.fma * bf16_rate(), "bandwidth": measured.read}
-    sizes = caches()
-    lanes, registers = vectors(measured.processor)
-    core = Core(
-        lanes=lanes,
-        registers=registers,
-        tile_rows=tile_rows(registers),
-        l1=sizes.get("L1d", Core.l1),
-        l2=sizes.get("L2", Core.l2),
-        bf16_rate=bf16_rate(),
-        streams=measured.streams,
-        costs=costs_of(measured.processor),
+    scaled = {n: getattr(r, n) * scale for n in ("vector", "special", "cache", "bulk")}
+    sizes, (lanes, registers) = caches(), vectors(measured.processor)
+    return replace(
+        CPU,
+        card=f"{measured.processor}, {measured.cores} cores",
+        sms=measured.cores,
+        l2=min(sizes.get("L3", CPU.l2), measured.cores * LAST_OF_CORE),
+        fp32=measured.fma,
+        tensor=measured.fma * bf16_rate(),
+        bandwidth=measured.read,
+        rates=replace(r, memory=measured.read, store=measured.copy, fma=measured.fma, mma=measured.fma, **scaled),
+        core=Core(
+            lanes=lanes,
+            registers=registers,
+            tile_rows=tile_rows(registers),
+            l1=sizes.get("L1d", Core.l1),
+            l2=sizes.get("L2", Core.l2),
+            bf16_rate=bf16_rate(),
+            streams=measured.streams,
+            costs=costs_of(measured.processor),
+        ),
     )
-    last = min(sizes.get("L3", CPU.l2), measured.cores * LAST_OF_CORE)
-    return replace(CPU, card=card, sms=measured.cores, l2=last, rates=rates, core=core, **speed)
 
 
 def read_measured() -> Measured | None:
-    """What was measured on this processor and on as many cores; None if nothing was, or if the file is damaged."""
+    """Returns the measurements of this processor with as many cores, or None if there are none, or a damaged file."""
     try:
-        found = Measured(**json.loads(measured_file().read_bytes()))
-        rates = [float(v) for v in (found.copy, found.read, found.fma, found.streams)]
+        measured = Measured(**json.loads(measured_file().read_bytes()))
+        rates = [float(v) for v in (measured.copy, measured.read, measured.fma, measured.streams)]
     except (OSError, TypeError, ValueError):
         return None
-    same = (found.processor, found.cores) == (processor(), cores())
-    return found if same and all(v > 0 and math.isfinite(v) for v in rates) else None
+    same = (measured.processor, measured.cores) == (processor(), cores())
+    return measured if same and all(v > 0 and math.isfinite(v) for v in rates) else None
 
 
 def known_cores() -> Measured | None:
-    """What was measured on this processor, or what is common for its number of cores and width of vectors; None where
-    the system does not say, or where that is not to be asked."""
+    """Returns the measurements of this processor, or common rates for its cores and vectors; None if the system does
+    not describe the processor, or must not be asked."""
     if os.environ.get(CORES) == NONE or (name := processor()) == "unknown":
         return None
     lanes, _ = vectors(name)
@@ -173,27 +166,26 @@ def known_cores() -> Measured | None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor() -> str:
-    """What the processor is called, with the width of its vectors where it has wide ones; `unknown` where the system
-    does not say."""
+    """Returns the name of the processor with its widest vectors; `unknown` where the system does not describe it."""
     name, flags = _told()
     wide = next((name for flag, (name, *_) in _VECTORS.items() if flag in flags), None)
     return ", ".join(filter(None, [name, wide]))
 
 
 def bf16_rate() -> float:
-    """How many times as many products of bf16 as of f32 this processor computes in a cycle, by its instructions: for
-    pairs of elements, or for registers of 16 rows of 32 (AMX: 16 cycles each)."""
+    """Returns multiplications of bf16 over those of f32 in a cycle, by the instructions of this processor: for pairs of
+    elements, or for registers of 16 rows of 32 (AMX: 16 cycles each)."""
     _, flags = _told()
     return 16.0 if "amx_bf16" in flags else 2.0 if "avx512_bf16" in flags else 1.0
 
 
 def _told() -> tuple[str, list[str]]:
-    """What the system says of the first core: its name, and what it can do."""
+    """Returns the name and the flags of the first core, as the system describes it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -209,29 +201,28 @@ _VECTORS = {
     "sse2": ("SSE2", 4, 16),
     "asimd": ("NEON", 4, 32),
 }
-"""The widest vectors that a processor has, by the first of these flags: their name, how many f32 are in one, and how
-many vectors a core has room for."""
+"""Flag of a processor -> its vectors, widest first: name, elements of f32, and vector registers."""
 
 
 def has_isa(isa: str) -> bool:
-    """Whether this processor has an instruction set of `ISAS`."""
+    """Returns true if this processor has an instruction set of `ISAS`."""
     return ISAS[isa].flag in _told()[1]
 
 
 def vectors(processor: str) -> tuple[int, int]:
-    """How many f32 are in a vector of a processor that is called so, and for how many vectors a core has room."""
+    """Returns the elements of f32 of a vector and the vector registers of a processor with this name."""
     wide = processor.rpartition(", ")[2]
     return next(((lanes, room) for name, lanes, room in _VECTORS.values() if name == wide), (4, 16))
 
 
 def caches() -> dict[str, int]:
-    """Bytes of the caches that the first core reads from: `L1d`, `L2`, `L3`."""
-    found: dict[str, int] = {}
+    """Returns the bytes of the data caches of the first core: `L1d`, `L2`, `L3`."""
+    sizes: dict[str, int] = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
         except OSError:
             continue
         if kind != "Instruction" and size.endswith("K"):
-            found[f"L{level}{'d' if kind == 'Data' else ''}"] = int(size[:-1]) * 1024
-    return found
+            sizes[f"L{level}{'d' if kind == 'Data' else ''}"] = int(size[:-1]) * 1024
+    return sizes

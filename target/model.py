@@ -14,6 +14,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from ..errors import TargetError
+
 KIB = 1024
 
 Bytes = Annotated[int, "B"]
@@ -23,6 +25,7 @@ Seconds = Annotated[float, "s"]
 Hertz = Annotated[float, "Hz"]
 Cycles = Annotated[float, "cycles"]
 BytesPerCycle = Annotated[float, "B_per_cycle"]
+Registers = Annotated[int, "registers"]
 VectorOps = Annotated[float, "vector_ops"]
 """Times of a core in operations on vectors."""
 
@@ -93,6 +96,43 @@ class Rates:
     nested: float = 0.1
     """The same where all of its results are reduced again: in one small tile after the other."""
 
+    @property
+    def known(self) -> bool:
+        """True if times can be predicted by the rates. Otherwise schedules follow rules."""
+        return self.memory > 0
+
+
+UNKNOWN = Rates(memory=0, cache=0, bulk=0, store=0, vector=0, special=0, fma=0, mma=0, clock=0)
+"""The rates of a record without numbers."""
+
+
+@dataclass(frozen=True)
+class RegisterUse:
+    """32-bit registers that ptxas takes of a thread, as seen in machine code (`tests/machine_code.py`).
+
+    rows, sums, atoms   addresses, counters and intermediate values: without matmuls, with them, on tensor cores
+    fused, fused_atoms  more where other reductions are computed beside a matmul; with `mma.sync`
+    nested              more where one matmul is an operand of another
+    waiting             more where accumulators wait for partial sums
+    walk                more where a block walks through tiles, for its position
+    computing           of a warpgroup beside its accumulators, while it computes
+    accumulators        accumulators that one wgmma writes in a thread, at most
+    beside_accumulators registers beside them at the launch: ptxas compiles no wgmma for fewer (C7602), whatever
+                        `setmaxnreg` gives its warps
+    """
+
+    rows: Registers = 30
+    sums: Registers = 38
+    atoms: Registers = 52
+    fused: Registers = 40
+    nested: Registers = 60
+    fused_atoms: Registers = 20
+    waiting: Registers = 14
+    walk: Registers = 10
+    computing: Registers = 40
+    accumulators: Registers = 128
+    beside_accumulators: Registers = 32
+
 
 @dataclass(frozen=True)
 class CoreCosts:
@@ -118,6 +158,11 @@ class CoreCosts:
     page      more, to begin to read a row on another page than the rows before, of a tensor of more than `TLB`:
               processors of Intel that were measured wait for its address, those of AMD find it meanwhile
     spilled   factor by which nested matmuls take longer where their tiles do not fit into the nearest cache
+    l1_tiles, l2_tiles  the same of accesses where the tiles of reductions do not fit into the first cache, or second
+    parallel_run        bytes below which several pieces of memory are read at the same time
+    least_seek          share of `seek` that the shortest piece takes
+    far_panel           share of the bytes of a panel that a core waits for where it does not fit into the first cache
+    column_vectors      vectors of columns that are reduced at the same time
     """
 
     scalar: VectorOps = 3.0
@@ -141,6 +186,12 @@ class CoreCosts:
     near_seek: Seconds = 10e-9
     page: Seconds = 0.0
     spilled: float = 1.3
+    l1_tiles: float = 1.2
+    l2_tiles: float = 3.0
+    parallel_run: Bytes = 128
+    least_seek: float = 0.25
+    far_panel: float = 0.25
+    column_vectors: int = 4
 
 
 @dataclass(frozen=True)
@@ -153,6 +204,8 @@ class Core:
     l1, l2     the caches of its own
     bf16_rate  how many times as fast it multiplies matrices of bf16 as those of f32
     streams    from how many places in turn it reads memory as fast as from one, or faster
+    fma_in_flight  vectors of sums with which no multiply-add waits for the one before
+    amx_rows   rows of the result that matmuls of bf16 keep in two registers of AMX at once
     isa        the instruction set that a program is for, one of `ISAS`, or `native`: that of the local machine
     march      name of the processors that compilers make the program for
     costs      times in addition to operations
@@ -165,6 +218,8 @@ class Core:
     l2: Bytes = 1024 * KIB
     bf16_rate: float = 1.0
     streams: int = 1
+    fma_in_flight: int = 8
+    amx_rows: int = 32
     isa: str = "native"
     march: str = "native"
     costs: CoreCosts = CoreCosts()
@@ -194,6 +249,10 @@ class Target:
                       16 KiB; sums that blocks share and attention take theirs besides); on a CPU about what a call was
                       seen to take (1 to 7 MB for matmuls, 9 to 17 for convolutions)
     rates             what of this can be had
+    fusion            the card whose numbers fusion reads: all cards in the table get the plans that are best on one; by
+                      default the target itself
+    exposed           share of the time for bytes from the cache in which nothing is computed, by the model of fusion
+    registers         registers that the compiler takes
     features          what code may use beyond the common base
     capabilities      compute capabilities of the devices that run its code
     lanes             threads of a warp, in step; 1 where a block is a single thread, and a multiprocessor a core
@@ -210,7 +269,10 @@ class Target:
     tensor: OpsPerSecond
     bandwidth: BytesPerSecond
     l2: Bytes
-    rates: Rates
+    rates: Rates = UNKNOWN
+    fusion: Target | None = None
+    exposed: float = 0.0
+    registers: RegisterUse = RegisterUse()
     features: frozenset[str] = frozenset()
     capabilities: tuple[tuple[int, int], ...] = ()
     lanes: int = 32
@@ -218,15 +280,24 @@ class Target:
     workspace: Bytes = (2 * 4096 + 8 * 16) * KIB
 
     @property
+    def kind(self) -> str:
+        """The kind of target, which decides on planning: `gpu` or `cpu`."""
+        return "gpu" if self.core is None else "cpu"
+
+    @property
     def arch(self) -> str:
         """The name without a number of multiprocessors: what `nvcc -arch` takes for a GPU."""
         return self.name.partition(":")[0]
 
     def with_multiprocessors(self, count: int) -> Target:
-        """Returns a card with `count` multiprocessors of this kind, and the same memory: `sm_90a:114`."""
+        """Returns a card with `count` multiprocessors of this kind, and the same memory: `sm_90a:114`. Raises
+        TargetError for a count that no card has."""
+        if not 0 < count <= MAX_MULTIPROCESSORS:
+            raise TargetError(f"{count} multiprocessors; 1 to {MAX_MULTIPROCESSORS} are possible", argument="target")
+        if count == self.sms:
+            return self
         r, scale = self.rates, count / self.sms
-        rates = replace(r, vector=r.vector * scale, special=r.special * scale, fma=r.fma * scale, mma=r.mma * scale)
-        rates = replace(rates, peer=r.peer * scale)
+        rates = replace(r, **{n: getattr(r, n) * scale for n in ("vector", "special", "fma", "mma", "peer")})
         card = f"{self.card}, but {count} multiprocessors"
         speed = {"fp32": self.fp32 * scale, "tensor": self.tensor * scale, "rates": rates}
         return replace(self, name=f"{self.arch}:{count}", card=card, sms=count, **speed)
@@ -243,7 +314,9 @@ class Target:
 
         parts = {prefix: new(prefix, part) for prefix, part in self.parts().items()}
         core = None if self.core is None else replace(parts["core."], costs=parts["costs."])
-        return replace(parts[""], rates=parts["rates."], core=core)
+        registers = parts.get("registers.", self.registers)
+        fusion = None if self.fusion is None else replace(parts["fusion."], rates=parts["fusion.rates."])
+        return replace(parts[""], rates=parts["rates."], fusion=fusion, registers=registers, core=core)
 
     def scaled(self, factors: Mapping[str, float]) -> Target:
         """Returns the target with some of its rates and costs multiplied, by their names in `numbers()`.
@@ -254,11 +327,13 @@ class Target:
 
     def parts(self) -> dict[str, Any]:
         """Returns the records of the target by the prefix of their `numbers()`."""
-        core = {} if self.core is None else {"core.": self.core, "costs.": self.core.costs}
-        return {"": self, "rates.": self.rates, **core}
+        fusion = {} if self.fusion is None else {"fusion.": self.fusion, "fusion.rates.": self.fusion.rates}
+        core = {"registers.": self.registers} if self.core is None else {"core.": self.core, "costs.": self.core.costs}
+        return {"": self, "rates.": self.rates, **fusion, **core}
 
     def has(self, feature: str) -> bool:
-        """Returns true if the target has `feature`: mma, cp_async, tma, cluster, wgmma."""
+        """Returns true if the target has `feature`: mma, cp_async, tma, cluster, wgmma, or bf16 for cores that multiply
+        it by an instruction of its own."""
         return feature in self.features
 
 
@@ -283,12 +358,13 @@ def problem_of(target: Target) -> str | None:
             continue
         if not math.isfinite(value) or value < 0:
             return f"{name} is {value}, which is no amount"
-        if value == 0 and name not in _MAY_BE_ZERO:
+        unknown = name.startswith("rates.") and not target.rates.known
+        if value == 0 and name.removeprefix("fusion.") not in _MAY_BE_ZERO and not unknown:
             return f"{name} is 0"
     return None
 
 
-_MAY_BE_ZERO = {"rates.ramp", "rates.latency", "rates.replay", "rates.launch", "rates.gap", "costs.page"}
+_MAY_BE_ZERO = {"costs.page", "exposed", *(f"rates.{n}" for n in "ramp latency replay launch gap".split())}
 
 MAX_MULTIPROCESSORS = 1024
 

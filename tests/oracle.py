@@ -113,13 +113,13 @@ def _predicted(compilation: Any, target: str) -> float:
     """What the planning model expects of all kernels together, in seconds."""
     from deplodock.dialects import loop
     from deplodock.passes.analysis.nest_schedule import schedule_of
-    from deplodock.passes.planning.cost_model import Model
+    from deplodock.passes.planning.model import model_of
     from deplodock.passes.planning.nest_info import NestInfo
     from deplodock.target.architectures import get_target
 
     nests = [op for op in compilation.scheduled().walk() if isinstance(op, loop.NestOp)]
     plans = [(nest, schedule_of(nest)) for nest in nests]
-    return sum(Model(NestInfo(n), get_target(target)).predict(s).seconds for n, s in plans if s is not None)
+    return sum(model_of(NestInfo(n), get_target(target)).predict(s).seconds for n, s in plans if s is not None)
 
 
 def _shape(name: str, cpp: bool) -> Texts:

@@ -27,11 +27,10 @@ from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.nest_schedule import schedule_of
-from deplodock.passes.planning.cost_model import Model, Prediction
+from deplodock.passes.planning.gpu.model import GpuModel
+from deplodock.passes.planning.model import Prediction
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.passes.planning.points import plan_of
-from deplodock.passes.planning.tiles import Tiles
-from deplodock.passes.planning.traffic import traffic
+from deplodock.passes.planning.tiles import Tiles, traffic
 from deplodock.target.architectures import TARGETS
 from deplodock.target.model import Target, occupancy
 
@@ -59,7 +58,7 @@ class Kernel:
     name: str
     target: Target
     schedule: ScheduleAttr
-    model: Model
+    model: GpuModel
     planned: Prediction
     work: Work
     function: kernel.FuncOp
@@ -106,7 +105,7 @@ NARROW = {
 
 def smallest_operand(k: Kernel) -> float:
     """Bytes of the smallest tile of an operand of a matmul, in f32 on CUDA cores."""
-    tiles, info = Tiles.of(k.model.info, plan_of(k.schedule)), k.model.info
+    tiles, info = Tiles.of(k.model.info, k.schedule.data), k.model.info
     factors = [f for p in k.model.products for f in p.factors]
     return min(float(tiles.elements(info.dependence.of(f))[0]) for f in factors) * (4 if k.atom == "fma" else 2)
 
@@ -148,7 +147,7 @@ def kernels(captured: CapturedProgram, inputs: list[torch.Tensor], target: str) 
         function = functions.get(name := f"k{i}")
         if function is None:  # equal to another one, or launched together with it
             continue
-        schedule, model = schedule_of(nest), Model(NestInfo(nest), TARGETS[target])
+        schedule, model = schedule_of(nest), GpuModel(NestInfo(nest), TARGETS[target])
         yield Kernel(
             name,
             TARGETS[target],
@@ -248,7 +247,7 @@ def _traffic(k: Kernel) -> Iterator[str]:
         yield f"{c.wavefronts} wavefronts of shared memory instead of {c.ideal_wavefronts}"
     if c.sectors != c.ideal_sectors:
         yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
-    tiles, shared = Tiles.of(k.model.info, plan_of(k.schedule)), k.schedule.data.num_ctas
+    tiles, shared = Tiles.of(k.model.info, k.schedule.data), k.schedule.data.num_ctas
     rounds = -(-int(tiles.blocks[0]) // shared) if shared else 1  # tiles of one block, one after the other
     planned = (
         float(traffic(tiles, k.target, np.ones(1, dtype=np.int64), k.model.operands).block[0])

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu.fit  # predicted beside measured, and the cases that are off by more than 20 %
     python -m benchmarks.gpu.fit --check  # fits one half and tests the other, each way
-    python -m benchmarks.gpu.fit --write  # fits all cases and writes dialects/fitted.json
+    python -m benchmarks.gpu.fit --write  # fits all cases and writes target/fitted.json
 
 The cases are those of `benchmarks/gpu/measured.py`. Nothing is run.
 """
@@ -12,19 +12,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 import numpy as np
 
 from deplodock.frontend.tuning.calibration import robust_fit
-from deplodock.passes.planning.cost_model import Prediction
-from deplodock.target.architectures import FITTED, TARGETS, UNFITTED
+from deplodock.passes.planning.model import Prediction
+from deplodock.target.architectures import FITTED, TARGETS
 from deplodock.target.model import Target
 
 from .measured import Measured, read_measured
 
 NAME, DEVICE = "sm_90a", "NVIDIA H200"
+
+UNFITTED = replace(TARGETS[NAME], rates=(TARGETS[NAME].fusion or TARGETS[NAME]).rates)
+"""The target with constants from manuals and publications."""
 
 CONSTANTS = {
     "memory": "bytes/s from device memory",
@@ -55,7 +59,7 @@ OFF = 0.2
 def fit(cases: Sequence[Measured]) -> dict[str, float]:
     """Returns the factors of the constants with which the model predicts the times of cases."""
     names = [f"rates.{name}" for name in CONSTANTS]
-    plain, measured = UNFITTED[NAME], np.array([c.seconds for c in cases])
+    plain, measured = UNFITTED, np.array([c.seconds for c in cases])
 
     def residuals(logs: Any) -> Any:
         target = plain.scaled({n: math.exp(v) for n, v in zip(names, logs, strict=True)})
@@ -81,7 +85,7 @@ def errors(cases: Sequence[Measured], target: Target) -> tuple[float, float]:
 
 def halves(cases: Sequence[Measured]) -> list[dict[str, Any]]:
     """Returns for each half, fitted to the other half: its size and its errors before and after."""
-    plain, found = UNFITTED[NAME], list[dict[str, Any]]()
+    plain, found = UNFITTED, list[dict[str, Any]]()
     for half in (0, 1):
         tested = [c for c in cases if c.half == half]
         factors = fit([c for c in cases if c.half != half])
@@ -102,7 +106,7 @@ def table() -> str:
     """Returns the constants before and after the fit, as lines of Markdown."""
     lines = ["| constant | before | fitted | unit and meaning |", "|---|---|---|---|"]
     for name, meaning in CONSTANTS.items():
-        before, after = (getattr(t.rates, name) for t in (UNFITTED[NAME], TARGETS[NAME]))
+        before, after = (getattr(t.rates, name) for t in (UNFITTED, TARGETS[NAME]))
         lines.append(f"| {name} | {before:.4g} | {after:.4g} | {meaning} |")
     return "\n".join(lines)
 
@@ -119,7 +123,7 @@ def main(check: bool, write: bool) -> None:
             click.echo("{cases} cases: median and p90 of the error {before} before, {after} after".format(**half))
     if write:
         factors = fit(cases)
-        off = errors(cases, UNFITTED[NAME]), errors(cases, UNFITTED[NAME].scaled(factors))
+        off = errors(cases, UNFITTED), errors(cases, UNFITTED.scaled(factors))
         about = {"device": DEVICE, "cases": len(cases), "off": off, "halves": tested}
         found = json.loads(FITTED.read_text(encoding="utf-8")) | {NAME: {**about, "factors": factors}}
         FITTED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

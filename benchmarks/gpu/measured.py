@@ -23,7 +23,7 @@ import click
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.frontend.tuning.building import parse_schedule
-from deplodock.passes.planning.cost_model import Model, Prediction
+from deplodock.passes.planning.model import Model, Prediction, model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.target.architectures import get_target
 from deplodock.target.model import Target
@@ -62,7 +62,7 @@ class Measured:
         nests = [op for op in module.walk() if isinstance(op, NestOp)]
         target = get_target("sm_90a")
         pairs = zip(nests, self.schedules, strict=True)
-        return [(Model(NestInfo(nest), target), parse_schedule(text)) for nest, text in pairs]
+        return [(model_of(NestInfo(nest), target), parse_schedule(text)) for nest, text in pairs]
 
     @property
     def infos(self) -> list[NestInfo]:

@@ -33,7 +33,7 @@ from deplodock.frontend.compilation import compile_captured
 from deplodock.frontend.tuning.building import parse_schedule
 from deplodock.frontend.tuning.space import NestSpace, Values
 from deplodock.frontend.tuning.trial import Candidate, Trial
-from deplodock.passes.planning.cost_model import Model
+from deplodock.passes.planning.model import model_of
 from deplodock.passes.planning.points import points_of
 from deplodock.target.architectures import CPU, get_target
 from deplodock.target.model import Target
@@ -99,7 +99,7 @@ class Machine:
         self.seed, self.names = seed, space.names
         rng, rates = Random(seed), space.target.rates
         changed = {n: v * exp(rng.gauss(0, RATE)) for n, v in vars(rates).items() if isinstance(v, float)}
-        self._model = Model(space.info, replace(space.target, rates=replace(rates, **changed)))
+        self._model = model_of(space.info, replace(space.target, rates=replace(rates, **changed)))
         self._space = space
         here = dict(zip(space.names, space.values(space.ranked()[0]), strict=True))
         self._center = {n: log2(v + 1) + rng.gauss(0, CENTER) for n, v in here.items() if isinstance(v, int)}

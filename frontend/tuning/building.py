@@ -30,7 +30,7 @@ from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes, with_options
-from ...passes.planning.cost_model import Model
+from ...passes.planning.model import Model, model_of
 from ...passes.planning.nest_info import NestInfo
 from ...target.attribute import target_of
 from ...target.model import Target, occupancy
@@ -95,7 +95,7 @@ def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:
     """A candidate at the kernel level, and its text. Raises CompileError."""
     program, passes, model = _read(source)
     schedule, target = parse_schedule(candidate.schedule), model.target
-    model.predict(schedule)  # raises what speaks against it
+    model.check(schedule)
     module = program.clone()
     nest = next(op for op in module.walk() if isinstance(op, NestOp))
     nest.attributes["schedule"] = schedule
@@ -107,7 +107,7 @@ def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:
 def _read(source: Source) -> tuple[ModuleOp, tuple[ModulePass, ...], Model]:
     module = parse_module(make_context(), source.text, "task.mlir")
     nest = next(op for op in module.walk() if isinstance(op, NestOp))
-    model = Model(NestInfo(nest), target_of(module))
+    model = model_of(NestInfo(nest), target_of(module))
     return module, parse_passes(source.pipeline), model
 
 

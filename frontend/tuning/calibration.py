@@ -20,11 +20,10 @@ import numpy as np
 from ...dialects.loop import NestOp
 from ...dialects.support.parsing import make_context, parse_module
 from ...errors import CompileError
-from ...passes.planning.cost_model import Model
+from ...passes.planning.model import Model, model_of
 from ...passes.planning.nest_info import NestInfo
-from ...passes.planning.points import Floats, Points, plan_of, points_of
+from ...passes.planning.points import Floats, Points, points_of
 from ...passes.record_file import RecordFile
-from ...target.architectures import CPU
 from ...target.host import resolve_target
 from ...target.model import Target
 from .building import parse_schedule
@@ -78,16 +77,19 @@ class Sample:
     seconds: Sequence[float]
 
     @cached_property
-    def _model(self) -> Model:
-        return Model(NestInfo(self.nest), CPU)
+    def _models(self) -> dict[str, Model]:
+        """Kind of target -> the model of the nest."""
+        return {}
 
     @cached_property
     def _points(self) -> list[Points]:
-        return points_of([plan_of(parse_schedule(s)) for s in self.schedules])
+        return points_of(parse_schedule(s).data for s in self.schedules)
 
     def predicted(self, target: Target) -> Floats:
         """The model's seconds, with the constants of `target`; not a number where a schedule is refused."""
-        model, found = self._model.on(target), np.full(len(self.schedules), np.nan)
+        if target.kind not in self._models:
+            self._models[target.kind] = model_of(NestInfo(self.nest), target)
+        model, found = self._models[target.kind].on(target), np.full(len(self.schedules), np.nan)
         for points in self._points:
             for p in model.predict_all(points):
                 found[p.points.order] = np.where(p.violated, np.nan, p.all.seconds)

@@ -19,22 +19,16 @@ from ...dialects.loop import NestOp
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ...errors import ScheduleError
 from ...passes.pipelines import searched_options
-from ...passes.planning.candidates import with_grid_swizzle
 from ...passes.planning.choose import rank
-from ...passes.planning.cost_model import Model
+from ...passes.planning.model import model_of
 from ...passes.planning.nest_info import NestInfo, pow2_at_least
-from ...passes.planning.plan_schedules import counted_on
-from ...passes.planning.points import Points, points_of
-from ...passes.planning.promotion import with_interval
+from ...passes.planning.points import LISTS, points_of
 from ...target.model import Target
 from .building import parse_schedule
 from .trial import Candidate
 
 Values = tuple[Hashable, ...]
 """What was decided, in the order of `NestSpace.names`."""
-
-LISTS = ("block", "chunk", "thread")
-"""Decisions with a number for each index; `thread` has two, 0 where there is no register tile."""
 
 WORDS = ("f32_matmul_precision", "cluster_k", "cluster", "cache_rows", "atom", "copy")
 """Decisions that bring others with them: another one is taken over from the planner's nearest candidate that has it."""
@@ -63,9 +57,8 @@ class NestSpace:
         self, nest: NestOp, target: Target, precision: str = "ieee", passes: Iterable[ModulePass] = ()
     ) -> None:
         self.info, self.target, self.precision = NestInfo(nest), target, precision
-        self.model = Model(self.info, target)
+        self.model = model_of(self.info, target)
         self.options = searched_options(passes)
-        self._swizzled = bool(self.model.found) and self.target.core is None
         self._known: dict[Candidate, Values] = {}
         lengths = {"block": len(self.info.free), "chunk": len(self.info.reduction_indices), "thread": 2}
         lists = {n: [f"{n}.{i}" for i in range(lengths[n])] for n in LISTS}
@@ -100,21 +93,13 @@ class NestSpace:
         wanted = [self._schedule(dict(zip(self.names, p, strict=True))) for p in dict.fromkeys(points)]
         found: list[tuple[int, Candidate]] = []
         for group in points_of(schedule for schedule, _ in wanted):
-            if self._swizzled:
-                group = with_grid_swizzle(self.info, group)
-            for p in self.model.predict_all(self._promoted(group)):
+            for p in self.model.predict_all(self.model.completed(group, self.precision)):
                 for row in (~(p.violated | p.spills)).nonzero()[0].tolist():
                     order = int(p.points.order[row])
-                    made = self._candidate(p.points.schedule(row), p.at(row), wanted[order][1])
+                    schedule = self.model.counted_on(p.points.schedule(row), p.at(row))
+                    made = self._candidate(schedule, p.at(row), wanted[order][1])
                     found.append((order, made))
         return [*dict.fromkeys(c for _, c in sorted(found, key=lambda f: f[0]))]
-
-    def _promoted(self, group: Points) -> Points:
-        """The points of a group with the partial sums that the planner gives them."""
-        if self.target.core is not None:
-            return group
-        found = with_interval(self.info, group, self.model.found, self.precision)
-        return found if found.promotion_memory == "registers" else found.at(found.promotion_interval > 1)
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
         """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
@@ -131,7 +116,7 @@ class NestSpace:
     def _changes(self, here: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """What may be decided in another way, beside words."""
         for name, value in here.items():
-            if name == "group_m" and not self._swizzled:
+            if name == "group_m" and not self.model.swizzles:
                 continue
             if most := self._largest.get(name, MOST.get(name, 0)):
                 yield from (self._together(name, n) for n in (value * 2, value // 2) if 1 <= n <= max(most, value))
@@ -203,7 +188,6 @@ class NestSpace:
         self, schedule: ScheduleAttr, prediction: Any, options: tuple[tuple[str, str, str], ...] = ()
     ) -> Candidate:
         """The candidate of a schedule that is predicted, with how many blocks it counts on at once."""
-        schedule = counted_on(self.model, schedule, prediction)
         made = Candidate(str(schedule), options, float(prediction.seconds))
         self._known.setdefault(made, self._decided(schedule.data, options))
         return made

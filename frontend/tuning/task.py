@@ -22,10 +22,9 @@ from ...dialects.support.printing import print_module
 from ...errors import CompileError
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes, pipeline_text
-from ...passes.planning.core_time import footprint
-from ...passes.planning.cost_model import Model, Prediction
 from ...passes.planning.matmul import on_tensor_cores
-from ...passes.planning.nest_info import NestInfo
+from ...passes.planning.model import Model, Prediction, model_of
+from ...passes.planning.nest_info import NestInfo, footprint
 from ...passes.records import describe_nest, plan_key
 from ...target.attribute import set_target, target_of
 from ...target.model import Target
@@ -99,7 +98,7 @@ class Task:
 
     def model(self) -> Model:
         """The planning model of the nest."""
-        return Model(NestInfo(self.nest), self.target)
+        return model_of(NestInfo(self.nest), self.target)
 
     def predict(self, schedule: str) -> Prediction:
         """What the model expects of a schedule. Raises ScheduleError."""

@@ -1,24 +1,37 @@
-"""Which staged tiles an asynchronous copy can bring, and who copies what."""
+"""Staged tiles that asynchronous copies can bring: by `cp.async`, or as boxes by the tensor memory accelerator (TMA),
+which the blocks of a cluster load together if all need the same."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import copysign
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import copysign, gcd, prod
 
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import IndexType, IntAttr, IntegerType
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue, Use
 
-from ...dialects import tile
+from ...dialects import payload, tile
 from ...dialects.kernel.cp_async import COPY_BYTES
+from ...dialects.kernel.tma import BOX_EXTENT, SWIZZLED_ALIGNMENT
+from ...dialects.kernel.wgmma import SWIZZLES
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
 from ...dialects.layouts.linear import Linear, Shared, register_width
+from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
 from ...dialects.payload import element_type, shape_of
 from ...dialects.payload.folding import constant_of
+from ...dialects.shapes.affine import Form, Simplifier, add, scale, symbol
+from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
+from ...dialects.shapes.ranges import range_of_value
+from ...dialects.support.locations import ancestors
+from ...dialects.tile.async_copy import box_dimensions
+from ...dialects.tile.warp_specialize import TmaLoadOp
+from ..remarks import emit_remark
+from .integer_forms import FormReader
 from .layout_preferences import by_sectors, preference
 from .memory_access import WIDEST, TileForms, element_bytes, memory_type, plan_access
-from .swizzle import Reader, choose_shared, operand_layout
-from .tile_layouts import attr_of, layout_in_registers, layout_in_shared
+from .swizzle import Reader, choose_shared, operand_layout, readers
+from .tile_layouts import attr_of, layout_in_registers, layout_in_shared, linear_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Copy:
 
 
 def staged_load(stage: tile.StageOp) -> tile.LoadOp | str:
-    """The load that `stage` puts into shared memory as it is, or why it is none."""
+    """Returns the load that `stage` puts into shared memory, or why there is none."""
     value = stage.source
     while isinstance(value.owner, tile.ConvertLayoutOp):
         value = value.owner.source
@@ -49,7 +62,7 @@ def staged_load(stage: tile.StageOp) -> tile.LoadOp | str:
 
 
 def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
-    """How `stage`, directly inside `loop`, is a copy that can be started early, or why it is none."""
+    """Returns the copy that `stage`, directly inside `loop`, can start early, or why there is none."""
     load = staged_load(stage)
     if isinstance(load, str):
         return load
@@ -70,7 +83,7 @@ def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
 
 
 def _hindrance(load: tile.LoadOp, loop: scf.ForOp) -> str | None:
-    """Why a load cannot be an asynchronous copy in an earlier iteration."""
+    """Returns why a load cannot be an asynchronous copy in an earlier iteration, or None."""
     counter = loop.body.block.args[0]
     if counter not in load.symbols:
         return "the same tile is loaded in every iteration"
@@ -90,7 +103,7 @@ def is_zero(value: SSAValue) -> bool:
 
 
 def _width(load: tile.LoadOp, layout: Linear, shared: Shared | None) -> int:
-    """How many elements move at once if threads copy by `layout`; 0 if every element goes its own way."""
+    """Returns how many elements move at once if threads copy by `layout`; 0 if every element moves alone."""
     compact = layout.compact()[0]
     access = plan_access(load, TileForms(compact, load.symbols), memory_type(load.source))
     if access.per_register:
@@ -103,7 +116,7 @@ def _width(load: tile.LoadOp, layout: Linear, shared: Shared | None) -> int:
 
 
 def _rearranged(stage: tile.StageOp, writer: Linear) -> Shared | None:
-    """The best place in shared memory for what `writer` writes, if all who read it are products by multiply-adds."""
+    """Returns the best shared layout of a tile that `writer` writes and only multiply-adds read, or None."""
     size = element_bytes(stage.result.type)
     readers = [Reader(writer, size)]
     for use in stage.result.uses:
@@ -115,3 +128,249 @@ def _rearranged(stage: tile.StageOp, writer: Linear) -> Shared | None:
         read = operand_layout(acc, use.index, depth)
         readers.append(Reader(read, size, depth, elements=min(read.registers, WIDEST // size)))
     return choose_shared(writer.shape, readers)
+
+
+MOST_RANKS = 5
+"""Dimensions of a buffer that boxes can be cut from."""
+
+PITCH = 16
+"""Bytes of which every row of such a buffer starts at a multiple."""
+
+EPILOGUE_ROW = 128
+"""Bytes of a part of a result along its columns: the widest row of a box."""
+
+EPILOGUE_BUFFERS = 2
+"""Scratch buffers of a kind for parts of results: one is filled while what is in the other leaves."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A staged tile that is exactly a load of a box, how it lies in shared memory, and whether the blocks of a cluster
+    load it together."""
+
+    stage: tile.StageOp
+    load: tile.LoadOp
+    boxes: Boxes
+    multicast: bool = False
+
+    @property
+    def type(self) -> Attribute:
+        """The type of the tile in shared memory."""
+        shape = shape_of(self.stage.result.type)
+        layout = self.boxes.layout(shape, element_bytes(self.stage.result.type))
+        return tile.tile_type(element_type(self.load.source.type), shape, attr_of(layout))
+
+    def make(self, symbols: Sequence[SSAValue]) -> TmaLoadOp:
+        """The start of the box, at `symbols`."""
+        op = TmaLoadOp(self.load.source, self.load.map, symbols, self.multicast, self.type)
+        op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
+        return op
+
+
+def find_box(stage: tile.StageOp) -> Box | str:
+    """How `stage` is a box, or why it is none."""
+    load = staged_load(stage)
+    if isinstance(load, str):
+        return load
+    why = why_no_box(load)
+    if why is None and load.fill is not None and not is_zero(load.fill):
+        why = "its padding is not zero"
+    if why is not None:
+        return why
+    boxes = _boxes_for(stage, load)
+    return boxes if isinstance(boxes, str) else Box(stage, load, boxes)
+
+
+def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
+    """Why the tile that is loaded or stored is no box of its buffer; None if it is one."""
+    dimensions = box_dimensions(access.map.data)
+    memory = memory_type(access.source if isinstance(access, tile.LoadOp) else access.target)
+    if dimensions is None or len(dimensions) != 2:
+        return "the tile is no box of its buffer"
+    if any(s.type != IndexType() for s in access.symbols):
+        return "its elements are gathered"
+    if not all(is_index(s) for s in access.symbols):
+        return "where it is loaded from depends on what was loaded"
+    extents, size = extents_of(memory), element_bytes(memory)
+    if len(extents) > MOST_RANKS or min(map(least, extents)) < 1:
+        return f"a buffer of {len(extents)} dimensions, or one that may be empty"
+    known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
+    if any(prod(known[d:]) * size % PITCH for d in range(1, len(extents))):
+        return f"the rows of its buffer do not start at multiples of {PITCH} bytes"
+    if len(extents) - 1 not in dimensions:
+        return "its rows are not contiguous in memory"
+    if not _ends_with_buffer(access, extents):
+        return "it is masked otherwise than by the end of its buffer"
+    return None
+
+
+def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Extent]) -> bool:
+    """Whether the domain of an access says no more than that its coordinates are inside of the buffer."""
+    if access.domain is None:
+        return True
+    shape = shape_of((access.result if isinstance(access, tile.LoadOp) else access.value).type)
+    simplifier = Simplifier(shape, [range_of_value(s) for s in access.symbols])
+    coordinates = dict(zip(simplifier.read_map(access.map.data), extents, strict=True))
+    ends = zip(simplifier.read_map(access.domain.affine), access.domain.limits, strict=True)
+    return all(coordinates.get(form) == upper and lower == 0 for form, (lower, upper) in ends)
+
+
+def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
+    """How the tile lies in shared memory: as it does, if in boxes with rows along what is contiguous in memory; in such
+    boxes, if those who read it read any layout: the widest that warps read without bank conflicts, or else the widest.
+    """
+    dimensions = box_dimensions(load.map.data)
+    assert dimensions is not None
+    rank, size = len(extents_of(memory_type(load.source))), element_bytes(load.result.type)
+    fast, shape = dimensions.index(rank - 1), shape_of(stage.result.type)
+    if shape[1 - fast] > BOX_EXTENT:
+        return f"a box of {shape[1 - fast]} rows; it has at most {BOX_EXTENT}"
+    if dimensions[1 - fast] > dimensions[fast]:
+        return "its rows are not contiguous in memory"
+    users: list[Operation] = [use.operation for use in stage.result.uses]
+    if any(not isinstance(u, tile.DotOp) for u in users):
+        return "it is read by other than products"
+    fixed = any(isinstance(u, tile.DotOp) and u.atom is not None and u.atom.data == "wgmma" for u in users)
+    if fixed:
+        fitting = [boxes_of(layout_in_shared(stage.result), size)]
+    else:
+        fitting = [boxes_along(shape, fast, size, widest) for widest in reversed(SWIZZLES)]
+    found = [b for b in fitting if b is not None and b.fast == fast]
+    if not found:
+        return "it lies the other way round in shared memory than in global memory, or is too small for a box"
+    reading = [] if fixed else [r for use in stage.result.uses if (r := _reader(use, fast)) is not None]
+    return next((b for b in found if all(r.cost(b.layout(shape, size))[1] for r in reading)), found[0])
+
+
+def _reader(use: Use, fast: int) -> Reader | None:
+    """How warps read an operand of a product on tensor cores that has its dimension `fast` in rows."""
+    dot = use.operation
+    if not isinstance(dot, tile.DotOp) or dot.atom is None or (acc := linear_of(dot.acc.type)) is None:
+        return None
+    along_k, across = readers(dot, acc, use.index)
+    return along_k if fast == 1 - use.index else across
+
+
+def is_index(value: SSAValue) -> bool:
+    """Whether `value` is computed from block numbers, loop counters and constants alone."""
+    if isinstance(value, BlockArgument):
+        parent = value.owner.parent_op()
+        return isinstance(value.type, IndexType) and (
+            isinstance(parent, tile.KernelOp) or (isinstance(parent, scf.ForOp) and value.index == 0)
+        )
+    op = value.owner
+    assert not isinstance(op, Block)
+    scalar = isinstance(value.type, IndexType | IntegerType)
+    pure = payload.is_payload(op) or isinstance(op, tile.AffineOp)
+    return scalar and pure and all(is_index(o) for o in op.operands)
+
+
+RANK = symbol(0)
+"""The number of a block in its cluster."""
+
+
+class Alike(FormReader):
+    """The index values of `kernel` as forms, for clusters of `size` blocks along its last index: all symbols but `RANK`
+    are the same in all blocks of a cluster."""
+
+    def __init__(self, kernel: tile.KernelOp, size: int) -> None:
+        super().__init__(Simplifier(symbols=[size]))
+        self.kernel = kernel
+        self.size = size
+        self._symbols = 0
+
+    def same(self, value: SSAValue) -> bool:
+        """Whether `value` is the same in all blocks of a cluster."""
+        form = self.of(value)
+        return form is not None and not _depends_on_rank(form)
+
+    def same_trips(self, loop: scf.ForOp) -> bool:
+        """Whether all blocks of a cluster go through a loop equally often."""
+        return all(self.same(v) for v in (loop.lb, loop.ub, loop.step)) or self._strides(loop)
+
+    def _strides(self, loop: scf.ForOp) -> bool:
+        """Whether a loop starts at N * x + rank and walks in multiples of N up to one: it then ends alike."""
+        found = self.all((loop.lb, loop.ub, loop.step))
+        if found is None:
+            return False
+        found[0] = add(found[0], RANK, -1)
+        return not any(_depends_on_rank(f) or _factor(f) % self.size for f in found)
+
+    def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
+        if isinstance(value, SymbolAttr):
+            return self._unknown()
+        if not isinstance(value.type, IndexType):
+            return None
+        if isinstance(value, BlockArgument):
+            return self._argument(value)
+        op = value.owner
+        assert isinstance(op, Operation)
+        return self._unknown() if payload.is_payload(op) and all(map(self.same, op.operands)) else None
+
+    def _argument(self, value: BlockArgument) -> Form | None:
+        parent = value.owner.parent_op()
+        if parent is self.kernel:
+            grid = zip(self.kernel.blocks, self.kernel.grid_shape, strict=True)
+            last = [b for b, n in grid if n != 1][-1:]
+            return self._ranked() if value in last else self._unknown()
+        if not isinstance(parent, scf.ForOp) or value.index:
+            return None
+        if self._strides(parent):
+            return self._ranked()
+        if not self.same(parent.lb) or not self.same(parent.step):
+            return None
+        return self._unknown(gcd(*(_factor(f) for f in self.all((parent.lb, parent.step)) or ())))
+
+    def _unknown(self, factor: int = 1) -> Form:
+        """Some multiple of `factor`, the same in all blocks of a cluster."""
+        self._symbols += 1
+        return scale(symbol(self._symbols), factor)
+
+    def _ranked(self) -> Form:
+        return add(self._unknown(self.size), RANK)
+
+
+def _depends_on_rank(form: Form) -> bool:
+    return RANK.terms[0][0] in form.atoms()
+
+
+def _factor(form: Form) -> int:
+    """A number that divides the form; 0 if that is 0."""
+    return gcd(form.constant, *(coefficient for _, coefficient in form.terms))
+
+
+def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -> list[Box]:
+    """The boxes, some of them to be loaded together by clusters of so many blocks, which `kernel` then has; if there
+    are none, remarks in the name of the pass `name` say why."""
+    if not kernel.has_clusters_of(blocks):
+        emit_remark(kernel, name, f"the last extent of the grid is no multiple of clusters of {blocks}")
+        return list(boxes)
+    alike = Alike(kernel, blocks)
+    found: list[Box] = []
+    for box in boxes:
+        why = _unshared(kernel, alike, box, blocks)
+        if why is not None:
+            emit_remark(box.stage, name, why)
+        found.append(replace(box, multicast=why is None))
+    if any(b.multicast for b in found):
+        kernel.cluster = IntAttr(blocks)
+    return found
+
+
+def _unshared(kernel: tile.KernelOp, alike: Alike, box: Box, blocks: int) -> str | None:
+    """Why the blocks of a cluster cannot load a box together."""
+    if not all(alike.same(s) for s in box.load.symbols):
+        return "the blocks of a cluster need different boxes"
+    if not all(alike.same_trips(around) for around in ancestors(box.stage) if isinstance(around, scf.ForOp)):
+        return "the blocks of a cluster need the box in different iterations"
+    shape = shape_of(box.stage.result.type)
+    row_bytes = box.boxes.row * element_bytes(box.stage.result.type)
+    if not divides(shape[1 - box.boxes.fast], row_bytes, blocks):
+        return f"a box of {shape[1 - box.boxes.fast]} rows has no {blocks} parts that start where its swizzle does"
+    return None
+
+
+def divides(rows: int, row_bytes: int, blocks: int) -> bool:
+    """Whether boxes of so many rows split into equal parts for the blocks of a cluster: each has to start where the
+    exclusive or of the swizzle starts over."""
+    return rows % blocks == 0 and rows // blocks * row_bytes % SWIZZLED_ALIGNMENT == 0

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerType
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
-from ...dialects import payload, tile
+from ...dialects import loop, payload, tile
 from ...dialects.payload import element_type, is_float
-from ...dialects.shapes.affine import Form, Simplifier, constant, dim
+from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim
 from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.shapes.ranges import constant_index
 
@@ -26,28 +26,24 @@ class FormReader(ABC):
 
     @abstractmethod
     def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
-        """The form of an integer of which nothing says how it is computed; None if there is none."""
+        """Returns the form of an integer that no known operation computes, or None."""
 
     def of(self, value: SSAValue, dims: tuple[int, ...] = ()) -> Form | None:
-        """The form of `value`, a scalar or a tile whose own dimensions are `dims` of the whole one; None if it is no
+        """Returns the form of a scalar, or of a tile whose dimensions are `dims` of the whole one; None if it is no
         affine expression, or arithmetic in its type could wrap."""
         if (value, dims) not in self.known:
-            found, kind = None, element_type(value.type)
+            form, kind = None, element_type(value.type)
             if isinstance(kind, IndexType | IntegerType):
-                found = self._computed(value, dims) or self.leaf(value)
-            fits = (
-                found is None
-                or not isinstance(kind, IntegerType)
-                or self.simplifier.fits(found, element_type(value.type))
-            )
-            self.known[value, dims] = found if fits else None
+                form = self._computed(value, dims) or self.leaf(value)
+            wraps = form and isinstance(kind, IntegerType) and not self.simplifier.fits(form, element_type(value.type))
+            self.known[value, dims] = None if wraps else form
         return self.known[value, dims]
 
     def all(self, values: Iterable[SSAValue], dims: tuple[int, ...] = ()) -> list[Form] | None:
-        """The forms of all values; None if one of them has none."""
-        found = [self.of(v, dims) for v in values]
-        known = [f for f in found if f is not None]
-        return known if len(known) == len(found) else None
+        """Returns the forms of all values; None if one of them has none."""
+        forms = [self.of(v, dims) for v in values]
+        known = [f for f in forms if f is not None]
+        return known if len(known) == len(forms) else None
 
     def _computed(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
         if (number := constant_index(value)) is not None:
@@ -71,3 +67,40 @@ class FormReader(ABC):
                 return None if both is None else self.simplifier.computed(op.name, *both)
             case _:
                 return None
+
+
+class Forms(FormReader):
+    """Integers of a nest as affine forms over the indices around them, `indices[i]` being dim i."""
+
+    def __init__(self) -> None:
+        super().__init__(Simplifier())
+        self.indices: list[SSAValue] = []
+
+    def identify(self, value: SSAValue, other: SSAValue) -> None:
+        """Let the loop index `value` be the same as `other`."""
+        self.known[value, ()] = self.of(other)
+
+    def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
+        parent = value.block.parent_op() if isinstance(value, BlockArgument) else None
+        if not isinstance(value, BlockArgument) or not isinstance(parent, loop.NestOp | loop.ReduceOp):
+            return None
+        form = dim(len(self.indices))
+        self.simplifier.set_range(form.terms[0][0], parent.sizes[value.index])
+        self.indices.append(value)
+        return form
+
+    def difference(self, op: payload.CmpOp) -> Form | None:
+        """`lhs - rhs` of a comparison of integers."""
+        if is_float(op.lhs.type):
+            return None
+        both = self.all((op.lhs, op.rhs))
+        return None if both is None else add(both[0], both[1], -1)
+
+    def constraints(self, op: loop.LoadOp) -> list[tuple[Form, int, int]]:
+        """The domain of a load, as far as it is one of loop indices: (form, lower bound, upper bound)."""
+        if op.domain is None or op.symbols:
+            return []
+        if (own := self.all(op.indices)) is None:
+            return []
+        ends = zip(op.domain.affine.results, op.domain.limits, strict=True)
+        return [(self.simplifier.read(expr, own), lo, hi) for expr, (lo, hi) in ends if isinstance(hi, int)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import singledispatch
 from math import gcd, prod
 
 from xdsl.dialects import scf
@@ -33,7 +34,7 @@ Access = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp
 
 
 def is_tile(value: SSAValue) -> bool:
-    """Whether `value` has dimensions, and so a layout."""
+    """Returns true if `value` has dimensions, and so a layout."""
     return isinstance(value.type, TensorType)
 
 
@@ -72,19 +73,13 @@ class Classes:
         self._sets = DisjointSet[SSAValue]()
         self.links: list[Link] = []
         ops = list(kernel.body.walk())
-        for op in ops:
-            for group in _groups(op):
-                for v in group:
-                    if v not in members:
-                        members[v] = None
-                        self._sets.add(v)
-                    self._sets.union_left(group[0], v)
-            if isinstance(op, tile.ReduceOp) and is_tile(op.result):
-                self.links.append(Link(op, op.result, op.source, op.dims.get_values()))
-            if isinstance(op, tile.ScanOp) and is_tile(op.init):
-                self.links.append(Link(op, op.init, op.source, (op.dim.data,)))
-            if isinstance(op, tile.BroadcastOp) and is_tile(op.source):
-                self.links.append(Link(op, op.source, op.result, op.along.get_values()))
+        for group in (group for op in ops for group in tied(op)):
+            tiles = [v for v in group if is_tile(v)]
+            for v in tiles:
+                if v not in members:
+                    members[v] = None
+                    self._sets.add(v)
+                self._sets.union_left(tiles[0], v)
         self._classes: dict[SSAValue, TileClass] = {}
         for value in members:
             self._classes.setdefault(self._sets.find(value), TileClass()).members.append(value)
@@ -92,16 +87,25 @@ class Classes:
             self._describe(op)
 
     def _describe(self, op: Operation) -> None:
-        if isinstance(op, tile.LoadOp) and is_tile(op.result):
-            self.of(op.result).accesses.append(op)
-        elif isinstance(op, tile.StoreOp | tile.AtomicRmwOp) and is_tile(op.value):
-            self.of(op.value).accesses.append(op)
+        """Notes what `op` means for the class of its tile."""
+        if isinstance(op, Access) and is_tile(accessed_tile(op)):
+            self.of(accessed_tile(op)).accesses.append(op)
         elif isinstance(op, tile.DotOp):
             self.of(op.acc).dots.append(op)
-        elif isinstance(op, tile.ScanOp):
+        elif isinstance(op, tile.BroadcastOp) and is_tile(op.source):
+            self.links.append(Link(op, op.source, op.result, op.along.get_values()))
+        elif isinstance(op, tile.ScanOp | tile.ReduceOp):
+            self._describe_reduction(op)
+
+    def _describe_reduction(self, op: tile.ScanOp | tile.ReduceOp) -> None:
+        dims = (op.dim.data,) if isinstance(op, tile.ScanOp) else op.dims.get_values()
+        low = op.init if isinstance(op, tile.ScanOp) else op.result
+        if is_tile(low):
+            self.links.append(Link(op, low, op.source, dims))
+        if isinstance(op, tile.ScanOp):
             self.of(op.source).scanned = op.dim.data
-        elif isinstance(op, tile.ReduceOp):
-            self.of(op.source).reduced.update(op.dims.get_values())
+        else:
+            self.of(op.source).reduced.update(dims)
 
     def __iter__(self) -> Iterator[TileClass]:
         return iter(self._classes.values())
@@ -116,39 +120,42 @@ class Classes:
         members[members.index(old)] = new
 
 
-def _groups(op: Operation) -> Iterator[list[SSAValue]]:
-    """Groups of tiles that `op` ties to one layout; every result of `op` is in one."""
-    if isinstance(op, scf.ForOp):
-        last = op.body.block.last_op
-        assert isinstance(last, scf.YieldOp)
-        for values in zip(op.iter_args, op.body.block.args[1:], last.operands, op.results, strict=True):
-            if is_tile(values[0]):
-                yield list(values)
-    elif isinstance(op, tile.DotOp):
-        yield [op.acc, op.result]
-    elif isinstance(op, tile.ScanOp):
-        yield [op.source, op.result]
-        if is_tile(op.init):
-            yield [op.init, op.carry]
-    elif isinstance(op, Access):
-        value = op.result if isinstance(op, tile.LoadOp) else op.value
-        if is_tile(value):
-            yield [value, *(s for s in op.symbols if is_tile(s))]
-    elif isinstance(op, RowBufferOp):  # who puts a tile into shared memory is who reads it back
-        users = [use.operation for use in op.result.uses]
-        yield [
-            u.value if isinstance(u, RowBufferStoreOp) else u.result
-            for u in users
-            if isinstance(u, RowBufferStoreOp | RowBufferLoadOp)
-        ]
-    elif payload.is_payload(op):
-        values = [v for v in (*op.operands, *op.results) if is_tile(v)]
-        if values:
-            yield values
-    else:
-        for v in (*op.operands, *op.results):
-            if is_tile(v):
-                yield [v]
+@singledispatch
+def tied(op: Operation) -> Iterable[Sequence[SSAValue]]:
+    """Returns groups of values of `op` whose tiles have one layout; every tile that `op` yields is in a group."""
+    values = (*op.operands, *op.results)
+    return [values] if payload.is_payload(op) else [[v] for v in values]
+
+
+@tied.register
+def _(op: scf.ForOp) -> Iterable[Sequence[SSAValue]]:
+    last = op.body.block.last_op
+    assert isinstance(last, scf.YieldOp)
+    return zip(op.iter_args, op.body.block.args[1:], last.operands, op.results, strict=True)
+
+
+@tied.register
+def _(op: tile.DotOp) -> Iterable[Sequence[SSAValue]]:
+    return [(op.acc, op.result)]
+
+
+@tied.register
+def _(op: tile.ScanOp) -> Iterable[Sequence[SSAValue]]:
+    return [(op.source, op.result), (op.init, op.carry)]
+
+
+@tied.register(tile.LoadOp)
+@tied.register(tile.StoreOp)
+@tied.register(tile.AtomicRmwOp)
+def _(op: Access) -> Iterable[Sequence[SSAValue]]:
+    return [(accessed_tile(op), *op.symbols)]
+
+
+@tied.register
+def _(op: RowBufferOp) -> Iterable[Sequence[SSAValue]]:
+    """A tile is read from shared memory as it was written."""
+    users = [u.operation for u in op.result.uses if isinstance(u.operation, RowBufferStoreOp | RowBufferLoadOp)]
+    return [[u.value if isinstance(u, RowBufferStoreOp) else u.result for u in users]]
 
 
 SECTOR_ELEMENTS = 8
@@ -161,9 +168,14 @@ SHORTEST = 8
 
 @dataclass(frozen=True)
 class Preference:
-    """What an access would like: the tile's dimensions by their distance in memory, nearest first and of equally near
-    ones, as the columns and the window of a convolution, the longest, how many elements
-    along the first are one aligned access (1 where they are not contiguous), and how many bytes this is about."""
+    """Layout that an access prefers.
+
+    order       dimensions of the tile by their distance in memory; of equal ones (columns and window of a convolution)
+                the longest first
+    vec         elements along the first that are one aligned access; 1 where they are not contiguous
+    bytes       of the tile
+    contiguous  whether neighbours along the first dimension are neighbours in memory
+    """
 
     order: tuple[int, ...]
     vec: int
@@ -200,8 +212,9 @@ def preference(op: Access) -> Preference:
 
 
 def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
-    """The dimensions in a form and how far in it two values of each lie apart that follow one another, within a period
-    of a remainder, and at least."""
+    """Yields the dimensions of a form with the least distance between consecutive values, within a period of a
+    remainder.
+    """
     for atom, factor in form.terms:
         if atom[0] == DIM:
             yield atom, factor
@@ -210,8 +223,7 @@ def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
 
 
 def _row(extents: Sequence[Extent]) -> int:
-    """A divisor of where every row of a buffer begins and ends: 0 for the only row, 1 for one of a length that is
-    known only at run time."""
+    """Returns a divisor of the offsets of rows: 0 for the only row, 1 for a length that is known only at run time."""
     last = extents[-1]
     return 1 if not isinstance(last, int) else last if len(extents) > 1 else 0
 
@@ -229,12 +241,11 @@ def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
 def memory_layout(
     shape: Sequence[int], wishes: Iterable[Preference], reduced: set[int], warps: int, lanes: int = LANES
 ) -> Linear:
-    """Threads side by side along what is contiguous in memory for the most bytes, 16 bytes each where that is aligned.
+    """Returns threads along the dimension that is contiguous for the most bytes, 16 aligned bytes each.
 
-    Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory. A thread
-    that is alone has vectors of any alignment, along what is contiguous for some access if there is such a dimension.
-    Of two dimensions with as many bytes it has first the one that is not reduced: its sums are vectors. Behind the
-    first one come those that are reduced, so that a row is one piece.
+    Warps go along dimensions that are not reduced, so that fewer partial results meet in shared memory. A single thread
+    has vectors of any alignment; of two dimensions with as many bytes it prefers the one that is not reduced, whose
+    sums are vectors, and has reduced ones next, so that a row is one piece.
     """
     alone = lanes * warps == 1
     wishes = [*wishes]
@@ -242,17 +253,15 @@ def memory_layout(
         wishes = [wish for wish in wishes if wish.contiguous] or wishes
     weights: dict[int, int] = {}
     best: dict[int, Preference] = {}
-    vec = 1
     for wish in wishes:
         fast = wish.order[0]
         weights[fast] = weights.get(fast, 0) + wish.bytes * (4 if wish.vec > 1 and not alone else 1)
         best[fast] = max(best.get(fast, wish), wish, key=lambda w: (w.vec, w.bytes))
+    order: Sequence[int] = tuple(reversed(range(len(shape))))
+    vec = min(4, shape[order[0]])
     if weights:
         chosen = best[max(weights, key=lambda d: (weights[d], alone and d not in reduced))]
         order, vec = chosen.order, chosen.vec
-    else:
-        order = tuple(reversed(range(len(shape))))
-        vec = min(4, shape[order[0]])
     if alone:
         order = sorted(order, key=lambda d: (d != order[0], d not in reduced))
     vec = min(vec, max(prod(shape) // (lanes * warps), 1))
@@ -286,8 +295,8 @@ def _nearness(dim: int, wishes: Sequence[Preference]) -> tuple[int, int]:
 
 
 def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
-    """The layout of a factor of products of warpgroups that lies across k in memory but has to lie along k in shared
-    memory, as f32 do: single elements, sectors of the one side by side along the other. None for other tiles."""
+    """Returns the layout of an operand of wgmma that is contiguous across k in memory and has to be along k in shared
+    memory, as f32 is; None for other tiles."""
     dots = [(u.operation, u.index) for v in c.members for u in v.uses if isinstance(u.operation, tile.DotOp)]
     along = {1 - i for dot, i in dots if dot.atom is not None and dot.atom.data == "wgmma" and i < 2}
     size = element_bytes(c.members[0].type)
@@ -297,8 +306,8 @@ def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Lin
 
 
 def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
-    """Who copies single elements: a few lanes side by side along what is contiguous in global memory, which is a
-    sector, the others along the next dimension, which is contiguous in shared memory."""
+    """Returns threads that copy single elements: the lanes of a sector along the dimension that is contiguous in global
+    memory, the others along the next one, which is contiguous in shared memory."""
     fast, *others = ([unit(len(shape), d, 1 << b) for b in range(log2(shape[d]))] for d in order)
     rest = [basis for other in others for basis in other]
     sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
@@ -310,8 +319,8 @@ def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_eac
 
 
 def coalesced(op: Access, layout: Linear) -> Linear | None:
-    """A better layout for an access whose memory is contiguous along another dimension than `layout`'s lanes are, if
-    there is enough along that dimension to be worth a conversion."""
+    """Returns a better layout for an access whose memory is contiguous along another dimension than the lanes, if that
+    is worth a conversion."""
     wish, shape = preference(op), layout.shape
     if len(shape) < 2 or not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
         return None
@@ -326,9 +335,9 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
 
 
 def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None:
-    """A better layout for an access of a matrix product's accumulator, which leaves a thread few neighbours: one that
-    moves 16 bytes at once, if the memory allows at least twice as many as now and less than 8 bytes move now. Warps
-    keep what they have where they can exchange it, unless it is to leave as boxes, through shared memory."""
+    """Returns a layout that moves 16 bytes at once for an access of an accumulator, if less than 8 bytes move now and
+    at least twice as many can. Warps keep their elements where they can exchange them, unless they leave as TMA
+    tiles."""
     wish, shape = preference(op), layout.shape
     if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
         return None
@@ -345,9 +354,8 @@ def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None
 
 
 def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
-    """The layout in which each warp has the same elements as in `layout` and each thread `vec` neighbours along `fast`:
-    lanes that held these get the next ones. None if a warp has nothing beside them in a row, or bases mix dimensions.
-    """
+    """Returns the layout with the same elements in each warp and `vec` neighbours along `fast` in each thread: lanes
+    that held these get the next ones. None if a warp has nothing else in a row, or bases mix dimensions."""
     own = [*layout.reg, *layout.lane]
     bits = [unit(len(layout.shape), fast, 1 << i) for i in range(log2(layout.shape[fast]))]
     first, further = bits[: log2(vec)], [b for b in bits[log2(vec) :] if b in own]
@@ -367,8 +375,8 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
 
 
 def thread_rows(classes: Iterable[TileClass], schedule: Schedule, threads: int) -> int:
-    """How many rows of an accumulator one thread owns, in all contractions of a kernel, so that they agree about rows:
-    as the schedule says, or such that the largest accumulator's registers are about square."""
+    """Returns the rows of an accumulator that one thread owns in all contractions of a kernel: as the schedule says, or
+    such that the registers of the largest accumulator are about square."""
     if schedule.thread:
         return schedule.thread[0]
     largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
@@ -378,11 +386,11 @@ def thread_rows(classes: Iterable[TileClass], schedule: Schedule, threads: int) 
 def product_layout(
     c: TileClass, classes: Classes, rows: int, warps: int, lanes: int, row_in_warp: bool, as_boxes: bool = False
 ) -> Linear:
-    """The layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
+    """Returns the layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
 
-    A product of warpgroups has one layout; `mma` leaves open which columns a thread has. If the right operands lie
-    along k in memory they can be read in any order of columns, and a thread gets as many neighbours as its stores move
-    at once; but not where they come as boxes, which are swizzled for eight rows in their order.
+    `wgmma` has one layout; `mma` leaves open which columns a thread has. Right operands that are contiguous along k can
+    be read in any order of columns, so a thread gets as many neighbours as its stores move at once; but not where they
+    are TMA tiles, which are swizzled for eight rows in their order.
     """
     if any(dot.atom is None for dot in c.dots):
         return patch(c.shape, rows, warps, row_in_warp, lanes)

@@ -12,59 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 from xdsl.dialects import arith, math as math_ops
 from xdsl.dialects.builtin import IntegerType
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import loop, payload
 from ...dialects.loop.dependence import Dependence, yielded
 from ...dialects.payload import Predicate, element_type, is_float
 from ...dialects.payload.folding import decided
-from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim, scale
-from ...dialects.shapes.extents import SymbolAttr, least
+from ...dialects.shapes.affine import Form, add, constant, scale
+from ...dialects.shapes.extents import least
 from ...dialects.tensor import ReductionKind, identity
-from .integer_forms import FormReader
+from .integer_forms import Forms
 
 INFINITE = math.inf
-
-
-class Forms(FormReader):
-    """Integers of a nest as affine forms over the indices around them, `indices[i]` being dim i."""
-
-    def __init__(self) -> None:
-        super().__init__(Simplifier())
-        self.indices: list[SSAValue] = []
-
-    def identify(self, value: SSAValue, other: SSAValue) -> None:
-        """Let the loop index `value` be the same as `other`."""
-        self.known[value, ()] = self.of(other)
-
-    def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
-        parent = value.block.parent_op() if isinstance(value, BlockArgument) else None
-        if not isinstance(value, BlockArgument) or not isinstance(parent, loop.NestOp | loop.ReduceOp):
-            return None
-        form = dim(len(self.indices))
-        self.simplifier.set_range(form.terms[0][0], parent.sizes[value.index])
-        self.indices.append(value)
-        return form
-
-    def difference(self, op: payload.CmpOp) -> Form | None:
-        """`lhs - rhs` of a comparison of integers."""
-        if is_float(op.lhs.type):
-            return None
-        both = self.all((op.lhs, op.rhs))
-        return None if both is None else add(both[0], both[1], -1)
-
-    def constraints(self, op: loop.LoadOp) -> list[tuple[Form, int, int]]:
-        """The domain of a load, as far as it is one of loop indices: (form, lower bound, upper bound)."""
-        if op.domain is None or op.symbols:
-            return []
-        if (own := self.all(op.indices)) is None:
-            return []
-        ends = zip(op.domain.affine.results, op.domain.limits, strict=True)
-        return [(self.simplifier.read(expr, own), lo, hi) for expr, (lo, hi) in ends if isinstance(hi, int)]
 
 
 def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Dependence) -> list[Form]:
@@ -72,8 +36,11 @@ def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Depen
 
     The indices of all stages are called as those of the first.
     """
-    if not any(isinstance(op, payload.CmpOp) or getattr(op, "domain", None) for op in stages[0].body.walk()):
-        return []  # nothing is masked
+    masked = any(isinstance(op, payload.CmpOp) or getattr(op, "domain", None) for op in stages[0].body.walk())
+    return _half_spaces(stages, forms, dependence) if masked else []
+
+
+def _half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Dependence) -> list[Form]:
     for stage in stages:
         for own, first in zip(stage.body.block.args, stages[0].body.block.args, strict=True):
             forms.identify(own, first)
@@ -82,14 +49,15 @@ def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Depen
     for assumed in dict.fromkeys(_assumptions(stages[0].body.block, forms)):
         if not any(atom in own for atom, _ in assumed.terms):
             continue
-        if all(_Assuming(assumed, forms, dependence, s.body.block).makes_identity(s) for s in stages):
+        values = ((s, _Assuming(assumed, forms, dependence, s.body.block)) for s in stages)
+        if all(v.of(yielded(v.body)[0]) == identity(s.kind.data, s.result.type) for s, v in values):
             found.setdefault(add(constant(-1), assumed, -1))
     return list(found)
 
 
 def _assumptions(block: Block, forms: Forms) -> Iterator[Form]:
-    """For every comparison and every border of a domain in a body, or in one inside of it: forms that are at least 0 on
-    one side of it."""
+    """Yields, for every comparison and every border of a domain in a body, forms that are at least 0 on one side of
+    it."""
     for op in block.walk():
         if isinstance(op, payload.CmpOp) and (form := forms.difference(op)) is not None:
             for _, below in answers(op.predicate.data, form):
@@ -101,7 +69,7 @@ def _assumptions(block: Block, forms: Forms) -> Iterator[Form]:
 
 
 def answers(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
-    """Answer -> a form that is at most 0 just where lhs - rhs = `difference` gives that answer."""
+    """Returns the answers with forms that are at most 0 where lhs - rhs = `difference` has that answer."""
     less, more = add(difference, constant(1)), add(constant(1), difference, -1)
     no_less, no_more = scale(difference, -1), difference
     return {
@@ -114,23 +82,18 @@ def answers(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
     }[predicate]
 
 
+@dataclass
 class _Assuming:
-    """What values in the body of a reduction are where the form `assumed` is at least 0: a number, or None."""
+    """Values in the body of a reduction where the form `assumed` is at least 0: a number, or None."""
 
-    def __init__(self, assumed: Form, forms: Forms, dependence: Dependence, body: Block) -> None:
-        self.assumed = assumed
-        self.forms = forms
-        self.dependence = dependence
-        self.body = body
-        self._known: dict[SSAValue, float | None] = {}
-
-    def makes_identity(self, op: loop.ReduceOp) -> bool:
-        """Whether every term of `op` is the identity."""
-        found = self.of(yielded(op.body.block)[0])
-        return found is not None and found == identity(op.kind.data, op.result.type)
+    assumed: Form
+    forms: Forms
+    dependence: Dependence
+    body: Block
+    _known: dict[SSAValue, float | None] = field(default_factory=dict[SSAValue, float | None])
 
     def of(self, value: SSAValue) -> float | None:
-        """The number that `value` is."""
+        """Returns the number that `value` is."""
         if value not in self._known:
             op = value.owner
             self._known[value] = self._compute(op) if isinstance(op, Operation) else None
@@ -146,13 +109,17 @@ class _Assuming:
             case payload.SelectOp():
                 chosen = self.of(op.cond)
                 return None if chosen is None else self.of(op.lhs if chosen else op.rhs)
-            case payload.CastOp():
-                return self._cast(op)
+            case payload.CastOp():  # numbers that every type of floats has
+                x = self.of(op.operand)
+                return x if is_float(op.result.type) and x in (0, 1, INFINITE, -INFINITE) else None
             case loop.LoadOp():
-                outside = any(self._outside(c) for c in self.forms.constraints(op))
+                bounds = ((*self._bounds(form), first, end) for form, first, end in self.forms.constraints(op))
+                outside = any(hi < first or lo >= end for lo, hi, first, end in bounds)
                 return self.of(op.fill) if outside and op.fill is not None else None
             case loop.ReduceOp():
-                return self._reduced(op)
+                x, kind = self.of(yielded(op.body.block)[0]), op.kind.data
+                idle = kind in (ReductionKind.MAX, ReductionKind.MIN) or x == identity(kind, op.result.type)
+                return x if idle and all(least(n) > 0 for n in op.sizes) else None
             case arith.AndIOp() | arith.OrIOp() | arith.XOrIOp():
                 return self._logic(op)
             case arith.AddfOp() | arith.SubfOp() | arith.MulfOp() | arith.DivfOp():
@@ -174,21 +141,6 @@ class _Assuming:
             hi = min(hi, less.constant)
         return lo, hi
 
-    def _outside(self, constraint: tuple[Form, int, int]) -> bool:
-        form, least, end = constraint
-        lo, hi = self._bounds(form)
-        return hi < least or lo >= end
-
-    def _cast(self, op: payload.CastOp) -> float | None:
-        """Only numbers that every type of floats has; what is cast to an integer is decided elsewhere."""
-        x = self.of(op.operand)
-        return x if is_float(op.result.type) and x in (0, 1, INFINITE, -INFINITE) else None
-
-    def _reduced(self, op: loop.ReduceOp) -> float | None:
-        x = self.of(yielded(op.body.block)[0])
-        idle = op.kind.data in (ReductionKind.MAX, ReductionKind.MIN) or x == identity(op.kind.data, op.result.type)
-        return x if idle and all(least(n) > 0 for n in op.sizes) else None
-
     def _logic(self, op: arith.AndIOp | arith.OrIOp | arith.XOrIOp) -> float | None:
         if element_type(op.result.type) != IntegerType(1):
             return None
@@ -204,17 +156,12 @@ class _Assuming:
             return _folded(op, a, b)
         x, known, unknown = (b, 1, 0) if a is None else (a, 0, 1)
         value = op.operands[unknown]
-        if isinstance(op, arith.MulfOp):
-            return 0.0 if x == 0 and self._varies(value) else None
-        if isinstance(op, arith.DivfOp):
-            return 0.0 if x == 0 and known == 0 and self._varies(value) else None
-        if x not in (INFINITE, -INFINITE) or not (self._varies(value) or is_repaired(value)):
+        varies = bool(self.dependence.of(value) & frozenset(self.body.args))
+        if isinstance(op, arith.MulfOp | arith.DivfOp):
+            return 0.0 if x == 0 and varies and (known == 0 or isinstance(op, arith.MulfOp)) else None
+        if x not in (INFINITE, -INFINITE) or not (varies or is_repaired(value)):
             return None
         return -x if isinstance(op, arith.SubfOp) and known == 1 else x
-
-    def _varies(self, value: SSAValue) -> bool:
-        """Whether `value` belongs to the terms, and is not the same for all of them."""
-        return bool(self.dependence.of(value) & frozenset(self.body.args))
 
 
 def _folded(op: Operation, a: float, b: float) -> float | None:
@@ -231,8 +178,8 @@ def _exponential(x: float) -> float | None:
 
 
 def is_repaired(value: SSAValue) -> bool:
-    """Whether `value` is a frame that cannot be an infinity only because nothing was seen: `m == -inf ? 0 : m`, for
-    example, or something positive times that."""
+    """Returns true if `value` is a reference value that cannot be an infinity only because nothing was seen:
+    `m == -inf ? 0 : m`, for example, or a positive multiple of that."""
     op = value.owner
     if isinstance(op, payload.ConstantOp):
         return math.isfinite(op.scalar)
@@ -254,20 +201,18 @@ def is_repaired(value: SSAValue) -> bool:
 
 
 def scattered(lo: int, hi: int, count: int, axis: int = 0) -> list[int]:
-    """`count` of the numbers from `lo` to `hi` - 1, or all of them if they are no more than that: one out of each of
-    `count` equal parts of the range, anywhere in it, in any order (stratified sampling, McKay et al. 1979).
+    """Returns `count` of the numbers from `lo` to `hi` - 1, or all of them if they are no more.
 
-    Always the same ones for the same `axis`; several axes together are a Latin hypercube. They are not evenly spaced,
-    because numbers of blocks and tiles are taken apart by division: a distance that shares a factor with the divisor
-    would show few of its remainders.
+    One number is anywhere in each of `count` equal parts of the range (stratified sampling, McKay et al. 1979), the
+    same for the same `axis`; several axes are a Latin hypercube. The numbers are not evenly spaced, because passes
+    divide numbers of blocks and tiles: a distance that shares a factor with the divisor would show few of its
+    remainders.
     """
-    if hi - lo <= count:
-        return list(range(lo, hi))
-    return hypercube(lo, hi, count, axis)
+    return list(range(lo, hi)) if hi - lo <= count else hypercube(lo, hi, count, axis)
 
 
 def hypercube(lo: int, hi: int, count: int, axis: int) -> list[int]:
-    """The same, always `count` of them: numbers of a short range come several times, each about as often."""
+    """Returns `count` numbers as `scattered` does: numbers of a short range occur about equally often."""
     rng, size = Random(axis), hi - lo
     found = [lo + int((i + (rng.random() if size > count else 0)) * size / count) for i in range(count)]
     rng.shuffle(found)

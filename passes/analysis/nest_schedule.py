@@ -1,15 +1,17 @@
-"""The reductions of a nest as its schedule counts them, and which several blocks can share."""
+"""The reductions of a nest as its schedule counts them, and what several blocks or those of a cluster can share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload
-from ...dialects.loop.dependence import Dependence
+from ...dialects.loop.dependence import Dependence, yielded
 from ...dialects.shapes.extents import Extent
+from ...dialects.support.locations import enclosing
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 
@@ -24,6 +26,11 @@ def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:
 def reduction_indices(nest: loop.NestOp) -> list[tuple[SSAValue, Extent]]:
     """Every reduction index with its extent, in the order of a schedule's `chunk`."""
     return [pair for op in reductions(nest) for pair in zip(op.body.block.args, op.sizes, strict=True)]
+
+
+def extents_of_nest(nest: loop.NestOp) -> dict[SSAValue, Extent]:
+    """Returns the extents of all indices of a nest, the free ones first."""
+    return dict(zip(nest.body.block.args, nest.sizes, strict=True)) | dict(reduction_indices(nest))
 
 
 def reduction_groups(nest: loop.NestOp) -> list[list[loop.ReduceOp]]:
@@ -108,3 +115,167 @@ def _chunks(nest: loop.NestOp, count: int) -> list[int]:
     """The chunks of the first `count` reduction indices; 1 without a schedule."""
     schedule = nest.attributes.get("schedule")
     return list(schedule.data.chunk[:count]) if isinstance(schedule, ScheduleAttr) else [1] * count
+
+
+SHARED_LENGTH = 16384
+"""Rows that are shorter are not worth a cluster."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Blocks of a cluster take the tiles of the indices `indices` in turn; `ranks` is how many they are. Where the
+    schedule has `cluster_k`, each block finishes the part with its number of the tile along the free index `part`."""
+
+    ranks: int = 1
+    indices: frozenset[SSAValue] = frozenset()
+    part: SSAValue | None = None
+
+    def steps(self, index: SSAValue, tiles: int) -> int:
+        """How many of its tiles one block takes."""
+        return -(-tiles // self.ranks) if index in self.indices else tiles
+
+
+def shares_rows(schedule: ScheduleAttr) -> bool:
+    """Whether the clusters of a schedule share rows, and not boxes that each of their blocks needs."""
+    return schedule.data.cluster > 1 and schedule.data.copy != "tma"
+
+
+def shared_indices(
+    groups: Iterable[Sequence[SSAValue]],
+    rest: Sequence[SSAValue],
+    sizes: Mapping[SSAValue, Extent],
+    tiles: Mapping[SSAValue, Any],
+    ranks: int,
+) -> dict[SSAValue, Any]:
+    """Whether `ranks` blocks share an index: of the indices of each reduction in `groups`, which no other is around,
+    and of `rest`, which no reduction depends on, the longest one, if every block gets a tile of it, and if they share
+    one of a reduction.
+
+    `tiles` has extents, or columns of them for several schedules; so has the result.
+    """
+
+    def longest(indices: Sequence[SSAValue]) -> dict[SSAValue, Any]:
+        known = {i: n for i in indices if isinstance(n := sizes[i], int)}
+        if len(known) < len(indices) or not known:
+            return {}
+        found = max(known, key=lambda i: known[i])
+        return {found: (tiles[found] > 1) & (-(-known[found] // tiles[found]) >= ranks)}
+
+    reduced = {i: shared for group in groups for i, shared in longest(group).items()}
+    some: Any = sum(reduced.values()) > 0
+    return {i: shared & some for i, shared in (reduced | longest(rest)).items()}
+
+
+Sum = loop.ReduceOp | loop.StagedReduceOp
+"""An outermost reduction, or several that run together."""
+
+
+def shared_sums(nest: loop.NestOp) -> list[Sum] | str:
+    """Returns the outermost reductions of `nest` if the blocks of a cluster can share them, or the reason why not."""
+    sums = [op for op in nest.body.block.ops if isinstance(op, Sum)]
+    if not sums or any(isinstance(op, loop.ScanOp) for op in nest.body.block.ops):
+        return "the blocks of a cluster share reductions, and the nest has none or a scan"
+    stages = [(stages_of(op), op.stages.block.ops) for op in sums if isinstance(op, loop.StagedReduceOp)]
+    for group, ops in ((sums, nest.body.block.ops), *stages):
+        if any(needed_by([op], ops) & {*group} for op in group):
+            return "one reduction uses the result of another one"
+    if any(isinstance(op, loop.StagedReduceOp) and _rescales(op) for op in sums):
+        return "the blocks of a cluster exchange sums as they are, not what is rescaled before"
+    return sums
+
+
+def _rescales(op: loop.StagedReduceOp) -> bool:
+    """Returns true if partial results of `op` change before they are combined."""
+    block = op.rescale.block
+    return any(value is not arg for value, arg in zip(yielded(block), block.args, strict=False))
+
+
+def needed_by(users: Iterable[Operation], ops: Iterable[Operation]) -> set[Operation]:
+    """Returns those of `ops`, which are in one block, that compute what `users` read."""
+    found, among = set[Operation](), {*ops}
+    todo = [v.owner for op in users for inner in op.walk() for v in inner.operands]
+    while todo:
+        op = todo.pop()
+        if isinstance(op, Operation) and op in among and op not in found:
+            found.add(op)
+            todo += [v.owner for inner in op.walk() for v in inner.operands]
+    return found
+
+
+def divisible_indices(nest: loop.NestOp, sums: Sequence[Sum]) -> list[SSAValue]:
+    """Returns the free indices on which all reductions `sums` depend: a part of a tile along one is a part of each."""
+    dependence = Dependence()
+    return [i for i in nest.body.block.args if all(i in dependence.of(r) for op in sums for r in op.results)]
+
+
+def part_indices(
+    indices: Sequence[SSAValue], sizes: Mapping[SSAValue, Extent], tiles: Mapping[SSAValue, Any], ranks: int
+) -> dict[SSAValue, Any]:
+    """Whether `ranks` blocks divide a tile along each of `indices`: they do along the first one that is no shorter than
+    the tile, if possible, and along none if no tile has so many parts of two elements.
+
+    `tiles` has extents, or columns of them for several schedules; so has the result.
+    """
+    able = [(i, tiles[i] >= 2 * ranks) for i in indices]
+    full = [(i, here & (tiles[i] <= n)) if isinstance(n := sizes[i], int) else (i, here) for i, here in able]
+    found: dict[SSAValue, Any] = {}
+    count: Any = 0
+    for i, here in [*full, *able]:
+        first = here & (count == 0)
+        found[i] = found[i] | first if i in found else first
+        count = count + first
+    return found
+
+
+def no_parts(ranks: int) -> str:
+    """The reason why the blocks of a cluster cannot divide a tile."""
+    return f"no tile of the result has {ranks} parts of two elements, one part for each block of a cluster"
+
+
+def no_shared_rows(ranks: int) -> str:
+    """Why a cluster has nothing to share."""
+    return f"no reduction has {ranks} chunks, one for each block of a cluster"
+
+
+def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
+    """What the blocks of a cluster share of a nest under its schedule; nothing without clusters."""
+    if schedule.data.cluster_k > 1:
+        return _shared_sums_of(nest, schedule)
+    if not shares_rows(schedule):
+        return Shared()
+    dependence, free = Dependence(), nest.body.block.args
+    sizes, tiles, reductions = _extents(nest, schedule)
+    outer = [op for op in reductions if enclosing(op, loop.ReduceOp) is None]
+    around = frozenset[SSAValue]().union(*(dependence.of(yielded(op.body.block)[0]) for op in outer))
+    rest = [i for i in free if i not in around]
+    ranks = schedule.data.cluster
+    found = shared_indices([op.body.block.args for op in outer], rest, sizes, tiles, ranks)
+    shared = frozenset(i for i, here in found.items() if here)
+    if not shared:
+        raise ScheduleError(no_shared_rows(ranks), argument="cluster")
+    return Shared(ranks, shared)
+
+
+def _shared_sums_of(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
+    """Returns what the blocks of a cluster share of the reductions of `nest`. Raises ScheduleError."""
+    sums, ranks = shared_sums(nest), schedule.data.cluster_k
+    if isinstance(sums, str):
+        raise ScheduleError(sums, argument="cluster_k")
+    sizes, tiles, _ = _extents(nest, schedule)
+    stages = [stage for op in sums for stage in stages_of(op)]
+    shared = shared_indices([op.body.block.args for op in stages], [], sizes, tiles, ranks)
+    if len(shared) < len(stages) or not all(shared.values()):
+        raise ScheduleError(no_shared_rows(ranks), argument="cluster_k")
+    parts = part_indices(divisible_indices(nest, sums), sizes, tiles, ranks)
+    part = next((i for i, here in parts.items() if here), None)
+    if part is None:
+        raise ScheduleError(no_parts(ranks), argument="cluster_k")
+    return Shared(ranks, frozenset(shared), part)
+
+
+def _extents(
+    nest: loop.NestOp, schedule: ScheduleAttr
+) -> tuple[dict[SSAValue, Extent], dict[SSAValue, int], list[loop.ReduceOp]]:
+    sizes = extents_of_nest(nest)
+    tiles = dict(zip(sizes, (*schedule.data.block, *schedule.data.chunk), strict=True))
+    return sizes, tiles, [*reductions(nest)]

@@ -1,4 +1,4 @@
-"""Which loads of a nest its schedule may have copied before, for tiles to find them row by row, and these copies."""
+"""Loads of a nest that may be copied before, packed or unfolded, so that tiles find their elements row by row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from xdsl.dialects.builtin import IndexType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from ...dialects import loop
 from ...dialects.loop.dependence import Dependence, access_indices, find_contraction
@@ -15,7 +15,7 @@ from ...dialects.payload import CastOp, ConstantOp, element_type
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import Extent
 from ...dialects.support.calls import constant_arguments
-from .nest_schedule import reduction_indices, reductions
+from .nest_schedule import extents_of_nest, reductions
 
 
 def loaded_factor(value: SSAValue) -> loop.LoadOp | None:
@@ -41,11 +41,6 @@ def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | st
             return "a factor along this index is gathered"
         found[load] = None
     return list(found) or "no product has columns along this index"
-
-
-def extents_of_nest(nest: loop.NestOp) -> dict[SSAValue, Extent]:
-    """The extents of all indices of a nest and of its reductions."""
-    return dict(zip(nest.body.block.args, nest.sizes, strict=True)) | dict(reduction_indices(nest))
 
 
 def copying_nest(
@@ -100,15 +95,57 @@ def constant_values(function: FuncOp) -> set[SSAValue]:
 
 
 def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
-    """The nests that copy in each call what is loaded along the free `index`, which is their last, from tensors that
-    are nobody's: for who wants to know how long they take. Constants are copied once."""
+    """Builds, without inserting them, the nests that pack the operands loaded along `index`, for the cost model.
+    Constant operands are packed once and not per call."""
     loads, extents = packable_loads(nest, index), extents_of_nest(nest)
-    found: list[loop.NestOp] = []
+    nests: list[loop.NestOp] = []
     for load in () if isinstance(loads, str) else loads:
         if is_constant(load.source):
             continue
         order = [*(i for i in extents if i in access_indices(load) and i is not index), index]
         at = {i: AffineExpr.dimension(n) for n, i in enumerate(order)}
         source = Block(arg_types=[load.source.type]).args[0]
-        found.append(copying_nest(load, at, [extents[i] for i in order], source))
-    return found
+        nests.append(copying_nest(load, at, [extents[i] for i in order], source))
+    return nests
+
+
+UNFOLD = "unfold"
+"""Attribute of a load whose values are copied before its nest, one for each value of its indices."""
+
+
+def unfoldable_loads(nest: loop.NestOp) -> list[loop.LoadOp]:
+    """Returns the operands of contractions at coordinates that are sums or multiples of indices, such as windows.
+
+    Only operands of reductions that no other reduction surrounds, at fixed sizes, and not gathered.
+    """
+    dependence, extents, loads = Dependence(), extents_of_nest(nest), dict[loop.LoadOp, None]()
+    for op in reductions(nest):
+        contraction = find_contraction(op, dependence) if op.parent is nest.body.block else None
+        for operand in (contraction.lhs, contraction.rhs) if contraction is not None else ():
+            load = loaded_factor(operand)
+            if load is None or load.symbols or not (load.fill is None or isinstance(load.fill.owner, ConstantOp)):
+                continue
+            plain = all(isinstance(e, AffineDimExpr) for e in load.map.data.results if e.used_dims())
+            if not plain and all(isinstance(extents[i], int) for i in load.indices):
+                loads[load] = None
+    return list(loads)
+
+
+def unfolded_order(nest: loop.NestOp, load: loop.LoadOp) -> list[SSAValue]:
+    """Returns the indices of the copy of an operand, the outermost first.
+
+    Those of the reduction follow one another, and so do the last adjacent indices of the nest on which the operand
+    depends. The nest has the columns of a contraction last: columns are the last dimension of their operand, and the
+    reduction is that of the operand of the rows.
+    """
+    own = [i for i in extents_of_nest(nest) if i in load.indices]
+    side = list[SSAValue]()
+    for index in reversed(nest.body.block.args):
+        if index in own:
+            side.insert(0, index)
+        elif side:
+            break
+    free = [i for i in own if i in nest.body.block.args and i not in side]
+    summed = [i for i in own if i not in nest.body.block.args]
+    columns = side[-1:] == [*nest.body.block.args][-1:]
+    return [*free, *summed, *side] if columns else [*free, *side, *summed]

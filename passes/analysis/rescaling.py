@@ -143,17 +143,15 @@ class Typing:
         raise Declined(f"a {kind.value} of values that depend on an earlier result")
 
     def _type(self, value: SSAValue, block: Block) -> Kinds:
-        found = self.types.get(value)
-        if found is None:
+        if value not in self.types:
             owner = value.owner
             if value in self.members or value in self.between:
-                found = OF_FRAME
+                self.types[value] = OF_FRAME
             elif isinstance(owner, Operation) and owner.parent is block:
-                found = self._type_op(owner, value, block)
+                self.types[value] = self._type_op(owner, value, block)
             else:
-                found = FIXED
-            self.types[value] = found
-        return found
+                self.types[value] = FIXED
+        return self.types[value]
 
     def _type_op(self, op: Operation, value: SSAValue, block: Block) -> Kinds:
         if op.regions:
@@ -163,27 +161,32 @@ class Typing:
             return FIXED
         if all(isinstance(t, OfFrame) or not is_in(o, block) for t, o in zip(types, op.operands, strict=True)):
             return OF_FRAME
-        if isinstance(op, arith.AddfOp | arith.SubfOp):
-            return self._sum(op, types, block)
-        if isinstance(op, arith.NegfOp):
-            return _negative(types[0], value)
-        if isinstance(op, arith.MulfOp):
-            return self._product(op, types, block)
-        if isinstance(op, arith.DivfOp):
-            return self._quotient(op, types, block)
-        if isinstance(op, math.ExpOp | math.Exp2Op):
-            return self._exponential(op, types[0])
-        if isinstance(op, payload.SelectOp):
-            return self._select(op, types, value)
-        if isinstance(op, arith.MaximumfOp | arith.MinimumfOp):
-            return self._extreme(op, types)
-        if isinstance(op, payload.CastOp):
-            return self._cast(op, types[0], value)
-        if isinstance(op, payload.CmpOp) and op.predicate.data == payload.Predicate.EQ:
-            return self._meeting(op, block)
-        if isinstance(op, arith.OrIOp):
-            return _or_no_number(op, types)
-        raise Declined(f"{op.name} of a value that depends on an earlier result")
+        match op:
+            case arith.AddfOp() | arith.SubfOp():
+                return self._sum(op, types, block)
+            case arith.NegfOp():
+                return _negative(types[0], value)
+            case arith.MulfOp():
+                return self._product(op, types, block)
+            case arith.DivfOp():
+                return self._quotient(op, types, block)
+            case math.ExpOp() | math.Exp2Op():
+                return self._exponential(op, types[0])
+            case payload.SelectOp():
+                return self._select(op, types, value)
+            case arith.MaximumfOp() | arith.MinimumfOp():
+                a, b = types
+                if isinstance(a, Shift) and isinstance(b, Shift) and a.by == b.by:
+                    return Shift(a.by)
+                raise Declined(f"{op.name} of values that move differently")
+            case payload.CastOp():
+                return self._cast(op, types[0], value)
+            case payload.CmpOp() if op.predicate.data == payload.Predicate.EQ:
+                return self._meeting(op, block)
+            case arith.OrIOp():
+                return _or_no_number(op, types)
+            case _:
+                raise Declined(f"{op.name} of a value that depends on an earlier result")
 
     def _nested(self, op: Operation, block: Block) -> Kinds:
         outside = (o for inner in op.walk() for o in inner.operands if not op.is_ancestor(o.owner))
@@ -310,13 +313,6 @@ class Typing:
                 if len(moving.basis) == 1:
                     return Linear((("value", value),), moving.matrix)
         raise Declined("a selection between values that move differently")
-
-    @staticmethod
-    def _extreme(op: arith.MaximumfOp | arith.MinimumfOp, types: Sequence[Kinds]) -> Kinds:
-        a, b = types
-        if isinstance(a, Shift) and isinstance(b, Shift) and a.by == b.by:
-            return Shift(a.by)
-        raise Declined(f"{op.name} of values that move differently")
 
     def _cast(self, op: payload.CastOp, type: Kinds, value: SSAValue) -> Kinds:
         source, target = op.operand.type, op.result.type

@@ -18,7 +18,7 @@ from ...dialects.payload import ConstantOp, element_type
 from ...dialects.shapes.affine import DIM, Form, Simplifier, add, dim, number_of, renumbered, scale, symbol, write
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import Extent, extents_attr, extents_of, fixed, tensor_of
-from ..analysis.masks import Forms
+from ..analysis.integer_forms import Forms
 from ..rewriting import insert_after, insert_before, replace, retype
 
 Loop: TypeAlias = loop.NestOp | loop.ReduceOp

@@ -21,7 +21,7 @@ from ...dialects import loop, payload
 from ...dialects.payload import is_float
 from ...dialects.tensor import ReductionKind
 from ..analysis.block_order import BlockOrder, shares_a_load
-from ..analysis.cluster_rows import SHARED_LENGTH
+from ..analysis.nest_schedule import SHARED_LENGTH
 from ..analysis.rescaling import FIXED, Declined, Typing, counted, is_count, terms_of
 from ..cse import eliminate_common_subexpressions
 from ..remarks import emit_remark

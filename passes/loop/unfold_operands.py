@@ -11,8 +11,8 @@ from ...dialects import loop
 from ...dialects.payload import ConstantOp
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..analysis.packed_operands import copying_nest, extents_of_nest
-from ..analysis.unfolded_operands import UNFOLD, unfolded_order
+from ..analysis.nest_schedule import extents_of_nest
+from ..analysis.packed_operands import UNFOLD, copying_nest, unfolded_order
 from ..anchored import NestPass
 from ..rewriting import insert_before, replace
 from .dimensions import collapse_dimensions

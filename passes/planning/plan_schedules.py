@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, make_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, cast
 
@@ -15,126 +15,92 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects import loop, payload
-from ...dialects.layouts.linear import LANES
 from ...dialects.support.calls import CONSTANTS
 from ...dialects.support.equivalence import structure, structure_with_inputs
 from ...dialects.support.locations import blamed, location_text
-from ...dialects.tile.schedule import PLAIN, ScheduleAttr
+from ...dialects.tile.schedule import LEGAL, PLAIN, ScheduleAttr
 from ...errors import ScheduleError
 from ...progress import steps
 from ...target.attribute import target_of
-from ...target.model import REGISTERS_PER_SM, Target
+from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
 from ..analysis.packed_operands import constant_values
 from ..remarks import emit_remark
 from .choose import Candidate, rank
-from .cost_model import Model, Prediction
-from .horizontal_fusion import fusible_pairs, together
 from .legality import limit_scratch
+from .model import model_class, model_of
 from .nest_info import NestInfo
 from .simple import simple_schedule
-from .staging import operand_loads
+
+NAME = "plan-schedules"
+
+SHOWN = 8
+"""Candidates that `explain` prints."""
 
 T = TypeVar("T")
 
 
 class EqualNests:
-    """What planning finds for nests, once for those of equal structure on inputs of equal types."""
+    """Results of planning, one for all nests of equal structure on inputs of equal types, if there are `several`."""
 
-    def __init__(self) -> None:
-        self._found: dict[object, object] = {}
-        self._constants: dict[func.FuncOp, set[SSAValue]] = {}
+    def __init__(self, several: bool) -> None:
+        self.several = several
+        self._results: dict[object, object] = {}
+        self._constants: dict[object, set[SSAValue]] = {}
 
     def of(self, nest: loop.NestOp, find: Callable[[], T]) -> T:
-        """Returns what `find` returned for the first nest that is equal to `nest`."""
+        """Returns the result of `find` for the first nest that is equal to `nest`."""
+        if not self.several:
+            return find()
         key = self._key(nest)
-        if key not in self._found:
-            self._found[key] = find()
-        return cast(T, self._found[key])
+        if key not in self._results:
+            self._results[key] = find()
+        return cast(T, self._results[key])
 
     def _key(self, nest: loop.NestOp) -> object:
-        what, inputs = structure_with_inputs(nest)
+        text, inputs = structure_with_inputs(nest)
         function = nest.parent_op()
-        if isinstance(function, func.FuncOp) and function not in self._constants:
-            self._constants[function] = constant_values(function) if CONSTANTS in function.attributes else set()
-        constants = self._constants[function] if isinstance(function, func.FuncOp) else ()
+        if function not in self._constants:
+            calls = isinstance(function, func.FuncOp) and CONSTANTS in function.attributes
+            self._constants[function] = constant_values(cast(func.FuncOp, function)) if calls else set()
+        constants = self._constants[function]
         numbers = [structure(v.owner, {}) if isinstance(v.owner, payload.ConstantOp) else None for v in inputs]
-        return what, tuple((v.type, v in constants, n) for v, n in zip(inputs, numbers, strict=True))
+        return text, tuple((v.type, v in constants, n) for v, n in zip(inputs, numbers, strict=True))
 
 
-@dataclass(frozen=True)
-class ScheduleOverrides:
-    """Decisions as options of a pass: an empty list or None is none."""
+def _option(name: str) -> tuple[str, Any, Any]:
+    """Returns the option of a pass that decides on a field of a schedule: an empty list or None decides nothing."""
+    plain = PLAIN[name]
+    if isinstance(plain, tuple):
+        return name, tuple[int, ...], ()
+    return name, int | None if isinstance(plain, int) else Literal[LEGAL[name]] | None, None  # pyright: ignore
 
-    block: tuple[int, ...] = ()
-    chunk: tuple[int, ...] = ()
-    serial: tuple[int, ...] = ()
-    pack: tuple[int, ...] = ()
-    thread: tuple[int, ...] = ()
-    warps: int | None = None
-    lanes: int | None = None
-    stages: int | None = None
-    split_k: int | None = None
-    cluster_k: int | None = None
-    group_m: int | None = None
-    num_ctas: int | None = None
-    cluster: int | None = None
-    blocks_per_sm: int | None = None
-    promotion_interval: int | None = None
-    atom: Literal["fma", "mma", "wgmma"] | None = None
-    copy: Literal["sync", "cp_async", "tma"] | None = None
-    promotion_memory: Literal["registers", "shared"] | None = None
-    cache_rows: Literal["registers", "shared"] | None = None
 
-    def decisions(self) -> dict[str, Any]:
-        """What was decided, by name."""
-        names = [n for n in PLAIN if n in ScheduleOverrides.__dataclass_fields__]
-        return {n: v for n in names if (v := getattr(self, n)) not in (None, ())}
+DECISIONS = tuple(name for name in PLAIN if name != "f32_matmul_precision")
+"""The fields of a schedule that have an option of their own; `f32_matmul_precision` is a permission."""
 
-    def apply_to(self, schedule: ScheduleAttr) -> ScheduleAttr:
-        """`schedule` with these decisions. What depends on one that changed goes with it: without an asynchronous copy
-        there is one stage, on tensor cores there is no register tile, serial indices and the grid swizzle are those of
-        the old tiles, and how many blocks fit on a multiprocessor was said of the old schedule."""
-        reset = {"blocks_per_sm"}
-        if self.copy == "sync":
-            reset.add("stages")
-        if self.atom in ("mma", "wgmma"):
-            reset.add("thread")
-        if self.block:
-            reset |= {"serial", "pack", "split_k", "cluster_k", "group_m", "num_ctas", "cache_rows", "cluster"}
-        return schedule.changed(**({n: PLAIN[n] for n in reset} | self.decisions()))
+Decisions: Any = make_dataclass("Decisions", map(_option, DECISIONS), frozen=True)
+"""Decisions as options of a pass."""
 
 
 def options_of(schedule: ScheduleAttr) -> str:
-    """The options of `plan-schedules` that give this schedule to a nest, whatever the planner would choose."""
-    texts = ["exact"]
-    for name in (*ScheduleOverrides.__dataclass_fields__, "f32_matmul_precision"):
-        value: Any = vars(schedule.data)[name]
-        if value != PLAIN[name]:
-            texts.append(f"{name}={','.join(map(str, value)) if isinstance(PLAIN[name], tuple) else value}")
-    return " ".join(texts)
-
-
-NAME = "plan-schedules"
-
-SPARE_REGISTERS = 16
-"""Registers of a thread beyond the estimate that launch bounds leave to a kernel with partial sums."""
-
-SHOWN = 8
-"""How many candidates `explain` tells of."""
+    """Returns the options of `plan-schedules` with which a nest gets this schedule."""
+    changed: dict[str, Any] = {n: v for n, v in vars(schedule.data).items() if v != PLAIN[n]}
+    texts = (f"{n}={','.join(map(str, v)) if isinstance(PLAIN[n], tuple) else v}" for n, v in changed.items())
+    return " ".join(("exact", *texts))
 
 
 @dataclass(frozen=True)
-class PlanSchedulesPass(ModulePass, ScheduleOverrides):
+class PlanSchedulesPass(ModulePass, Decisions):
     """Give every nest that has none a schedule.
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
     reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are the
-    points of a space: for matmuls tiles of the result, chunks of the sums and an atom (`planning/matmul_space.py`), for
-    other reductions elements of a row in a block (`planning/row_space.py`), for elementwise work vectors of 16 bytes,
-    with each way to copy and to divide; for the cores of a CPU tiles for single threads (`planning/core_space.py`). The
-    model (`planning/cost_model.py`) predicts the time of all of them, and the
+    points of a space: for matmuls tiles of the result, chunks of the sums and an atom and for
+    other reductions elements of a row in a block (`planning/gpu/tile_space.py`), for elementwise work vectors of 16
+    bytes, with each way to copy and to divide (`planning/gpu/space.py`); for the cores of a CPU tiles for one thread
+    (`planning/cpu/model.py`). The model of the kind of target (`planning/model.py`) predicts all times, and the
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
     already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `pack`, `thread`,
@@ -153,8 +119,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels than is left of that
     gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more is refused, options
     and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple` takes one schedule by a
-    rule in place of the model's (`planning/simple.py`). With `cluster_sums` the planner also considers schedules with
-    `cluster_k`; the default is false, as no GPU has confirmed their predicted times.
+    rule in place of the model's (`planning/simple.py`), as does a target without rates. With `cluster_sums` the planner
+    also considers schedules with `cluster_k`; the default is false, as no GPU has confirmed their predicted times.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -185,57 +151,78 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op, self.target)
-        nests = [nest for nest in op.walk() if isinstance(nest, loop.NestOp)]
-        names = [f"k{i}" for i in range(len(nests))]
-        if not nests and not self.again and (self.nest is not None or self.decisions()):
-            raise ScheduleError("the program has no loop.nest to schedule", operator=NAME, location=location_text(op))
-        if self.nest is not None and self.nest not in names:
-            reason = f"there is no {self.nest}, of {len(nests)} nests"
-            raise ScheduleError(reason, operator=NAME, argument="nest", location=location_text(nests[0]))
+        nests = {f"k{i}": nest for i, nest in enumerate(o for o in op.walk() if isinstance(o, loop.NestOp))}
+        decisions = {n: v for n in DECISIONS if (v := getattr(self, n)) not in (None, ())}
+        if self.nest is not None or decisions:
+            self._check_names(op, nests)
         if self.exact and not self.again:
-            self._exactly(dict(zip(names, nests, strict=True)), target)
+            self._exactly(nests, target, decisions)
             if self.nest is not None:
                 return
-        free = [nest for nest in nests if "schedule" not in nest.attributes]
+        free = [nest for nest in nests.values() if "schedule" not in nest.attributes]
         if self.again and not free:
             return
-        simple = self.strategy == "simple"
+        simple = self.strategy == "simple" or not target.rates.known
         limited = self.limit_memory and not self.again and not simple
         memory = cache(lambda: HostMemory(op, target)) if limited else None
-        chosen = {} if self.record is None else self._recorded(ctx, free, target, memory, self.record)
-        ranks: dict[loop.NestOp, list[Candidate]] = {}
-        equal = EqualNests()
+        planned = {} if self.record is None else self._recorded(ctx, free, target, memory, self.record)
+        rest, equal = [nest for nest in free if nest not in planned], EqualNests(len(nests) > 1)
         if simple:
-            chosen = {nest: simple_schedule(nest, target.core is not None) for nest in free} | chosen
-        with steps("scheduling", len(free), "kernels") as step:
-            for nest in free:
-                if nest not in chosen:
-                    ranks[nest] = self._rank(nest, target, memory, equal)
-                step()
-        chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
-        for pair in fusible_pairs(list(ranks)) if target.core is None and len(ranks) > 1 else ():
-            chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
-        refused: list[ScheduleError] = []
-        for name, nest in zip(names, nests, strict=True):
-            if nest in ranks:
-                if self.explain:
-                    self._tell(nest, name, ranks[nest], chosen[nest])
-                fastest(nest, target, ranks[nest])
-            if nest in chosen:  # which is checked
-                decides = not (self.again or self.exact) and self.nest in (None, name) and self.decisions()
-                schedule = self._decide(nest, target, name, chosen[nest], refused) if decides else chosen[nest]
-                fits = nest in ranks and self.blocks_per_sm is None
-                nest.attributes["schedule"] = with_residency(nest, schedule, target) if fits else schedule
+            planned |= {nest: simple_schedule(nest, model_class(target).fixed) for nest in rest}
+        else:
+            planned |= self._fastest(nests, rest, target, memory, equal)
+        if decisions and not self.again and not self.exact:
+            changed = self._decide(nests, target, planned, decisions)
+            for nest in rest if self.blocks_per_sm is None and not simple else ():
+                if nest in changed:
+                    planned[nest] = with_residency(nest, changed[nest], target)
+        for nest in nests.values():
+            if nest in planned:  # checked already
+                nest.attributes["schedule"] = planned[nest]
             else:
                 equal.of(nest, lambda nest=nest: check_schedule(nest, target))
-        if refused and len(refused) == len(chosen):
-            raise refused[0]  # what fits nowhere is a mistake
+
+    def _fastest(
+        self,
+        nests: Mapping[str, loop.NestOp],
+        free: Sequence[loop.NestOp],
+        target: Target,
+        memory: Callable[[], HostMemory] | None,
+        equal: EqualNests,
+    ) -> dict[loop.NestOp, ScheduleAttr]:
+        """Returns the schedules that the model predicts to be fastest.
+
+        Args:
+            nests: all nests by name.
+            free: the nests to plan.
+            target: the target.
+            memory: the memory of the program, if it is limited.
+            equal: results for equal nests.
+        """
+        ranked = dict[loop.NestOp, list[Candidate]]()
+        with steps("scheduling", len(free), "kernels") as step:
+            for nest in free:
+                ranked[nest] = self._rank(nest, target, memory, equal)
+                step()
+        chosen = {nest: candidates[0] for nest, candidates in ranked.items()}
+        chosen.update(model_class(target).together(ranked, target))
+        if self.explain:
+            self._tell(nests, ranked, chosen)
+        return {nest: fastest(nest, target, candidate).schedule for nest, candidate in chosen.items()}
+
+    def _check_names(self, op: ModuleOp, nests: Mapping[str, loop.NestOp]) -> None:
+        """Raises ScheduleError if the options are for a nest that does not exist."""
+        if not nests and not self.again:
+            raise ScheduleError("the program has no loop.nest to schedule", operator=NAME, location=location_text(op))
+        if self.nest is not None and self.nest not in nests:
+            reason, place = f"there is no {self.nest}, of {len(nests)} nests", location_text(next(iter(nests.values())))
+            raise ScheduleError(reason, operator=NAME, argument="nest", location=place)
 
     def _rank(
         self, nest: loop.NestOp, target: Target, memory: Callable[[], HostMemory] | None, equal: EqualNests
     ) -> list[Candidate]:
-        """The candidates for `nest`; where the fastest takes too much memory, those that don't come first. They are
-        those of the first nest that is equal."""
+        """Returns the candidates for `nest`, which are those of the first nest that is equal. Where the fastest takes
+        too much memory, others come first."""
         info = NestInfo(nest)
 
         def ranked() -> list[Candidate]:
@@ -254,11 +241,11 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         memory: Callable[[], HostMemory] | None,
         path: str,
     ) -> dict[loop.NestOp, ScheduleAttr]:
-        """The schedules of `nests` that are in the record. One that does not fit its nest is left to the planner, and a
-        remark says why."""
-        found: dict[loop.NestOp, ScheduleAttr] = {}
+        """Returns the schedules of `nests` that are in the record. One that does not fit its nest is left to the
+        planner, and a remark says why."""
         from ..record_file import read_record
 
+        schedules: dict[loop.NestOp, ScheduleAttr] = {}
         record = read_record(path, target.card)
         for nest in nests:
             try:
@@ -266,81 +253,98 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
                 if schedule is not None:
                     if memory is not None:
                         limit_scratch(NestInfo(nest), schedule, memory)
-                    found[nest] = checked(nest, schedule, target)
+                    schedules[nest] = checked(nest, schedule, target)
             except ScheduleError as error:
                 why = f"the schedule of {record.path} is refused, and the planner's is taken: {_reason(error)}"
                 emit_remark(nest, NAME, why)
-        return found
+        return schedules
 
-    def _exactly(self, nests: dict[str, loop.NestOp], target: Target) -> None:
-        """Give the schedule that the options are to the nest that is meant, or to all that it fits. Raises
-        ScheduleError if it fits none."""
-        left = {name: nest for name, nest in nests.items() if "schedule" not in nest.attributes}
-        refused: list[ScheduleError] = []
-        for name, nest in left.items():
-            if self.nest in (None, name):
-                try:
-                    plain = ScheduleAttr.get([], f32_matmul_precision=self.f32_matmul_precision)
-                    nest.attributes["schedule"] = decided(nest, plain, self, target)
-                except ScheduleError as error:
-                    refused.append(error)
-                    emit_remark(nest, NAME, f"the options do not fit {name}: {_reason(error)}")
-        if refused and (self.nest is not None or len(refused) == len(left)):
-            raise refused[0]
-
-    def _tell(self, nest: loop.NestOp, name: str, ranked: list[Candidate], chosen: ScheduleAttr) -> None:
-        """Say what was considered, if that was asked for."""
-        for i, candidate in enumerate(ranked[:SHOWN]):
-            emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(ranked)}: {candidate}")
-        if chosen != ranked[0].schedule:
-            emit_remark(nest, NAME, f"{name} is to share a launch: {str(chosen).removeprefix('#tile.schedule')}")
+    def _exactly(self, nests: Mapping[str, loop.NestOp], target: Target, decisions: Mapping[str, Any]) -> None:
+        """Gives the schedule that the options are to the nest that they name, or to all that it fits."""
+        plain = ScheduleAttr.get([], f32_matmul_precision=self.f32_matmul_precision)
+        free = {nest: plain for nest in nests.values() if "schedule" not in nest.attributes}
+        for nest, schedule in self._decide(nests, target, free, decisions).items():
+            nest.attributes["schedule"] = schedule
 
     def _decide(
-        self, nest: loop.NestOp, target: Target, name: str, chosen: ScheduleAttr, refused: list[ScheduleError]
-    ) -> ScheduleAttr:
-        """`chosen`, or what the options make of it; where they don't fit, that goes to `refused`."""
-        nest.attributes.pop(SCRATCH_LIMIT, None)  # who decides may take more
-        try:
-            return decided(nest, chosen, self, target)
-        except ScheduleError as error:
-            if self.nest is not None:
-                raise
-            refused.append(error)
-            emit_remark(nest, NAME, f"the options do not fit {name}: {_reason(error)}")
-            return chosen
+        self,
+        nests: Mapping[str, loop.NestOp],
+        target: Target,
+        planned: dict[loop.NestOp, ScheduleAttr],
+        decisions: Mapping[str, Any],
+    ) -> dict[loop.NestOp, ScheduleAttr]:
+        """Puts the decisions of the options into schedules, except for those that they do not fit.
+
+        Args:
+            nests: all nests by name.
+            target: the target.
+            planned: the schedules, which are changed in place.
+            decisions: the decisions by name.
+
+        Returns:
+            The changed schedules.
+
+        Raises:
+            ScheduleError: if the decisions fit no nest, or not the nest that the options name.
+        """
+        changed, refused = dict[loop.NestOp, ScheduleAttr](), list[ScheduleError]()
+        for name, nest in nests.items():
+            if nest not in planned or self.nest not in (None, name):
+                continue
+            if not self.exact:  # options may take more
+                nest.attributes.pop(SCRATCH_LIMIT, None)
+            try:
+                changed[nest] = decided(nest, planned[nest], decisions, target)
+            except ScheduleError as error:
+                if self.nest is not None:
+                    raise
+                refused.append(error)
+                emit_remark(nest, NAME, f"the options do not fit {name}: {_reason(error)}")
+        if refused and len(refused) == len(planned):
+            raise refused[0]  # options that fit nowhere are a mistake
+        planned.update(changed)
+        return changed
+
+    def _tell(
+        self,
+        nests: Mapping[str, loop.NestOp],
+        ranked: Mapping[loop.NestOp, Sequence[Candidate]],
+        chosen: Mapping[loop.NestOp, Candidate],
+    ) -> None:
+        """Emits remarks about the considered schedules."""
+        for name, nest in nests.items():
+            candidates = ranked.get(nest, ())
+            for i, candidate in enumerate(candidates[:SHOWN]):
+                emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(candidates)}: {candidate}")
+            if candidates and chosen[nest] is not candidates[0]:
+                text = str(chosen[nest].schedule).removeprefix("#tile.schedule")
+                emit_remark(nest, NAME, f"{name} is to share a launch: {text}")
 
 
 def _reason(error: ScheduleError) -> str:
-    """Why a schedule is refused, with the decision that this is about."""
+    """Returns the reason why a schedule is refused, with the name of the decision."""
     return error.reason if error.argument in (None, "record") else f"{error.argument}: {error.reason}"
 
 
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
-    """`schedule`, saying how many blocks it counts on at once on a multiprocessor; see `counted_on`."""
-    model = Model(NestInfo(nest), target)
-    return counted_on(model, schedule, model.predict(schedule))
+    """Returns a schedule with the number of blocks that it counts on at once on a multiprocessor."""
+    model = model_of(NestInfo(nest), target)
+    return model.counted_on(schedule, model.predict(schedule))
 
 
-def counted_on(model: Model, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
-    """`schedule`, saying how many blocks it counts on at once on a multiprocessor, if these are several and work on
-    tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free.
-    Accumulators that wait for partial sums ptxas would spill for the sake of more blocks: then the number leaves it
-    registers to spare, and is 1 where addresses or other operands need some as well."""
-    chosen, info = schedule.data, model.info
-    if chosen.atom != "fma":
-        return schedule.changed(blocks_per_sm=prediction.resident) if prediction.resident > 1 else schedule
-    if not chosen.promotion_interval:
-        return schedule
-    if len(info.loads) > len(operand_loads(model.found)) or len(info.reduction_indices) > 1:
-        return schedule.changed(blocks_per_sm=1)
-    blocks = REGISTERS_PER_SM // (LANES * chosen.warps * (prediction.registers + SPARE_REGISTERS))
-    return schedule.changed(blocks_per_sm=min(blocks, prediction.resident)) if blocks > 1 else schedule
-
-
-def decided(nest: loop.NestOp, chosen: ScheduleAttr, overrides: ScheduleOverrides, target: Target) -> ScheduleAttr:
-    """`chosen` with the decisions that are given; raises ScheduleError, saying why, if they do not fit."""
+def decided(nest: loop.NestOp, schedule: ScheduleAttr, decisions: Mapping[str, Any], target: Target) -> ScheduleAttr:
+    """Returns `schedule` with some decisions. Decisions that depend on a changed one become the plainest: without an
+    asynchronous copy there is one stage, on tensor cores no register tile, and serial indices and the grid swizzle are
+    those of the old tiles. Raises ScheduleError if the result cannot be carried out."""
+    reset = {"blocks_per_sm"}
+    if decisions.get("copy") == "sync":
+        reset.add("stages")
+    if decisions.get("atom") in ("mma", "wgmma"):
+        reset.add("thread")
+    if "block" in decisions:
+        reset |= {"serial", "pack", "split_k", "cluster_k", "group_m", "num_ctas", "cache_rows", "cluster"}
     try:
-        schedule = overrides.apply_to(chosen)
+        schedule = schedule.changed(**({n: PLAIN[n] for n in reset} | {**decisions}))
     except VerifyException as error:
         reason = str(error).removeprefix("schedule: ")
         raise ScheduleError(reason, operator=nest.name, location=location_text(nest)) from None
@@ -348,7 +352,7 @@ def decided(nest: loop.NestOp, chosen: ScheduleAttr, overrides: ScheduleOverride
 
 
 def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
-    """`schedule`, which `nest` has not yet; raises ScheduleError, saying why, if it cannot be carried out."""
+    """Returns `schedule`, which `nest` does not have yet. Raises ScheduleError if it cannot be carried out."""
     nest.attributes["schedule"] = schedule
     try:
         check_schedule(nest, target)
@@ -358,20 +362,20 @@ def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> Schedu
 
 
 def plan(nest: loop.NestOp, target: Target, precision: str = "ieee") -> ScheduleAttr:
-    """The schedule for `nest` on `target` that the model predicts to be fastest; `f32_matmul_precision` is the
-    permission that it records for tensor cores. Raises ScheduleError if none can be carried out."""
-    return fastest(nest, target, rank(NestInfo(nest), target, precision))
+    """Returns the schedule that the model predicts to be fastest, with the permission `f32_matmul_precision`. Raises
+    ScheduleError if none can be carried out."""
+    return fastest(nest, target, rank(NestInfo(nest), target, precision)[0]).schedule
 
 
-def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> ScheduleAttr:
-    """The first of ranked candidates; raises ScheduleError if it cannot be carried out."""
-    if ranked[0].prediction is None:
-        reason = f"no schedule can be carried out on {target.name}: {ranked[0].refused}"
+def fastest(nest: loop.NestOp, target: Target, candidate: Candidate) -> Candidate:
+    """Returns the first of ranked candidates. Raises ScheduleError if it cannot be carried out."""
+    if candidate.prediction is None:
+        reason = f"no schedule can be carried out on {target.name}: {candidate.refused}"
         raise ScheduleError(reason, operator=nest.name, location=location_text(nest))
-    return ranked[0].schedule
+    return candidate
 
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
-    """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
+    """Raises ScheduleError, with the reason, if the schedule of `nest` cannot be carried out."""
     with blamed(nest):
-        Model(NestInfo(nest), target).predict(schedule_of(nest))
+        model_of(NestInfo(nest), target).check(schedule_of(nest))

@@ -1,51 +1,29 @@
-"""Schedules by the array: what they have in common as words, and their numbers as columns, a row a schedule."""
+"""Schedules by the array: what a group of them has in common as words, and their numbers as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dialects.tile.schedule import Schedule, ScheduleAttr
+from ...dialects.tile.schedule import PLAIN, Schedule, ScheduleAttr
 from ...errors import ScheduleError
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-WORDS = (
-    "serial",
-    "pack",
-    "cluster_k",
-    "cluster",
-    "lanes",
-    "atom",
-    "copy",
-    "f32_matmul_precision",
-    "promotion_memory",
-    "cache_rows",
-)
-NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm", "promotion_interval")
-LISTS = ("block", "chunk", "thread")
-
-
-def plan_of(schedule: ScheduleAttr) -> Schedule:
-    """The decisions of an attribute. Raises ScheduleError for a register tile that is none."""
-    if len(schedule.data.thread) not in (0, 2):
-        raise ScheduleError("a register tile has rows and columns", argument="thread")
-    return schedule.data
-
 
 @dataclass(frozen=True)
 class Points:
-    """Schedules of one nest that agree in `WORDS`.
+    """Schedules of one nest that agree in all decisions except for `COLUMNS`.
 
-    `block`, `chunk` and `thread` have a row for each schedule and a column for each index (`thread` two or none); the
-    other numbers are vectors. Of equally good schedules the one with the lowest `order` is to be taken.
+    A column has a row for each schedule. `LISTS` have a column for each index as well (`thread` two or none). Of
+    equally good schedules the one with the lowest `order` is taken.
     """
 
     serial: tuple[int, ...]
@@ -74,53 +52,67 @@ class Points:
         return len(self.warps)
 
     def at(self, rows: Ints | Bools) -> Points:
-        """Those of the schedules that `rows` selects, by number or by mask."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in (*LISTS, *NUMBERS, "order")})
+        """Returns the schedules that `rows` selects, by number or by mask."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in (*COLUMNS, "order")})
 
     def repeated(self, name: str, values: Sequence[int]) -> Points:
-        """These schedules with each of the values of one number."""
+        """Returns the schedules with every one of the values of a number."""
         return join([replace(self, **{name: np.full(len(self), n)}) for n in values])
 
     def schedule(self, row: int) -> ScheduleAttr:
-        """One of the schedules as an attribute."""
-        words: dict[str, Any] = {name: getattr(self, name) for name in WORDS}
-        words |= {name: int(getattr(self, name)[row]) for name in NUMBERS}
-        return ScheduleAttr.get(**words, **{name: getattr(self, name)[row].tolist() for name in LISTS})
+        """Returns one of the schedules as an attribute."""
+        return ScheduleAttr.get(
+            **{name: getattr(self, name) for name in WORDS},
+            **{name: getattr(self, name)[row].tolist() for name in COLUMNS},
+        )
 
 
-def points_of(plans: Iterable[Schedule]) -> list[Points]:
-    """Schedules of one nest in groups."""
+COLUMNS = tuple(f.name for f in fields(Points) if f.type == "Ints" and f.name in PLAIN)
+WORDS = tuple(name for name in Points.__dataclass_fields__ if name not in (*COLUMNS, "order"))
+LISTS = tuple(name for name in COLUMNS if isinstance(PLAIN[name], tuple))
+"""Decisions by their form in `Points`: arrays, values that all schedules share, and those of the arrays with an entry
+for each index."""
+
+
+def points_of(schedules: Iterable[Schedule]) -> list[Points]:
+    """Returns schedules of one nest in groups. Raises ScheduleError for a register tile without rows and columns."""
     groups: dict[tuple[Any, ...], list[tuple[int, Schedule]]] = {}
-    for order, p in enumerate(plans):
-        groups.setdefault((*(getattr(p, n) for n in WORDS), bool(p.thread)), []).append((order, p))
-    found: list[Points] = []
-    for words, members in groups.items():
-        columns = {n: np.array([getattr(p, n) for _, p in members], dtype=np.int64) for n in (*LISTS, *NUMBERS)}
-        found.append(Points(*words[:-1], **columns, order=np.array([order for order, _ in members])))
-    return found
+    for order, schedule in enumerate(schedules):
+        if len(schedule.thread) not in (0, 2):
+            raise ScheduleError("a register tile has rows and columns", argument="thread")
+        key = (*(getattr(schedule, n) for n in WORDS), bool(schedule.thread))
+        groups.setdefault(key, []).append((order, schedule))
+    return [
+        Points(
+            *words,
+            **{n: np.array([getattr(s, n) for _, s in members], dtype=np.int64) for n in COLUMNS},
+            order=np.array([order for order, _ in members]),
+        )
+        for (*words, _), members in groups.items()
+    ]
 
 
 def join(parts: Sequence[Points]) -> Points:
-    """Schedules that agree in their words, together."""
-    columns = {n: np.concatenate([getattr(p, n) for p in parts]) for n in (*LISTS, *NUMBERS, "order")}
+    """Returns schedules that agree in their words as one group."""
+    columns = {n: np.concatenate([getattr(p, n) for p in parts]) for n in (*COLUMNS, "order")}
     return replace(parts[0], **columns)
 
 
-def product(values: Iterable[Any], rows: int) -> Floats:
-    """The product of columns of `rows` numbers; ones, if there are none."""
-    return reduce(np.multiply, values, np.ones(rows))
-
-
 def ceil_div(n: Any, divisor: Any) -> Any:
-    """Rounded up, of numbers or columns."""
+    """Returns the quotient of numbers or columns, rounded up."""
     return -(-n // divisor)
 
 
+def product(values: Iterable[Any], rows: int) -> Floats:
+    """Returns the product of columns of `rows` numbers; ones without columns."""
+    return reduce(np.multiply, values, np.ones(rows))
+
+
 def total(values: Iterable[Any], rows: int) -> Floats:
-    """The sum of columns of `rows` numbers; zeros, if there are none."""
+    """Returns the sum of columns of `rows` numbers; zeros without columns."""
     return reduce(np.add, values, np.zeros(rows))
 
 
 def largest(values: Iterable[Any], rows: int) -> Floats:
-    """Row by row the largest of columns of numbers that are not negative; zeros, if there are none."""
+    """Returns the largest number of each row of columns that are not negative; zeros without columns."""
     return reduce(np.maximum, values, np.zeros(rows))

@@ -15,6 +15,9 @@ On the cores of a CPU a block is one thread, so there is one warp of one lane; t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from xdsl.ir import SSAValue
 
 from ...dialects.layouts.linear import LANES
@@ -33,12 +36,12 @@ REGISTER_TILES = (4, 4), (2, 2), (1, 1)
 """Results of a thread, [rows, columns]: the first that leaves work for a whole warp."""
 
 
-def simple_schedule(nest: NestOp, on_core: bool) -> ScheduleAttr:
+def simple_schedule(nest: NestOp, fixed: Mapping[str, Any]) -> ScheduleAttr:
     """Returns the schedule of a nest by the table of this module.
 
     Args:
         nest: nest with final indices, accesses and reductions.
-        on_core: whether a block is one thread of a CPU.
+        fixed: decisions of the kind of target, such as one thread a block on a CPU.
     """
     info = NestInfo(nest)
     products = find_matmuls(info)
@@ -50,8 +53,7 @@ def simple_schedule(nest: NestOp, on_core: bool) -> ScheduleAttr:
         plan = _reductions(info)
     else:
         plan = _elementwise(info)
-    decisions = vars(plan) | ({"warps": 1, "lanes": 1, "thread": ()} if on_core else {})
-    return ScheduleAttr.get(**decisions)
+    return ScheduleAttr.get(**vars(plan) | {**fixed})
 
 
 def _scan(info: NestInfo, index: SSAValue) -> Schedule:

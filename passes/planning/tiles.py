@@ -1,33 +1,35 @@
-"""What one block of a nest covers under each of some schedules: how much of every index, in how many steps."""
+"""What one block of a nest covers under schedules, and the bytes that its blocks move."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from xdsl.ir import SSAValue
 
-from ...dialects.payload import element_bytes
+from ...dialects.loop import LoadOp
+from ...dialects.loop.dependence import contiguous_index
+from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.tile.schedule import Schedule
-from ..analysis.cluster_rows import part_indices, shared_indices
+from ...target.model import SECTOR, Target
+from ..analysis.nest_schedule import part_indices, shared_indices
 from .nest_info import LoadSite, NestInfo
 from .points import Bools, Floats, Ints, Points, ceil_div, largest, points_of, product, total
 
 
 class Tiles:
-    """The extents of schedules, by index, each a column with a row for each schedule.
+    """Extents of schedules by index: columns with a row for each schedule.
 
-    tile    extent of a tile along an index
-    steps   how many tiles one block walks through along it: 1 for what is on the grid
-    counts  of the free indices: how many blocks stand along it
-    parts   into how many parts blocks divide the reduction
-    shares  of the reduction indices of which a mask excludes chunks: which share of them is executed, on average
-    peak    how many times as much as the average the block with most work executes of these
-    on_grid the free indices that blocks stand along
-    kept    whether chunks that several loops read stay in shared memory
-    ranks   how many blocks share rows or sums; `shared`: the indices whose tiles they take in turn
-    divides the free indices along which blocks divide a tile of which they share the sums (`cluster_k`)
-    divided where an index is divided by `parts`
+    tile     extent of a tile
+    steps    tiles that one block walks through; 1 on the grid
+    counts   blocks along a free index
+    on_grid  free indices with blocks along them
+    parts    blocks that share a reduction; `divided`: where an index is divided among them
+    shares   share of the chunks that a mask leaves, on average; `peak`: work of the busiest block over the average
+    kept     true if chunks that several loops read stay in shared memory
+    ranks    blocks of a cluster that share rows or sums; `shared`: the indices whose tiles they take in turn
+    divides  free indices along which the blocks of a cluster divide a tile of shared sums (`cluster_k`)
     """
 
     def __init__(self, info: NestInfo, points: Points) -> None:
@@ -39,7 +41,7 @@ class Tiles:
         self.tile: dict[SSAValue, Ints] = {index: points.block[:, n] for n, index in enumerate(info.free)}
         self.tile.update((index, points.chunk[:, n]) for n, index in enumerate(info.reduction_indices))
         self.steps: dict[SSAValue, Ints] = {i: ceil_div(n, self.tile[i]) for i, n in info.extents.items()}
-        masked = info.mask_density.shares(self.tile) if info.groups else {}
+        masked = info.mask_density.shares(self.tile) if info.groups and info.masked else {}
         self.shares = {index: mean for index, (mean, _) in masked.items()}
         self.peak = largest((most / np.maximum(mean, 1e-9) for mean, most in masked.values()), self.rows)
         self.peak = np.maximum(self.peak, 1.0)
@@ -63,13 +65,12 @@ class Tiles:
             self._divide()
 
     @staticmethod
-    def of(info: NestInfo, plan: Schedule) -> Tiles:
-        """The extents of one schedule."""
-        (points,) = points_of([plan])
-        return Tiles(info, points)
+    def of(info: NestInfo, schedule: Schedule) -> Tiles:
+        """Returns the extents of one schedule."""
+        return Tiles(info, *points_of([schedule]))
 
     def _share(self, ranks: int, rest: Sequence[SSAValue]) -> None:
-        """Let blocks of a cluster take the tiles of some indices in turn, of reductions and of `rest`."""
+        """Lets blocks of a cluster take the tiles of indices in turn, of reductions and of `rest`."""
         info, self.ranks = self.info, ranks
         groups = [r.indices for r in info.reductions if r.outermost]
         self.shared = shared_indices(groups, rest, info.sizes, self.tile, ranks)
@@ -80,7 +81,6 @@ class Tiles:
                 self.counts[i] = np.where(shared, 1, self.counts[i])
 
     def _divide(self) -> None:
-        """Give each part its share of the outermost reductions."""
         for r in self.info.reductions:
             if r.outermost and r.indices:
                 for index, here in self.divisible(r.indices).items():
@@ -89,8 +89,8 @@ class Tiles:
                     self.steps[index] = np.where(self.divided[index], steps, self.steps[index])
 
     def divisible(self, indices: Iterable[SSAValue]) -> dict[SSAValue, Bools]:
-        """Where each of `indices` of a reduction is the one that parts divide: the one with most chunks, of these the
-        longest, of these the first."""
+        """Returns where each of the `indices` of a reduction is the one that parts divide: the one with most chunks, of
+        these the longest, of these the first."""
         extents, order = self.info.extents, [*indices]
         longest = max(extents[i] for i in order) + 1
         weights = np.stack([ceil_div(extents[i], self.tile[i]) * longest + extents[i] for i in order])
@@ -98,8 +98,8 @@ class Tiles:
         return {index: first == n for n, index in enumerate(order)}
 
     def order(self) -> list[tuple[dict[SSAValue, Bools], Ints]]:
-        """In which order blocks are started, the fastest first: where an index is the one that they stand along, and
-        how many blocks follow along it; one index twice where they are in patches."""
+        """Returns the order in which blocks start, fastest first: where blocks follow along an index, and how many. In
+        patches of blocks one index occurs twice."""
         fast = [*reversed(self.info.free)]
         if not fast:
             return []
@@ -123,8 +123,8 @@ class Tiles:
         ]
 
     def neighbours(self) -> tuple[dict[SSAValue, Bools], Ints]:
-        """Where each index is the one along which blocks with consecutive numbers stand next to each other, and how
-        many do before another index changes (1 where all is on one block)."""
+        """Returns where blocks with consecutive numbers are neighbours along an index, and how many of them there are
+        before another index changes (1 for one block)."""
         if not (order := self.order()):
             return {}, np.ones(self.rows, dtype=np.int64)
         (down, group), (along, count) = order[:2]
@@ -132,21 +132,20 @@ class Tiles:
 
     @property
     def blocks(self) -> Ints:
-        """Blocks of the grid."""
         return product(self.counts.values(), self.rows).astype(np.int64) * self.parts * self.ranks
 
     def span(self, indices: Collection[SSAValue]) -> Floats:
-        """Elements over `indices` that one block goes through, padding included."""
+        """Returns the elements over `indices` that one block goes through, padding included."""
         whole = product((self.tile[i] * self.steps[i] for i in indices), self.rows)
         return whole * self.share(indices) * self._part(indices)
 
     def within(self, indices: Collection[SSAValue]) -> Floats:
-        """Elements over `indices` that one block goes through, without padding."""
+        """Returns the elements over `indices` that one block goes through, without padding."""
         whole = product((self._within(i) for i in indices), self.rows)
         return whole * self.share(indices) * self._part(indices)
 
     def _part(self, indices: Collection[SSAValue]) -> Floats:
-        """The part of the elements over `indices` that one of the blocks has which divide a tile behind their sums."""
+        """Returns the part of the elements of one of the blocks that divide a tile after their sums."""
         after = self.any_of(self.divides, indices) & ~self.any_of(self.shared, indices)
         return np.where(after, 1 / self.ranks, 1.0)
 
@@ -158,42 +157,118 @@ class Tiles:
         return np.minimum(whole, np.where(self.shared[index], ceil_div(extent, self.ranks), extent))
 
     def share(self, indices: Iterable[SSAValue]) -> Floats:
-        """The share of the elements over `indices` that are in chunks that are executed."""
+        """Returns the share of the elements over `indices` that are in executed chunks."""
         return product((self.shares[i] for i in indices if i in self.shares), self.rows)
 
     def visits(self, indices: Collection[SSAValue]) -> Floats:
-        """How often all blocks together go through an element over `indices`, without padding: each once, and again in
-        every block along what it does not depend on."""
+        """Returns how many elements over `indices` all blocks go through, without padding: every one once, and again in
+        every block along an index that it does not depend on."""
         again = product((n for i, n in self.counts.items() if i not in indices), self.rows)
         again *= np.where(self.any_of(self.shared, indices) | self.any_of(self.divides, indices), 1, self.ranks)
         once = product((self.info.extents[i] for i in indices), self.rows) * self.share(indices)
         whole = self.any_of(self.divided, self.tile) & ~self.any_of(self.divided, indices)
         return once * again * np.where(whole, self.parts, 1)
 
-    def any_of(self, found: dict[SSAValue, Bools], indices: Collection[SSAValue]) -> Bools:
-        """Where `found` holds for one of `indices`."""
+    def any_of(self, masks: dict[SSAValue, Bools], indices: Collection[SSAValue]) -> Bools:
+        """Returns where a mask of one of `indices` is true."""
         none = np.zeros(self.rows, dtype=np.bool_)
-        return np.logical_or.reduce([none, *(here for i, here in found.items() if i in indices)])
+        return np.logical_or.reduce([none, *(mask for i, mask in masks.items() if i in indices)])
 
     def elements(self, indices: Iterable[SSAValue]) -> Floats:
-        """Elements of one tile over `indices`."""
         return product((self.tile[i] for i in indices), self.rows)
 
     @property
     def exchanged(self) -> Floats:
-        """Bytes of the sums that a block has for the others of its cluster."""
+        """Bytes of the sums of a block that the others of its cluster read."""
         sums = (r for r in self.info.reductions if r.outermost and self.points.cluster_k > 1)
         return total((self.elements(r.around) * element_bytes(r.op.result.type) for r in sums), self.rows)
 
     def trip_count(self, indices: Iterable[SSAValue]) -> Floats:
-        """Tiles over `indices` that one block walks through."""
         return product((self.steps[i] for i in indices), self.rows)
 
     def same(self, a: LoadSite, b: LoadSite) -> Bools:
-        """Where two loads that are alike give the same tiles, maybe at different times."""
-        found = np.ones(self.rows, dtype=np.bool_)
+        """Returns where two sites that are alike load the same tiles, maybe at different times."""
+        same = np.ones(self.rows, dtype=np.bool_)
         for i, j in zip(a.indices, b.indices, strict=True):
             if i is not j:
                 alone = [self.counts[k] == 1 for k in (i, j) if k in self.counts]
-                found &= (self.tile[i] == self.tile[j]) & np.logical_and.reduce([found, *alone])
-        return found
+                same &= (self.tile[i] == self.tile[j]) & np.logical_and.reduce([same, *alone])
+        return same
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of a kernel: `block` one block loads, `near` all blocks load, `read` from memory, `written` to memory."""
+
+    block: Floats
+    near: Floats
+    read: Floats
+    written: int
+
+
+def traffic(tiles: Tiles, target: Target, at_once: Ints, operands: Collection[LoadOp]) -> Traffic:
+    """Returns the bytes that `at_once` concurrent blocks move. The blocks of a cluster can share the loads
+    `operands`."""
+    per_block: dict[SSAValue, Floats] = {}
+    near = block = np.zeros(tiles.rows)
+    reach: dict[SSAValue, frozenset[SSAValue]] = {}
+    for n, site in enumerate(tiles.info.sites):
+        source = site.op.source
+        element = element_bytes(source.type) * _waste(site, tiles) * ~_loaded_before(n, site, tiles)
+        size = tiles.within(site.indices) * element
+        together = _together(site, tiles) if site.op in operands and tiles.points.cluster > 1 else 1
+        near = near + tiles.visits(site.indices) * element / together
+        block = block + size / together
+        per_block[source] = per_block.get(source, 0.0) + size
+        reach[source] = reach.get(source, frozenset()) | frozenset(site.indices)
+    read = np.zeros(tiles.rows)
+    for source, size in per_block.items():
+        read = read + _from_memory(source, size, reach[source], tiles, target, at_once)
+    return Traffic(block, near, read, sum(tensor_bytes(v.type) for v in tiles.info.nest.res))
+
+
+def _together(site: LoadSite, tiles: Tiles) -> Ints:
+    """Returns how many blocks of a cluster need what one of them loads."""
+    along, _ = tiles.neighbours()
+    return np.where(tiles.any_of(along, along) & ~tiles.any_of(along, site.indices), tiles.points.cluster, 1)
+
+
+def _loaded_before(n: int, site: LoadSite, tiles: Tiles) -> Bools:
+    """Returns where an earlier site loads the same as site `n` at the same time, or keeps it."""
+    once = tiles.kept | (tiles.trip_count(site.indices) == 1)
+    earlier = [tiles.info.sites[m] for m in site.alike if m < n]
+    same = [tiles.same(other, site) & (once | (other.group == site.group)) for other in earlier]
+    return np.logical_or.reduce([np.zeros(tiles.rows, dtype=np.bool_), *same])
+
+
+def _waste(site: LoadSite, tiles: Tiles) -> Floats | float:
+    """Returns moved bytes over needed bytes: memory moves whole sectors."""
+    along = contiguous_index(site.op)
+    if along is None or not site.indices:
+        return 1.0
+    whole = tiles.info.extents[along]
+    extent = np.maximum(1, np.minimum(tiles.tile[along], whole))  # of a whole one the next row follows
+    return np.where(extent == whole, 1.0, np.maximum(1.0, SECTOR / (extent * element_bytes(site.op.source.type))))
+
+
+def _from_memory(
+    source: SSAValue, size: Floats, reach: frozenset[SSAValue], tiles: Tiles, target: Target, at_once: Ints
+) -> Floats:
+    """Returns the bytes of `source` that are read from memory: once if the cache holds it, else once a wave of
+    blocks."""
+    whole = np.minimum(size * tiles.blocks, tensor_bytes(source.type))
+    if tensor_bytes(source.type) <= target.l2 // 2:
+        return whole
+    left, different = np.maximum(1.0, at_once), np.ones(tiles.rows)
+    for where, count in tiles.order():
+        along = np.minimum(count, left)
+        left = left / along
+        different = np.where(tiles.any_of(where, reach), different * along, different)
+    waves = np.maximum(1.0, tiles.blocks / np.maximum(1, at_once))
+    again = np.minimum(size * tiles.blocks, waves * different * size / np.maximum(1, tiles.parts))
+    return np.maximum(whole, again)
+
+
+def results_of(tiles: Tiles) -> Floats:
+    """Returns the elements of the results that one block computes."""
+    return tiles.elements(tiles.info.free) * tiles.trip_count(tiles.info.free) / tiles.points.cluster_k

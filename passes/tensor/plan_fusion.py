@@ -21,7 +21,6 @@ from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
 from ..records import Record, RecordError, operations_at
 from ..remarks import emit_remark
 from .fusion.candidates import candidates, kept_values, materialized
-from .fusion.cost import fused_for
 from .fusion.greedy import greedy
 from .fusion.inline import deep_recursion
 from .fusion.search import Search, between_bytes, within
@@ -39,9 +38,11 @@ class PlanFusionPass(ModulePass):
     be (results, what the host works on, sums that are compared with
     themselves); `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in
     place of a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more
-    than the `memory_limit`. All cards get the plan that is best on one, the cores of a
-    CPU have their own. A function that is in the file `record` (`records.py`), for `target` or for all, gets the marks
-    that are noted there, unless they do not fit, which a remark says. Legal is a step after which no contraction is
+    than the `memory_limit`. The times are those of the card in `Target.fusion`, so that all cards of the table get
+    the plan that is best on one. A target without rates takes `greedy` in place of `best`. `f32_matmul_precision` is
+    the permission of `plan-schedules`, by which the planning model predicts times. A function that is in the file
+    `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit, which
+    a remark says. Legal is a step after which no contraction is
     computed inside another one, except along a chain of reductions over one index, each of which needs others, that
     `loop-fuse-reductions` can merge (as softmax between two matrix products).
     Why here: on tensors, where the whole program is visible and undoing is free; `convert-tensor-to-loop` follows.
@@ -62,6 +63,7 @@ class PlanFusionPass(ModulePass):
     target: str | None = None
     roots: tuple[int | str, ...] = ()
     limit_memory: bool = True
+    f32_matmul_precision: Literal["ieee", "input_dtype", "bf16x3", "bf16x3_presplit", "tf32"] = "ieee"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, record = target_of(op, self.target), None
@@ -106,9 +108,9 @@ class PlanFusionPass(ModulePass):
         values, fixed = candidates(function), kept_values(function)
         if self.strategy == "none" or fixed.issuperset(values):
             return values
-        if self.strategy == "greedy":
+        if self.strategy == "greedy" or not target.rates.known:
             return greedy(function, values, fixed)
-        search = Search(ctx, function, values, fixed, fused_for(target))
+        search = Search(ctx, function, values, fixed, target, self.f32_matmul_precision)
         kept, limit = search.run(), limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
         if limit is not None and between_bytes(function, kept) > limit - result_bytes(function):
             return within(search, kept, limit)

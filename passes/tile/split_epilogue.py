@@ -17,9 +17,9 @@ from ...dialects.layouts.linear import Linear, log2
 from ...dialects.layouts.wgmma import part_of_group
 from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
+from ..analysis.async_copies import EPILOGUE_ROW
 from ..analysis.layout_preferences import memory_layout, preference
 from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, way_of
-from ..analysis.tma_tiles import EPILOGUE_ROW
 from ..anchored import TilePass
 from ..rewriting import block_of, erase, insert_before, retype
 

@@ -8,9 +8,9 @@ from ...dialects.layouts.wgmma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
 from ...dialects.tile.async_copy import box_dimensions
+from ..analysis.async_copies import why_no_box
 from ..analysis.memory_access import memory_type
 from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
-from ..analysis.tma_tiles import why_no_box
 from ..anchored import TilePass
 from ..rewriting import erase, replace
 

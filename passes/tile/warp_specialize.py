@@ -12,7 +12,7 @@ from ...dialects import tile
 from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import copy_location
-from ..analysis.tma_tiles import Box, find_box, is_index, share
+from ..analysis.async_copies import Box, find_box, is_index, share
 from ..anchored import TilePass
 from ..dce import erase_unneeded
 from ..remarks import emit_remark

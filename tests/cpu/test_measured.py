@@ -13,7 +13,7 @@ import pytest
 from deplodock.backend.cpu import measure
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.planning.cost_model import Model
+from deplodock.passes.planning.model import model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import plan
 from deplodock.target import host
@@ -116,7 +116,7 @@ def test_products_of_bf16_take_less_time_where_it_is_multiplied_faster() -> None
         module = parse_module(make_context(), text, "product.mlir")
         nest = next(op for op in module.walk() if isinstance(op, NestOp))
         targets = (replace(CPU, core=Core(bf16_rate=rate)) for rate in (1.0, 2.0))
-        slow, fast = (Model(NestInfo(nest), t).predict(plan(nest, CPU)).seconds for t in targets)
+        slow, fast = (model_of(NestInfo(nest), t).predict(plan(nest, CPU)).seconds for t in targets)
         assert (fast < 0.9 * slow) == shorter
 
 

@@ -28,7 +28,7 @@ from deplodock.frontend.tuning.space import NestSpace
 from deplodock.passes.analysis.nest_schedule import schedule_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.planning.cost_model import Model
+from deplodock.passes.planning.model import model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.target.architectures import get_target
 
@@ -184,7 +184,7 @@ def test_the_planner_considers_clusters_on_request() -> None:
         schedules.append(schedule_of(nest).data)
     assert [s.cluster_k > 1 for s in schedules] == [False, True]
     (nest,) = (op for op in module.walk() if isinstance(op, loop.NestOp))
-    model = Model(NestInfo(nest), get_target("sm_90a"))
+    model = model_of(NestInfo(nest), get_target("sm_90a"))
     before, after = (model.predict(ScheduleAttr(s)).seconds for s in schedules)
     assert after < 0.8 * before
     found = [parse_schedule(c.schedule).data.cluster_k for c in NestSpace(nest, get_target("sm_90a")).ranked()]

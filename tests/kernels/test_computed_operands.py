@@ -24,9 +24,10 @@ from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import PIPELINES, parse_passes
-from deplodock.passes.planning.staging import loads_of
+from deplodock.passes.planning.matmul import loads_of
 from deplodock.passes.tensor.fusion import search
 from deplodock.passes.tensor.fusion.cost import Kernel
+from deplodock.target.model import Target
 
 Program = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 BF16 = torch.bfloat16
@@ -145,7 +146,7 @@ NOT_ASKED: dict[str, Program] = {
 
 @pytest.mark.parametrize("name", NOT_ASKED)
 def test_other_programs_do_not_ask_the_planning_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(ctx: Context, kernel: Kernel) -> float:
+    def refuse(*_: object) -> float:
         raise AssertionError("the planning model was asked")
 
     module = _tensors(NOT_ASKED[name])
@@ -167,9 +168,9 @@ def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asked, planned = list[Kernel](), search.planned_seconds
 
-    def count_calls(ctx: Context, kernel: Kernel) -> float:
+    def count_calls(ctx: Context, kernel: Kernel, target: Target, precision: str) -> float:
         asked.append(kernel)
-        return planned(ctx, kernel)
+        return planned(ctx, kernel, target, precision)
 
     monkeypatch.setattr(search, "planned_seconds", count_calls)
     assert layers(1) == layers(4) == 3
@@ -193,7 +194,7 @@ SMALL: dict[str, Program] = {
 @pytest.mark.parametrize("name", SMALL)
 def test_kept_operands_change_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a price by which short kernels are the best."""
-    monkeypatch.setattr(search, "planned_seconds", lambda ctx, kernel: kernel.written**2)
+    monkeypatch.setattr(search, "planned_seconds", lambda ctx, kernel, *_: kernel.written**2)
     function, tensors = SMALL[name]
     before = _tensors((function, tensors))
     captured = capture(function, tensors)

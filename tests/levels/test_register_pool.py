@@ -32,7 +32,7 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.planning import legality
+from deplodock.passes.planning.gpu import resources
 from deplodock.target.architectures import TARGETS
 from deplodock.target.model import launch_registers, occupancy
 
@@ -151,7 +151,7 @@ def test_the_plan_knows_what_ptxas_compiles(
     if not fits:
         with pytest.raises(ScheduleError, match="do not fit on a multiprocessor of sm_90a"):
             lowered()
-        monkeypatch.setattr(legality, "BESIDE", -(1 << 10))
+        monkeypatch.setattr(resources, "_at_launch", lambda *_: 1 << 10)
         with pytest.raises(CompileError, match="the CUDA compiler refuses the text"):
             compile_cubin(print_cuda(lowered()), "sm_90a")
         return

@@ -172,7 +172,7 @@ def test_directions_between_passes(path: Path) -> None:
     [
         ("passes.analysis.masks", "passes.convert.tile_to_kernel.emitter"),
         ("passes.tile.select_mma", "passes.convert.tile_to_kernel.dots"),
-        ("passes.planning.candidates", "passes.loop.fuse_reductions"),
+        ("passes.planning.choose", "passes.loop.fuse_reductions"),
         ("passes.kernel.allocate_shared", "passes.kernel.insert_barriers"),
         ("passes.tensor.plan_fusion", "passes.planning.rows"),
         ("passes.convert.tensor_to_loop", "passes.loop.fuse_reductions"),
@@ -260,8 +260,10 @@ def _module(path: Path) -> str:
 
 def _pass_of(module: list[str]) -> str:
     """What the pass of a module is called: `tile/select_mma.py` has `tile-select-mma`, `convert/tensor_to_loop.py` and
-    `convert/tile_to_kernel/conversion.py` have `convert-...`; planning and what is of no level have the bare name."""
-    return "-".join(w.replace("_", "-") for w in module if w != "conversion").removeprefix("planning-")
+    `convert/tile_to_kernel/conversion.py` have `convert-...`; planning, its rooms, and what is of no level have the
+    bare name."""
+    words = "-".join(w.replace("_", "-") for w in module if w != "conversion")
+    return words.removeprefix("planning-").removeprefix("cpu-")
 
 
 @pytest.mark.parametrize("name", [*OWN_PASSES, *UPSTREAM_PASSES])

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from deplodock.dialects import payload, tile
 from deplodock.dialects.shapes.affine import Form, add
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.analysis.tma_tiles import RANK, Alike
+from deplodock.passes.analysis.async_copies import RANK, Alike
 
 BODIES = {
     "plain": (

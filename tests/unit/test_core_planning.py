@@ -14,9 +14,9 @@ import deplodock
 from deplodock.dialects import loop
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.frontend.profile import predicted as predicted_profile
-from deplodock.passes.planning import plan_unfolding
 from deplodock.passes.planning.choose import Candidate, rank
-from deplodock.passes.planning.cost_model import Model, Prediction
+from deplodock.passes.planning.cpu import plan_unfolding
+from deplodock.passes.planning.model import Prediction, model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.tensor.fusion import search
 from deplodock.target.architectures import CPU, get_target
@@ -38,7 +38,7 @@ def planned(info: NestInfo, target: Target = CPU) -> Candidate:
 
 def predicted(info: NestInfo, **decisions: object) -> Prediction:
     """What a schedule would give."""
-    return Model(info, CPU).predict(ScheduleAttr(Schedule(warps=1, lanes=1, **decisions)))  # pyright: ignore[reportArgumentType]
+    return model_of(info, CPU).predict(ScheduleAttr(Schedule(warps=1, lanes=1, **decisions)))  # pyright: ignore[reportArgumentType]
 
 
 def test_tiles_of_each_kind_of_nest() -> None:
@@ -101,7 +101,7 @@ def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
     assert best.prediction.combine > 0
     card = get_target("sm_90a")
     plain = planned(info, card).schedule
-    before, after = (Model(info, card).predict(s).seconds for s in (plain, plain.changed(pack=[1])))
+    before, after = (model_of(info, card).predict(s).seconds for s in (plain, plain.changed(pack=[1])))
     assert after > before + card.rates.gap, "it counts on every target"
     few = nest_of(lambda x, w: x @ w, (32, 2048), (2048, 32))
     assert not planned(few).schedule.data.pack, "nothing is read more than once"

@@ -15,7 +15,6 @@ from deplodock.backend.interpreter.running import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
-from deplodock.passes.tensor.fusion.cost import fused_for
 from deplodock.passes.tensor.fusion.search import Search
 from deplodock.target.architectures import get_target
 
@@ -45,7 +44,7 @@ def test_costs_agree_with_those_of_graphs(name: str, target: str) -> None:
     function, args = PROGRAMS[name]()
     module = Compilation(capture(function, args).module, target=target, record="none").at("tensor")
     main = main_function(module)
-    search = Search(Context(), main, candidates(main), kept_values(main), fused_for(get_target(target)))
+    search = Search(Context(), main, candidates(main), kept_values(main), get_target(target))
     compared = 0
 
     def both(root: int, inlined: int) -> tuple[float, int]:

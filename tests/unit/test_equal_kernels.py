@@ -21,7 +21,7 @@ from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning import plan_schedules
 from deplodock.passes.planning.choose import Candidate
 from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
-from deplodock.passes.tensor.fusion.cost import Kernel, fused_for
+from deplodock.passes.tensor.fusion.cost import Kernel
 from deplodock.passes.tensor.fusion.graph import Load, Payload, TooLarge
 from deplodock.passes.tensor.fusion.search import Search
 from deplodock.target.architectures import get_target
@@ -72,7 +72,7 @@ def search_of(program: Program, target: str) -> Search:
     for module_pass in parse_passes("convert-torch-to-tensor,cse,dce"):
         module_pass.apply(ctx, module)
     function = main_function(module)
-    return Search(Context(), function, candidates(function), kept_values(function), fused_for(get_target(target)))
+    return Search(Context(), function, candidates(function), kept_values(function), get_target(target))
 
 
 def shape_of(kernel: Kernel) -> list[object]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deplodock.passes.planning.choose import rank
-from deplodock.target.architectures import FITTED, TARGETS, UNFITTED
+from deplodock.target.architectures import FITTED, TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "sm_90a"
@@ -42,7 +42,7 @@ def test_the_record_has_the_errors_of_its_constants(fit: Any, cases: list[Any]) 
     assert record["cases"] == len(cases)
     assert record["off"][1] == list(fit.errors(cases, H200))
     assert {*record["factors"]} == {f"rates.{name}" for name in fit.CONSTANTS}
-    assert H200 == UNFITTED[NAME].scaled(record["factors"])
+    assert H200 == fit.UNFITTED.scaled(record["factors"])
     for half in record["halves"]:
         assert half["after"][0] <= 0.1
         assert half["after"][1] <= 0.25

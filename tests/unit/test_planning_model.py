@@ -11,7 +11,7 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.errors import ScheduleError
 from deplodock.passes.planning.choose import rank
-from deplodock.passes.planning.cost_model import Model, Prediction
+from deplodock.passes.planning.model import Prediction, model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import check_schedule
 from deplodock.passes.planning.tiles import Tiles
@@ -73,7 +73,7 @@ KEPT: list[object] = []
 
 
 def predict(nest: loop.NestOp, schedule: ScheduleAttr, target: str = "sm_90a") -> Prediction:
-    return Model(NestInfo(nest), TARGETS[target]).predict(schedule)
+    return model_of(NestInfo(nest), TARGETS[target]).predict(schedule)
 
 
 def published_best() -> ScheduleAttr:

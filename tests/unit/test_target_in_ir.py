@@ -6,23 +6,30 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.support.printing import print_module
+from deplodock.errors import TargetError
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.planning.choose import rank
+from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.record_file import RecordFile
+from deplodock.passes.tensor.fusion import contractions
 from deplodock.target import architectures, host
-from deplodock.target.architectures import TARGETS, UNFITTED, arch_of, get_target
+from deplodock.target.architectures import TARGETS, get_target
 from deplodock.target.attribute import TargetAttr, set_target, target_of
-from deplodock.target.model import Target
+from deplodock.target.model import UNKNOWN, Rates, Target
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -241,15 +248,115 @@ def test_an_option_of_a_pass_sets_the_target() -> None:
     assert target_of(module) == get_target(architectures.DEFAULT)
 
 
-def test_an_architecture_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name, capabilities, features and numbers: then programs are planned and printed for it, and devices found."""
-    like = UNFITTED["sm_90a"]
-    record = Target(**{**vars(like), "name": "sm_100a", "card": "B200", "capabilities": ((10, 0),), "sms": 148})
-    monkeypatch.setitem(UNFITTED, record.name, record)
+SM_100 = Target(
+    name="sm_100",
+    card="a made-up card",
+    capabilities=((10, 0),),
+    features=frozenset({"mma", "cp_async", "tma", "cluster"}),
+    sms=40,
+    shared_per_block=200 << 10,
+    shared_per_sm=201 << 10,
+    threads_per_sm=2048,
+    fp32=20e12,
+    tensor=200e12,
+    bandwidth=1e12,
+    l2=30 << 20,
+    rates=Rates(
+        memory=0.9e12,
+        cache=3e12,
+        bulk=3e12,
+        store=0.8e12,
+        vector=9e12,
+        special=2e12,
+        fma=20e12,
+        mma=150e12,
+        clock=1.5e9,
+    ),
+)
+"""An architecture that does not exist."""
+
+
+@pytest.mark.parametrize("record", [SM_100, replace(SM_100, rates=UNKNOWN)], ids=["rates", "no rates"])
+def test_a_program_of_a_new_architecture_runs(record: Target, stub_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record is all that a new architecture takes: programs are planned, printed and run for it. Without rates the
+    strategies that need no model decide."""
+    import torch
+
+    import deplodock
+
     monkeypatch.setitem(TARGETS, record.name, record)
-    module, text = lowered(LINEAR, f"tensor-to-loop{{target=sm_100a}},{PIPELINE.partition(',')[2]}")
-    assert "#deplodock.target<sm_100a>" in print_module(module)
-    assert "__global__" in text
-    assert arch_of((10, 0)) == "sm_100a"
-    assert str(TargetAttr(get_target("sm_100a:140"))) == '#deplodock.target<"sm_100a:140">'
     get_target.cache_clear()
+    stub_cuda.capability, stub_cuda.multiprocessors = (10, 0), record.sms
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w + b).softmax(-1)
+
+    args = [torch.randn(shape) for shape in ((48, 32), (32, 80), (80,))]
+    compiled = deplodock.compile(function, args, target=record.name, executor="cuda")
+    loops = compiled.ir("loop")
+    assert "#deplodock.target<sm_100>" in loops
+    simple = deplodock.compile(function, args, target=record.name, executor="cuda", strategy="simple").ir("loop")
+    assert (loops == simple) == (not record.rates.known)
+    result = compiled(*(t.to("cuda") for t in args))
+    torch.testing.assert_close(result.cpu(), function(*args), rtol=1e-4, atol=1e-5)
+    assert stub_cuda.launches
+    assert str(TargetAttr(get_target("sm_100:38"))) == '#deplodock.target<"sm_100:38">'
+    get_target.cache_clear()
+
+
+def test_a_target_without_rates_has_no_times() -> None:
+    module = parse_module(make_context(), LINEAR, "program.mlir")
+    scheduled = Compilation(module, "sm_90a", level="tensor", record=host.NONE).scheduled()
+    nest = next(op for op in scheduled.walk() if isinstance(op, NestOp))
+    with pytest.raises(TargetError, match="sm_100 has no rates, so no time can be predicted; use strategy=simple"):
+        rank(NestInfo(nest), replace(SM_100, rates=UNKNOWN))
+
+
+SUMS = """
+func.func @main(%x: tensor<1024x1024xf32>) -> (tensor<1024xf32>, tensor<1024xf32>) {
+  %e = math.exp %x : tensor<1024x1024xf32>
+  %a = tensor.reduce add %e over [0] : tensor<1024x1024xf32> -> tensor<1024xf32>
+  %b = tensor.reduce add %e over [1] : tensor<1024x1024xf32> -> tensor<1024xf32>
+  func.return %a, %b : tensor<1024xf32>, tensor<1024xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("special", "nests"), [("4.0e12", 2), ("1.0e9", 3)])
+def test_fusion_reads_the_target_of_the_module(special: str, nests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exponentials are computed twice where they cost nothing by the numbers in the text, whatever the tables say."""
+    for name, record in TARGETS.items():
+        slow = replace(record.rates, special=1.0)
+        monkeypatch.setitem(TARGETS, name, replace(record, rates=slow, fusion=replace(record, rates=slow)))
+    attribute = f"#deplodock.target<sm_90a, fusion.rates.special = {special} op_per_s>"
+    text = f"builtin.module attributes {{deplodock.target = {attribute}}} {{{SUMS}}}"
+    module = parse_module(make_context(), text, "program.mlir")
+    run_passes(make_context(), module, parse_passes("tensor-to-loop"))
+    assert len([op for op in module.walk() if isinstance(op, NestOp)]) == nests
+
+
+def test_fusion_predicts_with_the_precision_that_schedules_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option `f32_matmul_precision` reaches the planning model that fusion asks."""
+    asked = list[str]()
+    monkeypatch.setattr(
+        contractions, "rank", lambda info, target, precision: asked.append(precision) or rank(info, target)
+    )
+    module = parse_module(make_context(), NORMED, "program.mlir")
+    run_passes(make_context(), module, parse_passes("tensor-to-loop{f32_matmul_precision=tf32}"))
+    assert {*asked} == {"tf32"}
+
+
+NORMED = """
+func.func @main(%x: tensor<512x1024xf32>, %w: tensor<1024x1024xf32>) -> tensor<512x1024xf32> {
+  %0 = arith.mulf %x, %x : tensor<512x1024xf32>
+  %1 = tensor.reduce add %0 over [1] : tensor<512x1024xf32> -> tensor<512xf32>
+  %2 = math.rsqrt %1 : tensor<512xf32>
+  %3 = tensor.index_map %2[d0] : tensor<512xf32> -> tensor<512x1024xf32>
+  %4 = arith.mulf %x, %3 : tensor<512x1024xf32>
+  %5 = tensor.index_map %4[d0, d2] : tensor<512x1024xf32> -> tensor<512x1024x1024xf32>
+  %6 = tensor.index_map %w[d2, d1] : tensor<1024x1024xf32> -> tensor<512x1024x1024xf32>
+  %7 = arith.mulf %5, %6 : tensor<512x1024x1024xf32>
+  %y = tensor.reduce add %7 over [2] : tensor<512x1024x1024xf32> -> tensor<512x1024xf32>
+  func.return %y : tensor<512x1024xf32>
+}
+"""

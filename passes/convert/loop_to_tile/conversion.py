@@ -18,8 +18,7 @@ from ....dialects.shapes.extents import count_of, extents_of, memref_of
 from ....dialects.support.locations import blamed, location_of, refused
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError
-from ...analysis.cluster_rows import Shared, shared_of_nest
-from ...analysis.nest_schedule import reduction_indices, reductions, schedule_of
+from ...analysis.nest_schedule import Shared, reduction_indices, reductions, schedule_of, shared_of_nest
 from ...analysis.operand_types import STORED
 from ...rewriting import erase, insert_after, insert_before, replace
 from .emitter import Emitter

@@ -29,9 +29,9 @@ from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tile.row_cache import ClusterAllGatherOp, ClusterReduceScatterOp
 from ....target.model import MAX_LANES
-from ...analysis.cluster_rows import Shared, Sum, needed_by
-from ...analysis.masks import Forms, half_spaces
-from ...analysis.nest_schedule import stages_of
+from ...analysis.integer_forms import Forms
+from ...analysis.masks import half_spaces
+from ...analysis.nest_schedule import Shared, Sum, needed_by, stages_of
 from ...analysis.rescaling import counted
 from ...remarks import emit_remark
 from .emitter import Emitter

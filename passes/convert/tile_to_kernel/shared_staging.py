@@ -33,10 +33,10 @@ from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor import combine
 from ....dialects.tile import RingOp
+from ...analysis.async_copies import EPILOGUE_BUFFERS
 from ...analysis.memory_access import WIDEST, memory_type
 from ...analysis.swizzle import Reader, choose_shared
 from ...analysis.tile_layouts import layout_in_shared, route, shared_of
-from ...analysis.tma_tiles import EPILOGUE_BUFFERS
 from .emitter import Index, Lowering, lowers
 from .global_access import holder_predicate
 

@@ -28,8 +28,8 @@ from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.async_copy import box_dimensions
 from ....dialects.tile.warp_specialize import slots_of, tiles_of
+from ...analysis.async_copies import divides
 from ...analysis.tile_layouts import shared_of_type
-from ...analysis.tma_tiles import divides
 from .emitter import Index, Lowering, lowers
 from .global_access import Places
 from .shared_staging import Scratch, groups_apart

@@ -20,7 +20,7 @@ from xdsl.ir import Block, Region, SSAValue
 from ....dialects import loop
 from ....dialects.payload import CastOp, tensor_bytes
 from ....dialects.tensor import IndexMapOp, ReduceOp, ReductionKind
-from ....target.architectures import TARGETS
+from ....target.model import Target
 from ...pass_manager import lacking, words_of
 from ...pipelines import parse_passes
 from ...planning.choose import rank
@@ -90,11 +90,17 @@ def _each_nested_reduction_once(block: Block) -> bool:
     return holders <= 1
 
 
-def planned_seconds(ctx: Context, kernel: Kernel) -> float:
-    """Returns the seconds of `kernel` under its fastest schedule, with the constants that were fitted to its target;
-    infinite if no schedule can be carried out."""
+def planned_seconds(ctx: Context, kernel: Kernel, target: Target, precision: str) -> float:
+    """Returns the predicted seconds of `kernel` under its fastest schedule; infinite if none can be carried out.
+
+    Args:
+        ctx: context of the passes.
+        kernel: kernel of a fusion plan.
+        target: target of the module.
+        precision: permission of `f32_matmul_precision`.
+    """
     with lowered(ctx, kernel, LOWERING) as nest:
-        prediction = rank(NestInfo(nest), TARGETS.get(kernel.target.name, kernel.target))[0].prediction
+        prediction = rank(NestInfo(nest), target, precision)[0].prediction
         return inf if prediction is None else prediction.seconds
 
 

@@ -13,10 +13,9 @@ from ....dialects.kernel.mbarrier import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ....dialects.shapes.affine import SYM
 from ....dialects.tensor import ReductionKind
-from ....target.architectures import DEFAULT, UNFITTED
 from ....target.model import Target
-from ...analysis.cluster_rows import SHARED_LENGTH
-from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
+from ...analysis.nest_schedule import SHARED_LENGTH
+from ...planning.model import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
 from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, Scan, TooLarge, either
 
 BLOCKS = (128, 64, 32, 16)
@@ -30,12 +29,6 @@ PART = MIN_PART_BYTES // 4
 
 GATHERED = 0.5
 """The share of its rate that a product on tensor cores gets if a factor has to be gathered through registers."""
-
-
-def fused_for(target: Target) -> Target:
-    """Returns the target whose times count for `target`: for all GPUs one, so that they get the same kernels, with the
-    constants that were not fitted, since the fit was of the planning model, which has other terms."""
-    return target if target.core is not None else UNFITTED[DEFAULT]
 
 
 @dataclass(frozen=True)
@@ -248,7 +241,7 @@ class Kernel:
             busy = min(1.0, flight / self.target.sms)
             start = rates.launch + rates.ramp
             latency, cache = alone / flight / rates.block, (near + output) / rates.cache
-            work = compute / busy if self.target.core is None else compute / busy + cache  # a core waits for its loads
+            work = compute / busy + self.target.exposed * cache
             return Times(start, memory / bandwidth, cache, work, latency=latency).seconds
 
         whole = seconds(flight)

@@ -48,18 +48,27 @@ class Search:
         function: Function that is planned.
         values: Candidates.
         fixed: Values that have to be kept.
-        target: Target whose times count.
+        target: Target of the module.
+        precision: Permission of `f32_matmul_precision`, by which the planning model predicts times.
     """
 
     def __init__(
-        self, ctx: Context, function: FuncOp, values: Sequence[SSAValue], fixed: Set[SSAValue], target: Target
+        self,
+        ctx: Context,
+        function: FuncOp,
+        values: Sequence[SSAValue],
+        fixed: Set[SSAValue],
+        target: Target,
+        precision: str = "ieee",
     ) -> None:
-        self.ctx, self.function, self.values, self.target = ctx, function, values, target
+        self.ctx, self.function, self.values, self.target, self.precision = ctx, function, values, target, precision
+        self.card = target.fusion or target
+        """The card by whose numbers kernels are compared, except for those that the planning model predicts."""
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
         self.number = {value: i for i, value in enumerate(values)}
         self.fixed = {self.number[value] for value in fixed if value in self.number}
-        self.structure = Structure(function, self.number, target)
+        self.structure = Structure(function, self.number, self.card)
         self.costs: dict[bytes, tuple[float, int]] = {}
         self.legal: dict[bytes, bool] = {}
         """Key of a kernel -> its cost, and whether it may be one kernel."""
@@ -166,7 +175,7 @@ class Search:
         """Returns the seconds of the kernel that keeps `root` and computes `inlined` itself, by the planning model."""
         key = self.structure.key(root, inlined)
         if key not in self.planned:
-            self.planned[key] = planned_seconds(self.ctx, self.kernel(root, inlined))
+            self.planned[key] = planned_seconds(self.ctx, self.kernel(root, inlined), self.target, self.precision)
         return self.planned[key]
 
     def _legal(self, value: int) -> bool:
@@ -256,7 +265,7 @@ class Search:
             graph, memo = self.graphs[key]
             pull = Pull(graph, self.number, inlined, self.computed_from, memo, MAX_NODES)
             node, variables = pull.root(self.values[root])
-            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES, self.target)
+            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES, self.card)
             quotients = [*_quotients(kernel)]
             more = wanted_splits(kernel, quotients, splits) if quotients else splits
             if more == splits:

@@ -16,7 +16,7 @@ from ....dialects.shapes.extents import extents_of, typical
 from ....dialects.support.equivalence import structure
 from ....dialects.tensor import ROOT
 from ....target.model import Target
-from ...planning.roofline import SPECIAL, Times
+from ...planning.model import SPECIAL, Times
 from .inline import in_memory
 
 NEVER, ALWAYS = 0, -1
@@ -152,7 +152,7 @@ class Structure:
         compute += elements * (arithmetic & self._special).bit_count() / rates.special
         moved = tensor_bytes(output) + sum(self._bytes[n] for n in _bits(loads))
         cache = moved / rates.cache
-        work = compute if self.target.core is None else compute + cache  # a core waits for its loads
+        work = compute + self.target.exposed * cache
         times = Times(rates.launch + rates.ramp, moved / rates.memory, cache, work)
         return float(times.seconds), operations.bit_count() + loads.bit_count()
 

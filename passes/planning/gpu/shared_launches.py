@@ -1,4 +1,4 @@
-"""Nests that could share a launch, and schedules with which they can: a launch saved may be worth a slower schedule."""
+"""Nests that could share a launch, and their schedules: a launch saved may be worth a slower schedule."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from itertools import product
 
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.loop import LoadOp, NestOp, ReduceOp, unreshaped
-from ...dialects.tile.schedule import Schedule, ScheduleAttr
-from ...target.model import Target
-from ..analysis.block_order import first_use
-from .choose import Candidate
-from .cost_model import Prediction
+from ....dialects.loop import LoadOp, NestOp, ReduceOp, unreshaped
+from ....dialects.tile.schedule import Schedule
+from ....target.model import Target
+from ...analysis.block_order import first_use
+from ..choose import Candidate
+from ..model import Prediction
 
 DEEPEST_TMA_CHUNK = 64
 """Longest chunk of two kernels with TMA in one launch: of longer ones ptxas was seen to serialize the wgmma (C7514)."""
 
 
 def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
-    """Pairs of nests that `host-horizontal-fusion` would look at: with sums, reading a common tensor, where the first
-    can wait for the second. A nest is in one pair at most; `nests` are in program order."""
+    """Yields the pairs of nests that `host-horizontal-fusion` considers: both reduce and read a common tensor, and the
+    first can wait for the second. A nest is in one pair, at most; `nests` are in program order."""
     places: dict[Operation, int] = {}
     for block in dict.fromkeys(nest.parent for nest in nests):
         assert block is not None
@@ -42,7 +42,7 @@ def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
 
 
 def _next(readers: deque[NestOp], place: int, places: Mapping[Operation, int], paired: set[NestOp]) -> NestOp | None:
-    """The first of `readers` behind `place` that is in no pair; those in front of it are no longer needed."""
+    """Returns the first of `readers` after `place` that is in no pair, and drops those before it."""
     while readers and (places[readers[0]] <= place or readers[0] in paired):
         readers.popleft()
     return readers[0] if readers else None
@@ -50,21 +50,21 @@ def _next(readers: deque[NestOp], place: int, places: Mapping[Operation, int], p
 
 def together(
     first: Sequence[Candidate], second: Sequence[Candidate], target: Target
-) -> tuple[ScheduleAttr, ScheduleAttr] | None:
-    """The fastest two schedules with which two kernels fit into one launch, if that is faster than the fastest that
-    need two; of equally fast ones those that come first. Both are ranked."""
+) -> tuple[Candidate, Candidate] | None:
+    """Returns the fastest two schedules of ranked candidates with which two kernels fit into one launch, or None if two
+    launches are as fast."""
     fastest = [c[0].prediction for c in (first, second)]
     best = sum(p.seconds if p is not None else float("inf") for p in fastest)
-    found: tuple[ScheduleAttr, ScheduleAttr] | None = None
+    pair: tuple[Candidate, Candidate] | None = None
     able = [[(c, p) for c in ranked if (p := c.prediction) and p.seconds < best] for ranked in (first, second)]
     for (a, p), (b, q) in product(*able):
         if _fit(a.schedule.data, p, b.schedule.data, q) and (seconds := _seconds(p, q, target)) < best:
-            best, found = seconds, (a.schedule, b.schedule)
-    return found
+            best, pair = seconds, (a, b)
+    return pair
 
 
 def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
-    """How long two kernels take in one launch: multiprocessors that have no block of the one work for the other, but
+    """Returns the seconds of two kernels in one launch: multiprocessors without a block of one work for the other, but
     no kernel takes less time than alone."""
     total = target.rates.launch
     for p in (a, b):
@@ -74,7 +74,7 @@ def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
 
 
 def _fit(s: Schedule, p: Prediction, t: Schedule, q: Prediction) -> bool:
-    """Whether blocks of the two need about the same, as `host-horizontal-fusion` wants it."""
+    """Returns true if the blocks of two kernels need about the same, as `host-horizontal-fusion` requires."""
     if s.warps != t.warps or s.atom != t.atom or (s.copy == "tma") != (t.copy == "tma"):
         return False
     if s.copy == "tma" and max(*s.chunk, *t.chunk) > DEEPEST_TMA_CHUNK:

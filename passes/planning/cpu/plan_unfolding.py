@@ -4,27 +4,27 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.passes import ModulePass
 
-from ...dialects import loop
-from ...dialects.loop.work import nest_work
-from ...dialects.payload import tensor_bytes
-from ...target.attribute import target_of
-from ...target.model import Target
-from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
-from ..analysis.packed_operands import is_constant
-from ..analysis.unfolded_operands import UNFOLD, unfoldable_loads
-from ..pipelines import parse_passes
-from ..remarks import collect_remarks, emit_remark
-from .choose import rank
-from .nest_info import NestInfo
+from ....dialects import loop
+from ....dialects.loop.work import nest_work
+from ....dialects.payload import tensor_bytes
+from ....target.attribute import target_of
+from ....target.model import Target
+from ...analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
+from ...analysis.packed_operands import UNFOLD, is_constant, unfoldable_loads
+from ...pipelines import parse_passes
+from ...remarks import collect_remarks, emit_remark
+from ..choose import rank
+from ..model import model_class
+from ..nest_info import NestInfo
 
 MIN_UNFOLDING_SPEEDUP = 1.1
 """Predicted speedup from which operands are copied, which takes memory. Tuned by hand."""
@@ -57,13 +57,14 @@ class PlanUnfoldingPass(ModulePass):
     """
 
     name = "plan-unfolding"
+    needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 1}
 
     target: str | None = None
     strategy: Literal["model", "none"] = "model"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op, self.target)
-        if target.core is None or self.strategy == "none":
+        if self.strategy == "none" or not target.rates.known or not model_class(target).unfolds:
             return
         memory = HostMemory(op, target)
         for nest in [o for o in op.walk() if isinstance(o, loop.NestOp) and "schedule" not in o.attributes]:
@@ -76,7 +77,7 @@ class PlanUnfoldingPass(ModulePass):
         """Marks the loads of the alternative with the least predicted time."""
         plain = _seconds(ctx, nest, (), target, room)
         alternatives = [(load,) for load in loads] + ([tuple(loads)] if len(loads) > 1 else [])
-        limit = plain / MIN_UNFOLDING_SPEEDUP if MIN_UNFOLDING_SPEEDUP else inf
+        limit = plain / MIN_UNFOLDING_SPEEDUP
         times = {chosen: _seconds(ctx, nest, chosen, target, room, limit) for chosen in alternatives}
         best = min(times, key=lambda chosen: times[chosen])
         if times[best] < limit:

@@ -1,0 +1,1 @@
+"""Planning for GPUs: the space of schedules, the checks, and the cost model."""
