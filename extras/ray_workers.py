@@ -144,7 +144,7 @@ class RayWorkers(WorkerPool):
 def _connected(address: str) -> Any:
     """Returns Ray with a cluster."""
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ExecutionError('Ray is not installed: pip install "deplodock[ray]"', argument="--ray") from None
     host, _, port = address.rpartition(":")

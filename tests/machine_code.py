@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parent.parent)]
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from disassembly import disassemble
 from static_gates import machine_code

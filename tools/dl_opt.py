@@ -83,8 +83,8 @@ class MLIRTarget(Target):
     width: ClassVar[int | None] = None
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        how = {"debuginfo": self.print_debuginfo, "generic": self.print_generic_format}
-        output.write(print_module(module, **how, width=self.width))
+        generic = self.print_generic_format
+        output.write(print_module(module, debuginfo=self.print_debuginfo, generic=generic, width=self.width))
 
 
 class _WrappedTarget(MLIRTarget):

@@ -22,7 +22,7 @@ from deplodock.passes.records import Record
 from deplodock.target.architectures import get_target
 from deplodock.target.host import NONE
 
-sys.path.append(str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.common.cases import Case, cases
 

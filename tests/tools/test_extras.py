@@ -173,6 +173,7 @@ def test_every_parameter_is_read_in_some_mode() -> None:
     context = click.Context(cli.cli)
     for name in cli.cli.list_commands(context):
         command = cli.cli.get_command(context, name)
+        assert command is not None
         if isinstance(command, FileCommand) or name == "generate":
             named = {p.name for p in command.get_params(click.Context(command)) if not p.is_eager}
             assert set().union(*modes_of(name).values()) == named
