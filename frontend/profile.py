@@ -23,7 +23,7 @@ from ..dialects.loop.work import Size, Work, nest_work
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.shapes.extents import typical
 from ..dialects.support.locations import line_text
-from ..passes.analysis.kernel_parts import parts_of
+from ..passes.analysis.host_memory import parts_of
 from ..passes.analysis.nest_schedule import schedule_of
 from ..passes.planning.matmul import on_tensor_cores
 from ..passes.planning.model import Prediction, model_of

@@ -30,8 +30,16 @@ from ..remarks import emit_remark
 from .integer_forms import FormReader
 from .layout_preferences import by_sectors, preference
 from .memory_access import WIDEST, TileForms, element_bytes, memory_type, plan_access
-from .swizzle import Reader, choose_shared, operand_layout, readers
-from .tile_layouts import attr_of, layout_in_registers, layout_in_shared, linear_of
+from .tile_layouts import (
+    Reader,
+    attr_of,
+    choose_shared,
+    layout_in_registers,
+    layout_in_shared,
+    linear_of,
+    operand_layout,
+    readers,
+)
 
 
 @dataclass(frozen=True)

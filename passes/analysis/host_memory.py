@@ -1,17 +1,19 @@
-"""How many bytes the values between kernels take, step by step, and how many are left for what a kernel needs besides.
+"""Bytes of the values between kernels, how many are left for a kernel, and which kernels are in a launch.
 
-`memory_limit` of `@main` is how many bytes a call may take beside its arguments; where there are sums, what PyTorch
-takes for these besides its tensors comes on top (`Target.workspace`). `scratch_limit` of a nest is how many
-bytes of it the nest may take for what lies between the kernels that become of it.
-"""
+`memory_limit` of `@main` is how many bytes a call may take in addition to its arguments; where there are sums, the
+workspace of PyTorch is added (`Target.workspace`). `scratch_limit` of a nest is the part of it for memory between the
+kernels of the nest."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.hints import isa
 
-from ...dialects import loop
+from ...dialects import kernel, loop
 from ...dialects.kernel.host import aligned
 from ...dialects.payload import is_tensor, tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
@@ -112,3 +114,23 @@ class _Lifetimes:
         """Bytes of what nobody needs after `nest`, which reads it outside of its sums."""
         outside = {loop.unreshaped(op.source) for op in nest.body.block.ops if isinstance(op, loop.LoadOp)}
         return sum(self._kept[v] for v in self._ends[nest] if v in outside)
+
+
+_PARTS = "parts"
+"""The attribute of a kernel that names the kernels it stands for, in the order of their blocks."""
+
+
+def parts_of(function: kernel.FuncOp) -> tuple[str, ...]:
+    """The names of the kernels that `function` stands for: its own, unless it was made of others."""
+    parts = function.attributes.get(_PARTS)
+    return tuple(p.data for p in parts) if isa(parts, ArrayAttr[StringAttr]) else (function.sym_name.data,)
+
+
+def set_parts(function: kernel.FuncOp, parts: Sequence[str]) -> None:
+    """`function` stands for the kernels of these names."""
+    function.attributes[_PARTS] = ArrayAttr([StringAttr(part) for part in parts])
+
+
+def has_parts(function: kernel.FuncOp) -> bool:
+    """Whether `function` was made of other kernels."""
+    return _PARTS in function.attributes

@@ -27,8 +27,7 @@ from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferSt
 from ...dialects.tile.schedule import Schedule
 from ...target.model import SECTOR
 from .memory_access import WIDEST, element_bytes, memory_type
-from .swizzle import atom_of
-from .tile_layouts import route
+from .tile_layouts import atom_of, route
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp
 

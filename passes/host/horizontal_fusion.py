@@ -18,7 +18,7 @@ from ...dialects.kernel.tma import is_written
 from ...dialects.kernel.warp_specialize import register_pool
 from ...dialects.support.locations import copy_location
 from ...target.model import launch_registers
-from ..analysis.kernel_parts import has_parts, set_parts
+from ..analysis.host_memory import has_parts, set_parts
 from ..rewriting import erase, insert_before
 
 _EFFECTS = (kernel.LoadOp, kernel.StoreOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, scf.ForOp)

@@ -18,7 +18,7 @@ from ...dialects.kernel.tma import is_written
 from ...dialects.payload import element_type, shape_of
 from ...dialects.support.calls import IN_PLACE, UPDATES, pairs_of, set_pairs
 from ...dialects.support.locations import enclosing
-from ..analysis.kernel_parts import parts_of, set_parts
+from ..analysis.host_memory import parts_of, set_parts
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before, replace, set_fields
 

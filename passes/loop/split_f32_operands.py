@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from ...dialects import loop
 from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
+from ..analysis.operands import STORED, load_parts, parts_nest, wide_factors
 from ..rewriting import insert_after, insert_at_start
 
 

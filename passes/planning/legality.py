@@ -20,8 +20,7 @@ from ...errors import ScheduleError
 from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of, set_limit
 from ..analysis.nest_schedule import find_split, no_parts, no_shared_rows, shared_sums, splittable, stages_of
-from ..analysis.operand_types import PARTS, STORED, wide_factors
-from ..analysis.packed_operands import copies, packable_loads
+from ..analysis.operands import PARTS, STORED, copies, packable_loads, wide_factors
 from .matmul import Matmul
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, points_of, total

@@ -19,8 +19,7 @@ from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import Counted
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type, is_float
 from ...target.model import NEAR, Target
-from ..analysis.operand_types import parts_of, widened_from
-from ..analysis.packed_operands import loaded_factor
+from ..analysis.operands import loaded_factor, parts_of, widened_from
 from .nest_info import NestInfo, Reduction, strides
 from .points import Bools, Ints
 from .tiles import Tiles

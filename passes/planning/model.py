@@ -21,7 +21,7 @@ from ...dialects.loop import NestOp
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import TargetError
 from ...target.model import Rates, Target
-from ..analysis.packed_operands import copies
+from ..analysis.operands import copies
 from .legality import Violation, raise_first, violated
 from .matmul import Matmul, Operations, by_products, distinct, find_matmuls
 from .nest_info import NestInfo

@@ -25,7 +25,7 @@ from ...target.attribute import target_of
 from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
-from ..analysis.packed_operands import constant_values
+from ..analysis.operands import constant_values
 from ..remarks import emit_remark
 from .choose import Candidate, rank
 from .legality import limit_scratch
@@ -98,7 +98,7 @@ class PlanSchedulesPass(ModulePass, Decisions):
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
     reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are the
     points of a space: for matmuls tiles of the result, chunks of the sums and an atom and for
-    other reductions elements of a row in a block (`planning/gpu/tile_space.py`), for elementwise work vectors of 16
+    other reductions elements of a row in a block (`planning/gpu/space.py`), for elementwise work vectors of 16
     bytes, with each way to copy and to divide (`planning/gpu/space.py`); for the cores of a CPU tiles for one thread
     (`planning/cpu/model.py`). The model of the kind of target (`planning/model.py`) predicts all times, and the
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.

@@ -12,7 +12,7 @@ from ...dialects.kernel.mma import MMA_ATOMS, mma_atom
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.payload import element_type, shape_of, with_element
 from ..analysis.layout_preferences import Classes, TileClass
-from ..analysis.operand_types import PARTS, is_exact, parts_of, split_in_parts, widened_from
+from ..analysis.operands import PARTS, is_exact, parts_of, split_in_parts, widened_from
 from ..anchored import TilePass
 from ..dce import erase_unneeded
 from ..remarks import emit_remark

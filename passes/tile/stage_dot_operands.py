@@ -15,8 +15,18 @@ from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
 from ..analysis.memory_access import element_bytes
-from ..analysis.swizzle import Reader, atom_of, choose_shared, held_fragments, operand_layout, readers
-from ..analysis.tile_layouts import attr_of, layout_in_registers, route, shared_of
+from ..analysis.tile_layouts import (
+    Reader,
+    atom_of,
+    attr_of,
+    choose_shared,
+    held_fragments,
+    layout_in_registers,
+    operand_layout,
+    readers,
+    route,
+    shared_of,
+)
 from ..anchored import TilePass
 from ..rewriting import insert_after, insert_at_start, insert_before
 

@@ -32,7 +32,7 @@ from deplodock.dialects.tile.schedule import LEGAL, PLAIN, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
-from deplodock.passes.analysis.packed_operands import packable_loads
+from deplodock.passes.analysis.operands import packable_loads
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.nest_info import NestInfo

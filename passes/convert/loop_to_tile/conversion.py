@@ -19,7 +19,7 @@ from ....dialects.support.locations import blamed, location_of, refused
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError
 from ...analysis.nest_schedule import Shared, reduction_indices, reductions, schedule_of, shared_of_nest
-from ...analysis.operand_types import STORED
+from ...analysis.operands import STORED
 from ...rewriting import erase, insert_after, insert_before, replace
 from .emitter import Emitter
 from .reductions import Reducer

@@ -17,8 +17,14 @@ from ....dialects.layouts.mma import fragment, matrix_rows
 from ....dialects.layouts.wgmma import Boxes, boxes_of, warpgroup_accumulator
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
-from ...analysis.swizzle import atom_of, bits_of_accumulator, held_fragments, operand_layout
-from ...analysis.tile_layouts import layout_in_shared, linear_of
+from ...analysis.tile_layouts import (
+    atom_of,
+    bits_of_accumulator,
+    held_fragments,
+    layout_in_shared,
+    linear_of,
+    operand_layout,
+)
 from .emitter import Index, Lowering, lowers
 from .shared_staging import SharedPlace, shared_place
 

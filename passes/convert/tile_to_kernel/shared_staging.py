@@ -35,8 +35,7 @@ from ....dialects.tensor import combine
 from ....dialects.tile import RingOp
 from ...analysis.async_copies import EPILOGUE_BUFFERS
 from ...analysis.memory_access import WIDEST, memory_type
-from ...analysis.swizzle import Reader, choose_shared
-from ...analysis.tile_layouts import layout_in_shared, route, shared_of
+from ...analysis.tile_layouts import Reader, choose_shared, layout_in_shared, route, shared_of
 from .emitter import Index, Lowering, lowers
 from .global_access import holder_predicate
 

@@ -18,7 +18,7 @@ from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import ancestors
 from ....dialects.tensor import MONOIDS
 from ....target.model import LINE, NEAR, PAGE, TLB, Target
-from ...analysis.packed_operands import loaded_factor
+from ...analysis.operands import loaded_factor
 from ..matmul import Matmul, Operations, own_sum_index
 from ..model import SPECIAL
 from ..nest_info import LoadSite, Reduction, strides

@@ -14,7 +14,7 @@ from ....dialects.payload import tensor_bytes
 from ....dialects.support.printing import quantity
 from ....dialects.tile.schedule import Schedule
 from ....target.model import MAX_LANES
-from ...analysis.packed_operands import packable_loads
+from ...analysis.operands import packable_loads
 from ..legality import Violation, common_violations, tile_elements
 from ..matmul import Matmul, contiguous_alternatives, is_nested, may_be_rows, own_sum_index
 from ..model import Model, Prediction, Predictions, Times

@@ -19,7 +19,7 @@ from ....dialects.payload import tensor_bytes
 from ....target.attribute import target_of
 from ....target.model import Target
 from ...analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
-from ...analysis.packed_operands import UNFOLD, is_constant, unfoldable_loads
+from ...analysis.operands import UNFOLD, is_constant, unfoldable_loads
 from ...pipelines import parse_passes
 from ...remarks import collect_remarks, emit_remark
 from ..choose import rank

@@ -15,7 +15,7 @@ from ....dialects.layouts.mma import ATOM
 from ....dialects.loop.dependence import yielded
 from ....dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ....target.model import PARTITIONS, Target
-from ...analysis.operand_types import STORED, widened_from
+from ...analysis.operands import STORED, widened_from
 from ..matmul import Matmul, Operations, computed_operands, is_nested, is_tf32, lies_along_k, loads_of, may_be_narrow
 from ..model import SPECIAL
 from ..nest_info import NestInfo

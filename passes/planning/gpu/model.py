@@ -16,7 +16,7 @@ from ....dialects.support.printing import quantity
 from ....dialects.tile.schedule import ScheduleAttr
 from ....target.model import REGISTERS_PER_SM, Target
 from ...analysis.host_memory import SCRATCH_LIMIT, limit_of
-from ...analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
+from ...analysis.operands import STORED, load_parts, parts_nest, wide_factors
 from ..legality import Violation, common_violations, presplit_bytes
 from ..matmul import Matmul, is_kept, is_nested, loads_of, operand_loads
 from ..model import Model, Prediction, Predictions, Times, another_kernel, model_of

@@ -1,23 +1,29 @@
-"""The space of schedules for GPUs, from tiles to copies, clusters and parts."""
+"""The space of schedules for GPUs: tiles and warps, then copies, clusters and parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
+from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 
 from ....dialects.kernel.mbarrier import CLUSTERS
+from ....dialects.layouts.linear import LANES
+from ....dialects.layouts.mma import ATOM
+from ....dialects.layouts.wgmma import warpgroup_accumulator
 from ....dialects.loop import LoadOp
-from ....dialects.loop.dependence import access_indices
-from ....dialects.payload import element_bytes
+from ....dialects.loop.dependence import access_indices, contiguous_index
+from ....dialects.payload import element_bytes, tensor_bytes
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tile.schedule import Schedule
-from ....target.model import Target
+from ....target.model import SECTOR, Target
 from ...analysis.async_copies import PITCH
-from ...analysis.nest_schedule import shared_sums
+from ...analysis.memory_access import WIDEST
+from ...analysis.nest_schedule import SHARED_LENGTH, shared_sums
 from ..matmul import (
     Matmul,
     by_products,
@@ -27,17 +33,315 @@ from ..matmul import (
     is_wide,
     lies_along_k,
     loads_of,
+    may_be_narrow,
     may_be_rows,
+    narrow_type,
     operand_loads,
 )
 from ..model import MIN_PART_BYTES
-from ..nest_info import NestInfo
+from ..nest_info import MAX_WARPS, NestInfo, TileExtents, pow2_at_least
 from ..points import Bools, Points, join, points_of
-from ..space import bytes_read, with_parts
+from ..space import MatmulTiles, bytes_read, in_order, last_index, pad_scanned, row_tiles, scan_plan, with_parts
 from ..tiles import Tiles
 from .arithmetic import with_promotion
 from .resources import staged
-from .tile_space import elementwise_plans, matmul_plans, row_plans, scan_plans
+
+EXTENTS = (256, 128, 64, 32, 16)
+"""Rows and columns of a tile of a matmul, from the best use of operands to the most blocks."""
+
+DEPTHS = {"fma": (32, 16), "mma": (64, 128, 256, 32), "wgmma": (64, 128)}
+"""Chunks of the summed index by atom, for operands of two bytes: of a wgmma one or two of the widest rows of a TMA
+tile."""
+
+KEYS = (128, 64, 32)
+"""Chunks of an index that one matmul yields and another one sums over."""
+
+MATMUL_WARPS = (4, 8, 16, 2, 1)
+"""Warps of a block with matmuls, of equally fast ones the first."""
+
+REGISTER_TILES = ((8, 8), (8, 4), (4, 4), (2, 4), (2, 2), (1, 2), (1, 1))
+"""Results of a thread on CUDA cores, [rows, columns]."""
+
+MIN_FMA_THREADS = 64
+"""Threads of a block with register tiles, at least: one warp alone would wait for each of its operations."""
+
+ACCUMULATORS = {"mma": (8, 64), "wgmma": (8, 128)}
+"""Accumulators of a thread on tensor cores, at least and at most."""
+
+MAX_COPYING_WARPS = 8
+"""Warps of a block that copies its operands itself, at most: more would wait for each other at every chunk."""
+
+MIN_TENSOR_CORE_SPEEDUP = 4.5
+"""Speedup of tensor cores over multiply-adds that makes three matmuls worth one, as for weights of attention."""
+
+HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Elements of a tile over the free indices that reductions depend on."""
+
+WIDTHS = (32768, 16384, 8192, 4096, 2048, 1024, 256, 128, 64)
+"""Elements of a tile over the other free indices, and of one over a reduction."""
+
+ELEMENTS_PER_THREAD = (8, 16, 32, 64)
+"""Elements of the largest tile that a thread holds."""
+
+MAX_ROW_ELEMENTS = 1 << 15
+"""Elements of a tile, at most: what the registers of a block hold of one tensor."""
+
+BEST_WARPS, BEST_ELEMENTS = 4, 16
+"""Warps of a block and elements of a thread that are preferred among equally fast schedules: a warp for each part of a
+multiprocessor, enough loads in flight, and registers for several tiles."""
+
+MAX_WASTE = 1.125
+"""Executed elements over needed ones, at most: others are past an end, or reduced by several blocks."""
+
+SMALL_TENSOR_RATIO = 8
+"""How many times fewer bytes than the largest a tensor has that may be moved in parts of sectors."""
+
+ELEMENTWISE_TILES = (1024, 512, 256)
+"""Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
+
+SCAN_WARPS = (4, 8, 2, 16, 1, 32)
+"""Warps of a block that scans."""
+
+SCAN_TILES = ((8, 8), (16, 16), (4, 4), (8, 16), (8, 32), (32, 32), (32, 64))
+"""Rows of a tile whose columns threads scan, and elements that a thread holds."""
+
+
+def matmul_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> list[Schedule]:
+    """Returns the schedules of a nest with matmuls. Some may not fit in shared memory or registers.
+
+    They are on tensor cores, with the permission `f32_matmul_precision = precision`, where the target has them and the
+    main matmul is for them; on CUDA cores otherwise, or where the permission is one that a program need not use.
+    """
+    space = _MatmulSpace(info, products)
+    precision = _precision(target, products, precision)
+    able = [p for p in products if may_be_narrow(p, precision)] if target.has("mma") else []
+    plans: list[Schedule] = []
+    if able and (space.nested or space.main in able):
+        plans = [
+            p for atom in ("wgmma", "mma") if target.has(atom) for p in space.on_tensor_cores(atom, able, precision)
+        ]
+    return plans if plans and precision != "tf32" else [*plans, *space.on_cuda_cores()]
+
+
+def _precision(target: Target, products: list[Matmul], precision: str) -> str:
+    """Returns the permission that schedules ask for: splitting where that is exact and worth it, none where none is
+    needed."""
+    exact = [may_be_narrow(p, "ieee") for p in products]
+    if precision == "ieee" and is_nested(products) and target.tensor > MIN_TENSOR_CORE_SPEEDUP * target.fp32:
+        worth = all(narrow_type(p, may_narrow=True) is not None and may_be_narrow(p, "bf16x3") for p in products)
+        return "bf16x3" if worth and not all(exact) else "ieee"
+    return "ieee" if precision == "tf32" and all(exact) else precision
+
+
+class _MatmulSpace(MatmulTiles):
+    """The schedules of a nest with matmuls."""
+
+    shapes = (*product(EXTENTS, EXTENTS),)
+
+    def on_cuda_cores(self) -> Iterator[Schedule]:
+        """Yields tiles in the register tiles of their threads."""
+        for (rows, columns), thread in product(self.tiles(1, self.shapes), REGISTER_TILES):
+            threads = rows // thread[0] * (columns // thread[1])
+            warps = max(1, threads // LANES)
+            if (threads >= MIN_FMA_THREADS or thread == (1, 1)) and warps <= MAX_COPYING_WARPS:
+                for sizes in self.chunks((rows, columns), warps, DEPTHS["fma"], KEYS[-1:]):
+                    yield sizes.plan(warps, thread=thread)
+
+    def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Schedule]:
+        """Yields tiles in the accumulators of their warps.
+
+        Where one matmul is an operand of another, and both are on tensor cores, a warp has whole rows; where one is on
+        CUDA cores, the block is as it would be there."""
+        decisions = {"atom": atom, "f32_matmul_precision": precision}
+        if self.nested and len(able) < len(self.products):
+            for plan in self.on_cuda_cores() if atom == "mma" else ():
+                if any(_holds_atom(self.info.tile_of(plan.block, plan.chunk), p) for p in able):
+                    yield replace(plan, **decisions)
+            return
+        bytes_each = 4 if is_tf32(self.main, precision) and atom == "wgmma" else 2
+        depths = [2 * depth // bytes_each for depth in DEPTHS[atom]]
+        least = ATOM.m if not self.nested or all(p.row is self.main.row for p in self.products) else 1
+        for tile, warps in product(self.tiles(least, self.shapes), MATMUL_WARPS):
+            if self._may_have(atom, tile, warps):
+                for sizes in self.chunks(tile, warps, depths, KEYS):
+                    if all(self._fits(atom, sizes, warps, p) for p in self.products):
+                        yield sizes.plan(warps, **decisions)
+
+    def _may_have(self, atom: str, tile: tuple[int, int], warps: int) -> bool:
+        """Returns true if warps of an atom can have a tile of the result."""
+        least, most = ACCUMULATORS[atom]
+        if self.nested:
+            return ATOM.m * warps == tile[0]
+        several = sum(1 for p in self.products if (p.row, p.column) == (self.main.row, self.main.column))
+        held = several * tile[0] * tile[1] // (LANES * warps)
+        return least <= held <= most and (atom == "wgmma" or warps <= MAX_COPYING_WARPS)
+
+    def _fits(self, atom: str, sizes: TileExtents, warps: int, p: Matmul) -> bool:
+        """Returns true if the tiles of a matmul hold an atom. Of adjacent matmuls the tiles of the main one do."""
+        if not self.nested and p is not self.main:
+            return True
+        if atom == "mma":
+            return _holds_atom(sizes.tile, p)
+        shape = sizes.tile[p.row], sizes.tile[p.column]
+        return not isinstance(warpgroup_accumulator(shape, warps), str) and _depth(sizes.tile, p) >= ATOM.k
+
+
+def _depth(tile: Mapping[SSAValue, int], p: Matmul) -> int:
+    return max(tile[i] for i in p.reduction.indices)
+
+
+def _holds_atom(tile: Mapping[SSAValue, int], p: Matmul) -> bool:
+    """Returns true if the tiles of a matmul hold an atom, whichever operand is on the left."""
+    return min(tile[p.row], tile[p.column], _depth(tile, p)) >= ATOM.m
+
+
+def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
+    """Returns the schedules of a nest with reductions.
+
+    A block takes tiles over the free indices, along which memory is contiguous first, walks through those that do not
+    cover their rows, and reduces chunk by chunk. Rows may be in shared memory while they are walked through, and the
+    blocks of a cluster may share long ones. Tiles have whole sectors, if there are enough of them for every other
+    multiprocessor.
+    """
+    tiles = [sizes for sizes in row_tiles(info, HEIGHTS, WIDTHS) if _largest(info, sizes) <= MAX_ROW_ELEMENTS]
+    twice = any(info.sites[m].group != site.group for site in info.sites for m in site.alike)
+    wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
+    ranks: dict[Schedule, tuple[int, ...]] = {}
+    for sizes in wide if any(2 * sizes.blocks() >= target.sms for sizes in wide) else tiles:
+        for plan, rank in _row_plans(info, target, sizes, twice):
+            ranks.setdefault(plan, rank)
+    return sorted(ranks, key=lambda plan: ranks[plan])
+
+
+def _largest(info: NestInfo, sizes: TileExtents) -> int:
+    """Returns the elements of the largest tile."""
+    return max(sizes.elements(i) for i in (info.free, *((*r.around, *r.indices) for r in info.reductions)))
+
+
+def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
+    """Returns true if loads and stores of large tensors take whole sectors where they can, and a warp has 16 bytes of
+    the widest elements for each thread."""
+    last = last_index(info)
+    along = [(contiguous_index(op), op.source.type) for op in info.loads] + [(last, r.type) for r in info.nest.res]
+    large = max(tensor_bytes(t) for _, t in along) // SMALL_TENSOR_RATIO
+    large = [(i, element_bytes(t)) for i, t in along if tensor_bytes(t) >= large]
+    whole = all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in large)
+    return whole and _largest(info, sizes) >= LANES * WIDEST // max(n for _, n in large)
+
+
+def _waste(info: NestInfo, sizes: TileExtents) -> float:
+    """Returns the elements of all reductions and of the result that the tiles execute, over those that there are."""
+    sets = [frozenset(info.free), *(r.around | {*r.indices} for r in info.reductions)]
+    tiles = {i: -(-n // sizes.tile[i]) for i, n in info.extents.items()}
+    blocks = [prod(tiles[i] for i in info.free if i not in indices) for indices in sets]
+    done = (n * prod(tiles[i] * sizes.tile[i] for i in indices) for n, indices in zip(blocks, sets, strict=True))
+    return sum(done) / max(1, sum(prod(info.extents[i] for i in indices) for indices in sets))
+
+
+def _row_plans(
+    info: NestInfo, target: Target, sizes: TileExtents, twice: bool
+) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
+    """Yields the schedules with some tiles, and the key that orders equally fast ones.
+
+    Preferred are: one read of a row that two loops need (`twice`), few blocks, little waste, results that are in one
+    thread, and `BEST_WARPS` with `BEST_ELEMENTS`.
+    """
+    rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
+    walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
+    too_long = prod(info.extents[i] for i in rest) > MAX_ROW_ELEMENTS
+    looped = {sizes.tile[i] for i in info.reduction_indices if sizes.tile[i] < info.extents[i]}
+    may_keep = len(rest) == 1 and not varies and looped <= {sizes.tile[rest[0]]}
+    wasted = _waste(info, sizes) > MAX_WASTE
+    for ranks, held in product(_clusters(info, target, sizes), ELEMENTS_PER_THREAD):
+        warps = max(1, tile // (LANES * held))
+        if warps > MAX_WARPS:
+            continue
+        again = twice and any(ranks * sizes.tile[i] < info.extents[i] for i in info.reduction_indices)
+        copies = sizes.elements(info.free) < LANES * warps * info.vector()
+        off = abs(warps.bit_length() - BEST_WARPS.bit_length())
+        off += abs((tile // (LANES * warps)).bit_length() - BEST_ELEMENTS.bit_length())
+        if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
+            yield sizes.plan(warps, cluster=ranks), (again, ranks, 0, wasted, copies, off)
+            continue
+        if not looped and not varies and too_long:  # every block reduces again
+            yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, wasted, copies, off)
+        for kept in (True, False) if may_keep else (False,):
+            row = "shared" if kept else "registers"
+            plan = sizes.plan(warps, serial=walked, cluster=ranks, cache_rows=row)
+            yield plan, (not kept, ranks, kept, wasted, copies, off)
+
+
+def _clusters(info: NestInfo, target: Target, sizes: TileExtents) -> tuple[int, ...]:
+    """Returns how many blocks may share a row: several where it is long, and a block has no other."""
+    long = any(info.extents[i] >= SHARED_LENGTH for i in info.reduction_indices)
+    one = all(sizes.tile[i] == 1 for i in info.reduced)
+    return CLUSTERS if long and one and target.has("cluster") else (1,)
+
+
+def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Schedule]:
+    """Yields tiles along the last indices, in vectors of 16 bytes.
+
+    Where a tensor is read along another index than the one it is written along, the tile is square, so that both are
+    contiguous.
+    """
+    total = prod(info.extents[i] for i in info.free)
+    enough = [n for n in ELEMENTWISE_TILES if total // n >= 2 * target.sms]
+    other = _other_direction(info)
+    for elements in (*enough, *(n for n in reversed(ELEMENTWISE_TILES) if n not in enough)):
+        sizes, order = TileExtents(info), [*reversed(info.free)]
+        if other is not None:
+            _set_square(sizes, other, order, elements)
+        elif order and info.extents[order[0]]:
+            sizes.set(order[0], _snug(info.extents[order[0]], elements))
+            sizes.fill(order[1:], elements // sizes.tile[order[0]])
+        per_thread = max(4, min(8, info.vector()))
+        yield sizes.plan(max(1, sizes.elements(info.free) // (LANES * per_thread)))
+
+
+def _set_square(sizes: TileExtents, other: SSAValue, order: list[SSAValue], elements: int) -> None:
+    """Decides on a square tile along the first index of `order` and another one."""
+    sizes.set(other, LANES)
+    left = sizes.set(order[0], LANES)
+    rest = [i for i in order if i not in (other, order[0])]
+    sizes.fill(rest, 1 if left == 1 else elements // sizes.elements(sizes.decided))
+
+
+def _snug(extent: int, most: int) -> int:
+    """Returns the largest tile along a range that is not mostly past its end."""
+    tile = min(most, pow2_at_least(extent))
+    while tile > 32 and -(-extent // tile) * tile > extent + extent // 4:
+        tile //= 2
+    return tile
+
+
+def _other_direction(info: NestInfo) -> SSAValue | None:
+    """Returns the free index other than the last along which the largest tensors are contiguous, or None."""
+    others = [(size, i) for i, index in enumerate(info.free[:-1]) if (size := info.contiguous.get(index, 0)) > 4096]
+    if not others or info.extents[info.free[-1]] < 8:
+        return None
+    best = info.free[max(others)[1]]
+    return best if info.extents[best] >= 8 else None
+
+
+def scan_plans(info: NestInfo, target: Target) -> list[Schedule]:
+    """Returns tiles of a block of several warps: rows of the scanned index in registers, lanes and then warps; or some
+    rows of columns, each of which one thread scans. Those with the fewest steps come first, then those of few warps
+    where there are fewer blocks than multiprocessors."""
+    index, vector = info.scanned, min(max(4, info.vector()), 8)
+    assert index is not None
+    order = in_order(info, False)
+    by_rows = order[0] is index
+    ranks: dict[Schedule, tuple[int, int]] = {}
+    for warps, (along, held) in product(SCAN_WARPS, ((1, vector), (1, 2 * vector)) if by_rows else SCAN_TILES):
+        threads, sizes = LANES * warps, TileExtents(info)
+        pad_scanned(sizes, held * threads if by_rows else along)
+        sizes.fill([i for i in order if i is not index], max(1, threads * held // sizes.tile[index]))
+        if sizes.elements(info.free) >= threads or warps == 1:
+            steps = max(1, -(-info.extents[index] // sizes.tile[index]))
+            few = sizes.blocks() // steps < target.sms
+            ranks.setdefault(scan_plan(sizes, warps), (steps, warps if few else abs(warps.bit_length() - 3)))
+    return sorted(ranks, key=lambda schedule: ranks[schedule])
+
 
 STAGES = (3, 4, 2)
 """Chunks of operands that are outstanding or in use at once; of equally fast ones the first is taken."""
