@@ -132,7 +132,7 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
         made = Kernel(
             name,
             launches.get(name, 0),
-            " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
+            " * ".join(map(str, f.grid_shape)) if any(not isinstance(n, int) for n in f.grid_shape) else f.blocks,
             f.threads,
             f.shared.data if f.shared is not None else 0,
             reduce(Work.__add__, (nest_work(nest, size) for nest in parts)),

@@ -67,9 +67,9 @@ OWN_PASSES = {
     "host-inline-calls": ".host.inline_calls:InlineCallsPass",
     "host-mark-constants": ".host.mark_constants:MarkConstantsPass",
     "host-update-in-place": ".host.update_in_place:UpdateInPlacePass",
-    "convert-loop-to-tile": ".convert.loop_to_tile.conversion:ConvertLoopToTilePass",
+    "convert-loop-to-tile": ".convert.loop_to_tile:ConvertLoopToTilePass",
     "convert-tensor-to-loop": ".convert.tensor_to_loop:ConvertTensorToLoopPass",
-    "convert-tile-to-kernel": ".convert.tile_to_kernel.conversion:ConvertTileToKernelPass",
+    "convert-tile-to-kernel": ".convert.tile_to_kernel:ConvertTileToKernelPass",
     "convert-torch-to-tensor": ".convert.torch_to_tensor.conversion:ConvertTorchToTensorPass",
 }
 """Our passes: name -> module and class."""

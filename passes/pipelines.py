@@ -40,7 +40,8 @@ PIPELINES = {
     "plan-schedules{again},convert-loop-to-tile,tile-swizzle-grid,tile-persistent-blocks,tile-deduplicate-kernels,"
     "tile-cache-rows,tile-fuse-fma,cse,dce,tile-select-mma,tile-assign-layouts,tile-stage-dot-operands,"
     "tile-split-epilogue,tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize,"
-    "tile-defer-lane-sums,tile-delay-dots,tile-split-masked-loops,tile-promote-sums,tile-pipeline-dots,verify-level{level=tile}",
+    "tile-defer-lane-sums,tile-delay-dots,tile-split-masked-loops,tile-promote-sums,tile-pipeline-dots,dce,"
+    "verify-level{level=tile}",
     "tile-to-kernel": "convert-tile-to-kernel,cse,dce,kernel-allocate-shared,"
     "kernel-insert-barriers,host-horizontal-fusion,dce,host-inline-calls,host-mark-constants,host-update-in-place,dce,"
     "verify-level{level=kernel}",

@@ -55,8 +55,8 @@ class Neighbour:
   %s = kernel.shared : memref<64xf32, "shared">{set_up if self.signalled else ""}
 {self._filled(n)}{meet if self.signalled else chr(10) + "  kernel.cluster_barrier"}
   %p = kernel.mapa %s of %next : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
-  %w = kernel.load %p[%t] : memref<64xf32, "cluster"> (index) -> vector<1xf32>
-  kernel.store %w, %o[%block, %t] : memref<{n}x64xf32> (index, index), vector<1xf32>
+  %w = kernel.load %p[%t] : memref<64xf32, "cluster"> -> vector<1xf32>
+  kernel.store %w, %o[%block, %t] : memref<{n}x64xf32>, vector<1xf32>
   kernel.cluster_barrier
 }}
 """
@@ -64,11 +64,11 @@ class Neighbour:
     def _filled(self, n: int) -> str:
         if self.copied:
             return f"""  kernel.cp_async %x[%block, %t] to %s[%t]
-      : memref<{n}x64xf32> (index, index), memref<64xf32, "shared">
+      : memref<{n}x64xf32>, memref<64xf32, "shared">
   kernel.async_commit
   kernel.async_wait 0"""
-        return f"""  %v = kernel.load %x[%block, %t] : memref<{n}x64xf32> (index, index) -> vector<1xf32>
-  kernel.store %v, %s[%t] : memref<64xf32, "shared"> (index), vector<1xf32>"""
+        return f"""  %v = kernel.load %x[%block, %t] : memref<{n}x64xf32> -> vector<1xf32>
+  kernel.store %v, %s[%t] : memref<64xf32, "shared">, vector<1xf32>"""
 
     def inputs(self) -> list[np.ndarray]:
         return [np.arange(128 * self.cluster, dtype=np.float32).reshape(2 * self.cluster, 64)]
@@ -107,8 +107,8 @@ class Multicast:
   %end = arith.constant {size} : index
   scf.for %i = %c0 to %end step %c64 {{
     %j = arith.addi %i, %t : index
-    %v = kernel.load %s[%j] : {s} (index) -> vector<1xbf16>
-    kernel.store %v, %o[%block, %j] : {o} (index, index), vector<1xbf16>
+    %v = kernel.load %s[%j] : {s} -> vector<1xbf16>
+    kernel.store %v, %o[%block, %j] : {o}, vector<1xbf16>
   }}
   kernel.cluster_barrier
 }}

@@ -224,12 +224,12 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid [{grid}] warps {4 + 4 * self.g
         %r1 = arith.addi %r0, %row : index
         %c0_ = arith.addi %j0, %column : index
         kernel.store %narrow, %c[%r1, %c0_] regs {self._registers()} vec 2
-            : {c} (index, index), {self._vector("bf16")}"""
+            : {c}, {self._vector("bf16")}"""
 
     def _to_shared(self, shared: str, steps: list[list[int]]) -> str:
         vector = self._vector("bf16")
         if not self.matrices:
-            return f"        kernel.store %narrow, %cs[%l4] xor regs {steps} vec 2 : {shared} (index), {vector}"
+            return f"        kernel.store %narrow, %cs[%l4] xor regs {steps} vec 2 : {shared}, {vector}"
         return f"""        %r = arith.remui %lane, %c8 : index
         %m = arith.divui %lane, %c8 : index
         %m0 = arith.remui %m, %c2 : index

@@ -72,8 +72,8 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
   kernel.mbar_wait %full[%c0] parity %c0 : {b}
   scf.for %i = %c0 to %c{self.size} step %c128 {{
     %j = arith.addi %i, %t : index
-    %v = kernel.load %s[%j] : {s} (index) -> vector<1x{self.type}>
-    kernel.store %v, %o[%j] : {o} (index), vector<1x{self.type}>
+    %v = kernel.load %s[%j] : {s} -> vector<1x{self.type}>
+    kernel.store %v, %o[%j] : {o}, vector<1x{self.type}>
   }}
 }}
 """
@@ -122,7 +122,7 @@ kernel.func @clear(%o: {o}) grid [{-(-total // 128)}] warps 4 {{
   %n = arith.addi %b, %t : index
   %i = arith.divui %n, %c{self.shape[1]} : index
   %j = arith.remui %n, %c{self.shape[1]} : index
-  kernel.store %z, %o[%i, %j] : {o} (index, index), vector<1x{self.type}>
+  kernel.store %z, %o[%i, %j] : {o}, vector<1x{self.type}>
 }}
 kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
 {_constants(size)}
@@ -134,8 +134,8 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
   %first = payload.cmp eq %t, %c0 : index
   scf.for %i = %c0 to %c{size} step %c128 {{
     %j = arith.addi %i, %t : index
-    %v = kernel.load %x[%j] : {x} (index) -> vector<1x{self.type}>
-    kernel.store %v, %s[%j] : {s} (index), vector<1x{self.type}>
+    %v = kernel.load %x[%j] : {x} -> vector<1x{self.type}>
+    kernel.store %v, %s[%j] : {s}, vector<1x{self.type}>
   }}
   kernel.fence_async
   kernel.group_barrier 1 warps 4
@@ -224,7 +224,7 @@ class WarpgroupProduct:
         copy_a = "" if self.left == "r" else self._copy("x", "a", x, sx, a_size)
         held = f"""
   %base = arith.muli %t, %c{count} : index
-  %held = kernel.load %x[%base] regs {bits} : {x} (index) -> vector<{count}x{self.type}>"""
+  %held = kernel.load %x[%base] regs {bits} : {x} -> vector<{count}x{self.type}>"""
         return f"""
 func.func @main(%x: {x}, %y: {y}, %o: {o}) {{
   kernel.launch @unit(%x, %y, %o) : {x}, {y}, {o}
@@ -247,7 +247,7 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid [1] warps 4 {{
   kernel.wgmma_commit
   %acc = kernel.wgmma_wait 0, %r : {p} -> vector<{registers}xf32>
   kernel.store %acc, %o[%t, %c0] regs {[[0, 1 << b] for b in range(registers.bit_length() - 1)]}
-      : {o} (index, index), vector<{registers}xf32>
+      : {o}, vector<{registers}xf32>
 }}
 """
 
@@ -255,8 +255,8 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid [1] warps 4 {{
         return f"""
   scf.for %i = %c0 to %c{size} step %c128 {{
     %j = arith.addi %i, %t : index
-    %v = kernel.load %{source}[%j] : {x} (index) -> vector<1x{self.type}>
-    kernel.store %v, %{target}[%j] : {s} (index), vector<1x{self.type}>
+    %v = kernel.load %{source}[%j] : {x} -> vector<1x{self.type}>
+    kernel.store %v, %{target}[%j] : {s}, vector<1x{self.type}>
   }}"""
 
     def _numbers(self) -> tuple[np.ndarray, np.ndarray]:
@@ -315,15 +315,15 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 1 {{
   %s = kernel.shared : {s}
   %t = kernel.id thread
   %at = arith.muli %t, %c{held} : index
-  %v = kernel.load %x[%at] regs {bits} : {x} (index) -> {v}
+  %v = kernel.load %x[%at] regs {bits} : {x} -> {v}
   %lane = arith.remui %t, %c{8 * self.count} : index
   %row = arith.muli %lane, %c8 : index
   kernel.stmatrix count {self.count} {trans}%v, %s[%row]{f" steps {steps}" if steps else ""} : {v}, {s}
   kernel.barrier
   scf.for %i = %c0 to %c{size} step %c32 {{
     %j = arith.addi %i, %t : index
-    %w = kernel.load %s[%j] : {s} (index) -> vector<1x{self.type}>
-    kernel.store %w, %o[%j] : {o} (index), vector<1x{self.type}>
+    %w = kernel.load %s[%j] : {s} -> vector<1x{self.type}>
+    kernel.store %w, %o[%j] : {o}, vector<1x{self.type}>
   }}
 }}
 """

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from ...dialects.kernel import FuncOp, SharedOp, kernel_names, symbols_in, tensor_maps
-from ...dialects.kernel.tma import is_written
+from ...dialects.kernel.copies import is_written
 from ...dialects.support.locations import blamed, refused
 from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
@@ -71,7 +71,7 @@ def _check_host(function: Operation) -> None:
 
 def header(func: FuncOp) -> list[str]:
     shared = func.shared.data if func.shared is not None else 0
-    grid = " * ".join(map(str, func.factors))
+    grid = " * ".join(map(str, func.grid_shape))
     shape = f"{quantity(grid, 'block')} of {func.threads} threads" if func.threads > 1 else quantity(grid, "task")
     shape += f" in clusters of {func.cluster_size}" if func.cluster_size > 1 else ""
     lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]

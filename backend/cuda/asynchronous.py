@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from xdsl.ir import Operation
 
 from ...dialects import kernel
-from ...dialects.kernel.mbarrier import MbarrierOp
-from ...dialects.kernel.warp_specialize import partition_of
+from ...dialects.kernel.barriers import MbarrierOp, partition_of
 from ...target.model import launch_registers
 from ..cpp.expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
 from ..cpp.memory import condition, exclusive, memory_name, pointer_to, prepare

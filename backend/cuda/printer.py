@@ -6,7 +6,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.kernel import FuncOp, MmaOp, SharedOp, WgmmaOp
-from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
+from ...dialects.kernel.copies import SWIZZLED_ALIGNMENT
 from ..cpp import control, statements
 from ..cpp.device import helper_section
 from ..cpp.program import declare_shared, header, parameters, text_of_kernels

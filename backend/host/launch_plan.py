@@ -20,9 +20,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel import kernel_names, symbols_in, tensor_maps
-from ...dialects.kernel.host import aligned
-from ...dialects.kernel.tma import is_written
+from ...dialects.kernel import aligned, kernel_names, symbols_in, tensor_maps
+from ...dialects.kernel.copies import is_written
 from ...dialects.payload import ConstantOp, same_elements
 from ...dialects.shapes.binding import Sizes, bind_sizes
 from ...dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
@@ -375,7 +374,7 @@ class _Host:
             raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
         constant = CONSTANT in op.attributes
         buffers = self._use(op.buffers, found.written, constant)
-        launch = replace(found.launch, grid=found.func.factors, buffers=buffers, constant=constant)
+        launch = replace(found.launch, grid=found.func.grid_shape, buffers=buffers, constant=constant)
         if self.sizes is not None:
             blocks = math.prod(map(self.sizes.count, launch.grid))
             if blocks > MOST_BLOCKS:

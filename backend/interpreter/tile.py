@@ -22,8 +22,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
+from ...dialects.tile.copies import tiles_of
 from ...dialects.tile.dot import without_flight
-from ...dialects.tile.warp_specialize import tiles_of
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
 from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, scan_value, scatter_into

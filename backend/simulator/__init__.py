@@ -22,9 +22,9 @@ from xdsl.traits import SymbolTable
 
 from ...dialects import kernel, payload
 from ...dialects.kernel import kernel_names
+from ...dialects.kernel.barriers import WARPGROUP, partition_of
+from ...dialects.kernel.copies import SWIZZLED_ALIGNMENT
 from ...dialects.kernel.memory import memory_bytes, shape_of_memory
-from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
-from ...dialects.kernel.warp_specialize import WARPGROUP, partition_of
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes, bind_sizes

@@ -10,9 +10,9 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel
+from ...dialects.kernel.copies import TensorMapType
 from ...dialects.kernel.mma import ROWS, word_elements
-from ...dialects.kernel.tma import TensorMapType
-from ...dialects.kernel.wgmma import ROWS as GROUP_ROWS, AsyncAccumulatorsType, slice_elements
+from ...dialects.kernel.wgmma import WARPGROUP_ROWS as GROUP_ROWS, AsyncAccumulatorsType, slice_elements
 from ...dialects.layouts.linear import LANES, Linear
 from ...dialects.layouts.mma import fragments
 from ...dialects.payload import element_bytes, element_type, shape_of

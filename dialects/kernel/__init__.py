@@ -8,13 +8,17 @@ loops of launches on slices of buffers.
 """
 
 # pyright: reportUnusedImport=false
-# ruff: noqa: F401  what is imported is what the package offers, and the operations of the dialect
+# ruff: noqa: F401, F403, F405  the package offers everything that its files define
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import Any
 
+from xdsl import irdl
 from xdsl.dialects.builtin import (
+    AffineMapAttr,
     ArrayAttr,
     IndexType,
     IntAttr,
@@ -25,17 +29,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute
-from xdsl.irdl import (
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    opt_prop_def,
-    prop_def,
-    region_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
 from xdsl.traits import (
     EffectInstance,
     IsolatedFromAbove,
@@ -48,43 +41,15 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from ..layouts.linear import LANES
-from ..payload import ExtentOp
-from ..shapes.extents import Count, CountAttr, SymbolAttr, extents_in, extents_of, most_tiles, static
+from ..payload import ExtentOp, element_bytes, element_type
+from ..shapes.extents import Count, CountAttr, Extent, SymbolAttr, extents_in, extents_of, fixed, most_tiles, static
 from ..support.assembly import FormattedOp, OrderedOp, PureOp, definitions
-from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
-from .host import SliceOp
-from .mbarrier import (
-    CLUSTERS,
-    AdvanceOp,
-    ClusterBarrierOp,
-    FenceMbarInitOp,
-    GroupBarrierOp,
-    MapaOp,
-    MbarArriveOp,
-    MbarExpectOp,
-    MbarInitOp,
-    MbarrierType,
-    MbarWaitOp,
-)
-from .memory import SHARED, AtomicRmwOp, LoadOp, MemoryAccess, StoreOp, is_shared
-from .mma import LdMatrixOp, MmaOp, StMatrixOp
-from .registers import (
-    ExtractOp,
-    IndicesOp,
-    OuterFmaOp,
-    PanelFmaOp,
-    PermuteRegistersOp,
-    ReduceRegistersOp,
-    ScanRegistersOp,
-    ShuffleOp,
-    ShuffleRegistersOp,
-    ShuffleXorOp,
-    SplatOp,
-    verify_lanes,
-)
-from .tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
-from .warp_specialize import WarpSpecializeOp
-from .wgmma import AccumulatorsOp, AsyncAccumulatorsType, WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
+from .barriers import *
+from .copies import *
+from .memory import *
+from .mma import *
+from .registers import *
+from .wgmma import *
 
 MOST_THREADS = 2048
 """Threads that a multiprocessor runs at once, of the targets that have most."""
@@ -101,15 +66,48 @@ class Id(StrEnum):
     WARP = "warp"
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class IdAttr(EnumAttribute[Id], SpacedOpaqueSyntaxAttribute):
     """`#kernel<id lane>`"""
 
     name = "kernel.id"
 
 
-@irdl_op_definition
-class FuncOp(FormattedOp):
+class BlockProgramOp(FormattedOp):
+    """A kernel of any level: a program that each block of a grid runs."""
+
+    sym_name = irdl.prop_def(SymbolNameConstraint())
+    grid = irdl.prop_def(ArrayAttr[IntAttr | CountAttr])
+    warps = irdl.prop_def(IntAttr)
+    cluster = irdl.prop_def(IntAttr, default_value=IntAttr(1))
+    lanes = irdl.prop_def(IntAttr, default_value=IntAttr(LANES))
+    body = irdl.region_def("single_block")
+    traits = irdl.traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster.data
+
+    @property
+    def grid_shape(self) -> tuple[Count, ...]:
+        """The extents of the grid, some of which may be known only when it is launched."""
+        return extents_in(self.grid)
+
+    def verify_(self) -> None:
+        warps, lanes = self.warps.data, self.lanes.data
+        if lanes != LANES and (lanes, warps) != (1, 1):
+            raise VerifyException(f"{warps} warps of {lanes} lanes; a warp has {LANES}, or a block is one thread")
+        if self.cluster_size not in CLUSTERS:
+            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+
+    def verify_warps(self, what: str = "a block") -> None:
+        """Raise VerifyException unless the number of warps is one that layouts know; messages say `what` has it."""
+        if self.warps.data not in (1, 2, 4, 8, 16, 32):
+            raise VerifyException(f"{what} has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+
+
+@irdl.irdl_op_definition
+class FuncOp(BlockProgramOp):
     """A kernel: the program of every thread of a one-dimensional grid of blocks.
 
     ```
@@ -120,22 +118,15 @@ class FuncOp(FormattedOp):
     ```
     `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
     known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
-    consecutive numbers form a cluster (see `cluster.py`); the grid is a multiple of it. With `blocks_per_sm N`
+    consecutive numbers form a cluster (see `barriers.py`); the grid is a multiple of it. With `blocks_per_sm N`
     at least N blocks fit on a multiprocessor at once: the compiler divides its registers by them (the second number of
     CUDA's `__launch_bounds__`); without, it takes as many registers as it likes. With `lanes 1` a block is a single
     thread, which a core runs.
     """
 
     name = "kernel.func"
-    sym_name = prop_def(SymbolNameConstraint())
-    grid = prop_def(ArrayAttr[IntAttr | CountAttr])
-    warps = prop_def(IntAttr)
-    shared = opt_prop_def(IntAttr)
-    cluster = prop_def(IntAttr, default_value=IntAttr(1))
-    blocks_per_sm = opt_prop_def(IntAttr)
-    lanes = prop_def(IntAttr, default_value=IntAttr(LANES))
-    body = region_def("single_block")
-    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
+    shared = irdl.opt_prop_def(IntAttr)
+    blocks_per_sm = irdl.opt_prop_def(IntAttr)
     assembly_format = (
         "$sym_name `` custom<Arguments>(ref($body)) `grid` custom<Counts>($grid) `warps` custom<Int>($warps)"
         " (`lanes` custom<Int>($lanes)^)?"
@@ -144,18 +135,12 @@ class FuncOp(FormattedOp):
     )
 
     @property
-    def cluster_size(self) -> int:
-        """How many blocks a cluster has; 1 where there are none."""
-        return self.cluster.data
-
-    @property
     def resident(self) -> int:
         """How many blocks have to fit on a multiprocessor at once; 0 where nobody asks for a number."""
         return 0 if self.blocks_per_sm is None else self.blocks_per_sm.data
 
     @property
     def threads(self) -> int:
-        """Threads a block."""
         return self.lanes.data * self.warps.data
 
     @property
@@ -164,19 +149,13 @@ class FuncOp(FormattedOp):
         return next((op for op in self.body.block.ops if isinstance(op, WarpSpecializeOp)), None)
 
     @property
-    def factors(self) -> tuple[Count, ...]:
-        """The numbers whose product is the number of blocks."""
-        return extents_in(self.grid)
-
-    @property
     def blocks(self) -> int:
         """How many blocks there are. Raises ExtentError if that is known only at run time."""
-        return prod(static(c if isinstance(c, int) else c.symbol for c in self.factors))
+        return prod(static(c if isinstance(c, int) else c.symbol for c in self.grid_shape))
 
     @property
     def most_blocks(self) -> int:
-        """How many blocks there are at most."""
-        return prod(map(most_tiles, self.factors))
+        return prod(map(most_tiles, self.grid_shape))
 
     def verify_(self) -> None:
         if any(not isinstance(a.type, MemRefType) for a in self.body.block.args):
@@ -191,18 +170,16 @@ class FuncOp(FormattedOp):
                 )
             if not 1 <= self.warps.data <= 32:
                 raise VerifyException(f"a block has at most 32 warps, not {self.warps.data}")
-        elif self.warps.data not in (1, 2, 4, 8, 16, 32):
-            raise VerifyException(f"a block without partitions has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
-        verify_lanes(self.lanes.data, self.warps.data)
-        fixed = prod(c for c in self.factors if isinstance(c, int))
+        else:
+            self.verify_warps("a block without partitions")
+        super().verify_()
+        fixed = prod(c for c in self.grid_shape if isinstance(c, int))
         if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
             raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")
         if self.blocks_per_sm is not None and not 1 <= self.resident <= MOST_THREADS // self.threads:
             raise VerifyException(f"{self.resident} blocks of {self.threads} threads do not fit on a multiprocessor")
-        if self.cluster_size not in CLUSTERS:
-            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
         if fixed % self.cluster_size:
-            grid = " * ".join(map(str, self.factors))
+            grid = " * ".join(map(str, self.grid_shape))
             raise VerifyException(f"clusters of {self.cluster_size} do not make up a grid of {grid} blocks")
 
 
@@ -222,7 +199,7 @@ def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
     return tuple(found)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class IdOp(PureOp):
     """Who this thread is.
 
@@ -232,8 +209,8 @@ class IdOp(PureOp):
     """
 
     name = "kernel.id"
-    kind = prop_def(IdAttr)
-    result = result_def(IndexType())
+    kind = irdl.prop_def(IdAttr)
+    result = irdl.result_def(IndexType())
     assembly_format = "$kind attr-dict"
 
     def __init__(self, kind: str | Id):
@@ -249,7 +226,7 @@ class _Allocates(MemoryEffect):
         return {EffectInstance(MemoryEffectKind.ALLOC, op.results[0])}
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class SharedOp(FormattedOp):
     """A buffer in the block's shared memory; `at` is its byte offset, once allocated.
 
@@ -263,10 +240,10 @@ class SharedOp(FormattedOp):
     """
 
     name = "kernel.shared"
-    offset = opt_prop_def(IntAttr)
-    warp_group_private = opt_prop_def(IntAttr)
-    result = result_def(base(MemRefType))
-    traits = traits_def(_Allocates())
+    offset = irdl.opt_prop_def(IntAttr)
+    warp_group_private = irdl.opt_prop_def(IntAttr)
+    result = irdl.result_def(irdl.base(MemRefType))
+    traits = irdl.traits_def(_Allocates())
     assembly_format = (
         "(`at` custom<Int>($offset)^)? (`warp_group_private` custom<Int>($warp_group_private)^)?"
         " attr-dict `:` type($result)"
@@ -282,14 +259,14 @@ class SharedOp(FormattedOp):
             raise VerifyException(f"groups of {self.warp_group_private.data} warps")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class BarrierOp(OrderedOp):
     """All threads of the block wait for each other (`__syncthreads`); shared accesses before are seen after."""
 
     name = "kernel.barrier"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AllocOp(FormattedOp):
     """Host: a buffer in global memory.
 
@@ -299,12 +276,12 @@ class AllocOp(FormattedOp):
     """
 
     name = "kernel.alloc"
-    result = result_def(base(MemRefType))
-    traits = traits_def(_Allocates())
+    result = irdl.result_def(irdl.base(MemRefType))
+    traits = irdl.traits_def(_Allocates())
     assembly_format = "attr-dict `:` type($result)"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class LaunchOp(OrderedOp):
     """Host: run a kernel on buffers, after everything launched before.
 
@@ -314,8 +291,8 @@ class LaunchOp(OrderedOp):
     """
 
     name = "kernel.launch"
-    kernel = prop_def(SymbolRefAttr)
-    buffers = var_operand_def(base(MemRefType))
+    kernel = irdl.prop_def(SymbolRefAttr)
+    buffers = irdl.var_operand_def(irdl.base(MemRefType))
     assembly_format = "$kernel `` `(` $buffers `)` attr-dict `:` type($buffers)"
 
 
@@ -328,6 +305,83 @@ def kernel_names(module: ModuleOp) -> dict[str, str]:
 def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
     """Returns the tensor maps of a kernel: its parameters behind the buffers, in this order."""
     return [op for op in func.walk() if isinstance(op, TensorMapOp)]
+
+
+BUFFER_ALIGNMENT = 256
+"""Bytes to which a buffer between arguments and results is aligned."""
+
+ALIGNMENT = 16
+"""Bytes to which the start of every buffer that a kernel gets is aligned: its widest access."""
+
+
+def aligned(size: Any) -> Any:
+    """What a buffer of so many bytes, a number or a column of numbers, takes between arguments and results."""
+    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+
+
+@irdl.irdl_op_definition
+class SliceOp(PureOp):
+    """Host: one row of a buffer, or the beginning of it, as a buffer of its own, in the same memory.
+
+    The row is element map(index) of the leading dimension; the slice is its first elements in memory, as many as its
+    type has. Kernels rely on the alignment of buffers, so a row's size is a multiple of 16 bytes unless it is the only
+    one.
+
+    ```
+    %row = kernel.slice %h[%t mod 2] : memref<2x64xf32> -> memref<3x5xf32>
+    ```
+    """
+
+    name = "kernel.slice"
+    source = irdl.operand_def(irdl.base(MemRefType))
+    map = irdl.prop_def(AffineMapAttr)
+    index = irdl.operand_def(IndexType())
+    result = irdl.result_def(irdl.base(MemRefType))
+    assembly_format = "$source `` custom<Row>($map, $index) attr-dict `:` type($source) `->` type($result)"
+
+    @property
+    def rows(self) -> int:
+        return fixed(extents_of(self.source.type)[0])
+
+    @property
+    def row_extents(self) -> tuple[Extent, ...]:
+        return extents_of(self.source.type)[1:]
+
+    def row(self, index: int) -> int:
+        return self.map.data.eval([index], [])[0]
+
+    def verify_(self) -> None:
+        map = self.map.data
+        if (map.num_dims, map.num_symbols, len(map.results)) != (1, 0, 1):
+            raise VerifyException(f"the row is one expression of one index, not {map}")
+        source, result = self.source.type, self.result.type
+        if not extents_of(source):
+            raise VerifyException(f"{source} has no rows")
+        if element_type(source) != element_type(result):
+            raise VerifyException(f"a slice of {source} has its element type, not that of {result}")
+        row, part = self.row_extents, extents_of(result)
+        if part != row and prod(static(part)) > prod(static(row)):
+            raise VerifyException(f"{result} is larger than a row of {source}")
+        size = _known(row) * element_bytes(element_type(source))
+        if self.rows > 1 and size % ALIGNMENT:
+            raise VerifyException(f"rows of {size} bytes: not a multiple of {ALIGNMENT}")
+
+
+def padded_row(t: Attribute) -> tuple[Extent, ...]:
+    """The shortest row that a buffer of the tensor type `t` fits into, as `SliceOp` needs rows: its own shape if that
+    is one, else all of its elements with a gap behind them; with a size known at run time, a gap at the end of each
+    line. Raises ExtentError where the last dimension is such a size."""
+    size, shape = element_bytes(element_type(t)), extents_of(t)
+    if _known(shape) * size % ALIGNMENT == 0:
+        return shape
+    *outer, last = shape if any(isinstance(e, SymbolAttr) for e in shape) else [prod(static(shape))]
+    step = ALIGNMENT // size
+    return (*outer, -(-fixed(last) // step) * step)
+
+
+def _known(shape: Sequence[Extent]) -> int:
+    """The product of the extents that are numbers: what the product of all of them is a multiple of."""
+    return prod(e for e in shape if isinstance(e, int))
 
 
 Kernel = Dialect("kernel", *definitions("kernel", globals()))

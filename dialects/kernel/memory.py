@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xdsl import irdl
 from xdsl.dialects.builtin import (
     AnyFloat,
     ArrayAttr,
@@ -35,22 +36,10 @@ from xdsl.dialects.builtin import (
     i1,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    base,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import Bases, bases_of
+from ..layouts import Bases, bases_of
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..shapes.extents import Extent, SymbolAttr, bounds_in, extents_of, static
 from ..support.assembly import SAME_TYPE, FormattedOp, OrderedOp, WritingOp
@@ -72,7 +61,6 @@ class MemorySpace:
     qualifier: str = ""
 
     def buffer(self, element: Attribute, shape: Sequence[int]) -> MemRefType[Attribute]:
-        """The type of a buffer in this memory."""
         return MemRefType(element, shape, memory_space=StringAttr(self.name) if self.name else NoneAttr())
 
 
@@ -93,12 +81,10 @@ def space_of(t: Attribute | None) -> MemorySpace | None:
 
 
 def is_shared(t: Attribute) -> bool:
-    """Whether a memref type lies in shared memory."""
     return space_of(t) is SHARED
 
 
 def is_shared_line(t: Attribute) -> bool:
-    """Whether `t` is a shared buffer of one dimension."""
     return space_of(t) is SHARED and isinstance(t, MemRefType) and t.get_num_dims() == 1  # pyright: ignore
 
 
@@ -114,50 +100,32 @@ class _ReadsSharedMemory(MemoryEffect):
 
 ACCESS = (
     "$memory `` `[` $coordinates `]` (`xor` $xor^)? (`regs` custom<Bases>($regs)^)? (`vec` custom<Int>($vec)^)?"
-    " (`where` ` ` `(` $checks^ `)` (`steps` custom<Bases>($steps)^)? `in` custom<Bounds>($lower, $upper))?"
+    " (`where` custom<Checks>($checks, $lower, $upper)^ (`steps` custom<Bases>($steps)^)?)?"
 )
 """The text of an access: memory, coordinates, registers and checks."""
 
-ACCESS_TYPES = "attr-dict `:` type($memory) custom<IndexTypes>(type($coordinates), type($checks))"
+ACCESS_TYPES = (
+    "attr-dict `:` type($memory) custom<DefinedTypes>(type($coordinates)) custom<DefinedTypes>(type($checks))"
+)
 """The types of an access."""
 
 
 class MemoryAccess(FormattedOp):
     """What loads and stores share: see the module's docstring."""
 
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    memory = operand_def(base(MemRefType))
-    coordinates = var_operand_def()
-    checks = var_operand_def()
-    regs = prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
-    steps = prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
-    lower = prop_def(ArrayAttr[IntAttr], default_value=ArrayAttr(()))
-    upper = prop_def(ArrayAttr[IntAttr | SymbolAttr], default_value=ArrayAttr(()))
-    vec = prop_def(IntAttr, default_value=IntAttr(1))
-    xor = opt_prop_def(UnitAttr)
-
-    def __init__(
-        self,
-        *values: Any,
-        checks: Sequence[SSAValue] = (),
-        steps: Sequence[Sequence[int]] = (),
-        bounds: Sequence[tuple[int, Extent]] = (),
-        **named: Any,
-    ):
-        """`bounds` are (lower, upper) of every check; without `steps` no check depends on the register."""
-        bits = len(named.get("regs", ()))
-        super().__init__(
-            *values,
-            checks=checks,
-            steps=(steps or [[0] * len(checks)] * bits) if checks else (),
-            lower=[lo for lo, _ in bounds],
-            upper=[hi for _, hi in bounds],
-            **named,
-        )
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
+    memory = irdl.operand_def(irdl.base(MemRefType))
+    coordinates = irdl.var_operand_def()
+    checks = irdl.var_operand_def()
+    regs = irdl.prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
+    steps = irdl.prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
+    lower = irdl.prop_def(ArrayAttr[IntAttr], default_value=ArrayAttr(()))
+    upper = irdl.prop_def(ArrayAttr[IntAttr | SymbolAttr], default_value=ArrayAttr(()))
+    vec = irdl.prop_def(IntAttr, default_value=IntAttr(1))
+    xor = irdl.opt_prop_def(UnitAttr)
 
     @property
     def registers(self) -> int:
-        """How many registers each thread moves."""
         raise NotImplementedError
 
     @property
@@ -215,7 +183,6 @@ class MemoryAccess(FormattedOp):
 
     @property
     def operand_indices(self) -> tuple[SSAValue, ...]:
-        """Coordinates, then checks."""
         return (*self.coordinates, *self.checks)
 
 
@@ -224,25 +191,24 @@ def shape_of_memory(t: Attribute) -> tuple[int, ...]:
     return static(extents_of(t))
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class LoadOp(MemoryAccess):
     """Registers from memory.
 
     ```
-    %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2], [8, 0]] vec 4 where (%i) steps [[0], [0], [8]] in [0:100]
-         else %zero : memref<100x64xf32> (index, index, index) -> vector<8xf32>
+    %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2], [8, 0]] vec 4 where 0 <= %i < 100 steps [[0], [0], [8]]
+         else %zero : memref<100x64xf32> -> vector<8xf32>
     ```
     The types in parentheses are those of the coordinates and the checks. Shared memory has one dimension.
     """
 
     name = "kernel.load"
-    fill = opt_operand_def(SAME_TYPE)
-    result = result_def(VectorType.constr(SAME_TYPE))
-    traits = traits_def(_ReadsSharedMemory())
+    fill = irdl.opt_operand_def(SAME_TYPE)
+    result = irdl.result_def(VectorType.constr(SAME_TYPE))
+    traits = irdl.traits_def(_ReadsSharedMemory())
     assembly_format = f"{ACCESS} (`else` $fill^)? {ACCESS_TYPES} `->` type($result)"
 
     def __init__(self, memory: SSAValue, coordinates: Sequence[SSAValue], regs: Sequence[Sequence[int]], **more: Any):
-        """`more` are those of `MemoryAccess`, and the fill value."""
         result = VectorType(element_type(memory.type), [1 << len(regs)])
         super().__init__(memory, coordinates, regs=regs, result=result, **more)
 
@@ -261,8 +227,8 @@ class LoadOp(MemoryAccess):
 class _MemoryWrite(MemoryAccess):
     """What writes registers to memory, in the threads where the predicate, if any, holds."""
 
-    value = operand_def(base(VectorType))
-    predicate = opt_operand_def(i1)
+    value = irdl.operand_def(irdl.base(VectorType))
+    predicate = irdl.opt_operand_def(i1)
     assembly_format = f"$value `,` {ACCESS} (`if` $predicate^)? {ACCESS_TYPES} `,` type($value)"
 
     @property
@@ -273,12 +239,12 @@ class _MemoryWrite(MemoryAccess):
         self.verify_access(self.value.type)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class StoreOp(_MemoryWrite, WritingOp):
     """Registers to memory, in the threads where the predicate, if any, holds.
 
     ```
-    kernel.store %v, %y[%i, %j] regs [[0, 1], [0, 2]] vec 4 if %first : memref<100x64xf32> (index, index), vector<4xf32>
+    kernel.store %v, %y[%i, %j] regs [[0, 1], [0, 2]] vec 4 if %first : memref<100x64xf32>, vector<4xf32>
     ```
     """
 
@@ -291,7 +257,7 @@ class StoreOp(_MemoryWrite, WritingOp):
             raise VerifyException("a block stores to its own shared memory, not to that of others in the cluster")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AtomicRmwOp(_MemoryWrite, OrderedOp):
     """Combine registers into memory, each element at once, in the threads where the predicate, if any, holds.
 
@@ -300,12 +266,12 @@ class AtomicRmwOp(_MemoryWrite, OrderedOp):
     device: no other access is ordered by it.
 
     ```
-    kernel.atomic_rmw add %v, %y[%i] where (%i) in [0:100] if %first : memref<100xf32> (index, index), vector<1xf32>
+    kernel.atomic_rmw add %v, %y[%i] where 0 <= %i < 100 if %first : memref<100xf32>, vector<1xf32>
     ```
     """
 
     name = "kernel.atomic_rmw"
-    kind = prop_def(KindAttr)
+    kind = irdl.prop_def(KindAttr)
     assembly_format = f"$kind {_MemoryWrite.assembly_format}"
 
     def verify_(self) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from xdsl import irdl
 from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr, VectorType, bf16, f16, f32, f64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import base, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import MemoryReadEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import Bases
+from ..layouts import Bases
 from ..payload import element_bytes, element_type, shape_of
 from ..support.assembly import NO_NUMBERS, NUMBERS, FormattedOp, WritingOp
 from .memory import is_shared
@@ -33,7 +33,6 @@ WORD_BYTES = 4
 
 
 def word_elements(t: Attribute) -> int:
-    """Elements of a matrix of `t` that one lane holds."""
     return WORD_BYTES // element_bytes(t)
 
 
@@ -57,7 +56,6 @@ class MmaAtom:
 
     @property
     def instruction(self) -> str:
-        """The PTX instruction, without its operands."""
         types = f"{self.accumulator}.{self.ptx_type}.{self.ptx_type}.{self.accumulator}"
         return f"mma.sync.aligned.{self.shape}.row.col.{types}"
 
@@ -108,23 +106,21 @@ class MatrixRows(FormattedOp):
     lane t is element t % 4 of row t / 4; they cannot be transposed.
     """
 
-    memory = operand_def(base(MemRefType))
-    origin = operand_def(IndexType())
-    steps = prop_def(NUMBERS, default_value=NO_NUMBERS)
-    count = prop_def(IntAttr)
-    trans = opt_prop_def(UnitAttr)
-    xor = opt_prop_def(UnitAttr)
+    memory = irdl.operand_def(irdl.base(MemRefType))
+    origin = irdl.operand_def(IndexType())
+    steps = irdl.prop_def(NUMBERS, default_value=NO_NUMBERS)
+    count = irdl.prop_def(IntAttr)
+    trans = irdl.opt_prop_def(UnitAttr)
+    xor = irdl.opt_prop_def(UnitAttr)
 
     # The rows as an access like that of a `kernel.load`: every lane moves eight elements in each step.
 
     @property
     def coordinates(self) -> tuple[SSAValue, ...]:
-        """The place of register 0."""
         return (self.origin,)
 
     @property
     def row(self) -> int:
-        """Elements of a row."""
         return ROW_BYTES // element_bytes(self.memory.type)
 
     @property
@@ -140,17 +136,14 @@ class MatrixRows(FormattedOp):
 
     @property
     def vec(self) -> IntAttr:
-        """A row moves at once."""
         return IntAttr(self.row)
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """There is nothing to check."""
         return ()
 
     @property
     def check_steps(self) -> Bases:
-        """There is nothing to check."""
         return ((),) * len(self.reg_bases)
 
     def verify_matrices(self, t: Attribute) -> None:
@@ -170,7 +163,7 @@ class MatrixRows(FormattedOp):
             raise VerifyException("rows are aligned to 16 bytes")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class LdMatrixOp(MatrixRows):
     """Matrices from shared memory into registers, by a whole warp.
 
@@ -180,15 +173,14 @@ class LdMatrixOp(MatrixRows):
     """
 
     name = "kernel.ldmatrix"
-    result = result_def(base(VectorType))
-    traits = traits_def(MemoryReadEffect())
+    result = irdl.result_def(irdl.base(VectorType))
+    traits = irdl.traits_def(MemoryReadEffect())
     assembly_format = (
         "`count` custom<Int>($count) (`trans` $trans^)? $memory `` `[` $origin `]` (`xor` $xor^)? (`steps` $steps^)?"
         " attr-dict `:` type($memory) `->` type($result)"
     )
 
     def __init__(self, memory: SSAValue, origin: SSAValue, steps: Sequence[int], *, count: int = 4, **flags: bool):
-        """`flags` are `trans` and `xor`."""
         element = element_type(memory.type)
         result = VectorType(element, [word_elements(element) * count << len(steps)])
         super().__init__(count, memory=memory, origin=origin, steps=steps, result=result, **flags)
@@ -197,7 +189,7 @@ class LdMatrixOp(MatrixRows):
         self.verify_matrices(self.result.type)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class StMatrixOp(MatrixRows, WritingOp):
     """Registers into matrices in shared memory, by a whole warp (sm_90 and later).
 
@@ -207,7 +199,7 @@ class StMatrixOp(MatrixRows, WritingOp):
     """
 
     name = "kernel.stmatrix"
-    value = operand_def(base(VectorType))
+    value = irdl.operand_def(irdl.base(VectorType))
     assembly_format = (
         "`count` custom<Int>($count) (`trans` $trans^)? $value `,` $memory `` `[` $origin `]` (`xor` $xor^)?"
         " (`steps` $steps^)? attr-dict `:` type($value) `,` type($memory)"
@@ -217,7 +209,7 @@ class StMatrixOp(MatrixRows, WritingOp):
         self.verify_matrices(self.value.type)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class MmaOp(RegisterDotOp):
     """Products of a warp on tensor cores: acc + lhs * rhs for every pair of an m x k block of `lhs` and a k x n block
     of `rhs`, by the `mma.sync` of their type (`MMA_ATOMS`). Blocks of f32 are multiplied as tf32.

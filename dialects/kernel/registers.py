@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from xdsl import irdl
 from xdsl.dialects.builtin import IndexType, IntAttr, VectorType
 from xdsl.ir import SSAValue
-from xdsl.irdl import VarConstraint, base, irdl_op_definition, operand_def, opt_operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.linear import LANE_BITS, LANES
@@ -20,17 +20,11 @@ from ..payload import element_type, shape_of
 from ..support.assembly import NUMBERS, SAME_TYPE, PureOp
 from ..tensor import KindAttr, ReductionKind, verify_kind
 
-_VECTOR = VarConstraint("T", base(VectorType))
+_VECTOR = irdl.VarConstraint("T", irdl.base(VectorType))
 """Registers of one type that operands and results have in common."""
 
 
-def verify_lanes(lanes: int, warps: int) -> None:
-    """Raise VerifyException unless warps have `LANES` lanes, or a block is one thread."""
-    if lanes != LANES and (lanes, warps) != (1, 1):
-        raise VerifyException(f"{warps} warps of {lanes} lanes; a warp has {LANES}, or a block is one thread")
-
-
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ShuffleXorOp(PureOp):
     """The value of the lane whose number differs by the bits of `mask`, register by register, within a warp.
 
@@ -40,9 +34,9 @@ class ShuffleXorOp(PureOp):
     """
 
     name = "kernel.shuffle_xor"
-    source = operand_def(SAME_TYPE)
-    mask = prop_def(IntAttr)
-    result = result_def(SAME_TYPE)
+    source = irdl.operand_def(SAME_TYPE)
+    mask = irdl.prop_def(IntAttr)
+    result = irdl.result_def(SAME_TYPE)
     assembly_format = "$source `by` custom<Int>($mask) attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -50,7 +44,7 @@ class ShuffleXorOp(PureOp):
             raise VerifyException(f"a shuffle reaches lanes 1 to 31 away, not {self.mask.data}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ShuffleOp(PureOp):
     """Registers of other lanes of the warp: register r of the result is register r of the lane `from`, whose number is
     combined by exclusive or with `lane_xor` of the set bits of r. Without `from` it is the lane itself; registers with
@@ -63,10 +57,10 @@ class ShuffleOp(PureOp):
     """
 
     name = "kernel.shuffle"
-    source = operand_def(_VECTOR)
-    lane = opt_operand_def(IndexType())
-    lane_xor = prop_def(NUMBERS)
-    result = result_def(_VECTOR)
+    source = irdl.operand_def(_VECTOR)
+    lane = irdl.opt_operand_def(IndexType())
+    lane_xor = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(_VECTOR)
     assembly_format = "$source (`from` $lane^)? `lane_xor` $lane_xor attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -77,7 +71,7 @@ class ShuffleOp(PureOp):
             raise VerifyException(f"lane_xor {flips} of lanes 0 to {LANES - 1}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class PermuteRegistersOp(PureOp):
     """Registers in an order that depends on the lane: register r of the result is register r of the source, its number
     combined by exclusive or with `reg_xor` of the set bits of the lane's number.
@@ -88,10 +82,10 @@ class PermuteRegistersOp(PureOp):
     """
 
     name = "kernel.permute_registers"
-    source = operand_def(_VECTOR)
-    lane = operand_def(IndexType())
-    reg_xor = prop_def(NUMBERS)
-    result = result_def(_VECTOR)
+    source = irdl.operand_def(_VECTOR)
+    lane = irdl.operand_def(IndexType())
+    reg_xor = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(_VECTOR)
     assembly_format = "$source `by` $lane `reg_xor` $reg_xor attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -101,7 +95,7 @@ class PermuteRegistersOp(PureOp):
             raise VerifyException(f"{moves} is no reg_xor of {size} registers for {LANE_BITS} bits of a lane")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ReduceRegistersOp(PureOp):
     """Combine registers whose numbers differ in the given bits; the other bits, in order, number the result.
 
@@ -111,10 +105,10 @@ class ReduceRegistersOp(PureOp):
     """
 
     name = "kernel.reduce_registers"
-    kind = prop_def(KindAttr)
-    source = operand_def(base(VectorType))
-    bits = prop_def(NUMBERS)
-    result = result_def(base(VectorType))
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(irdl.base(VectorType))
+    bits = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(irdl.base(VectorType))
     assembly_format = "$kind $source `over` $bits attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, kind: str | ReductionKind, source: SSAValue, bits: Sequence[int]):
@@ -130,7 +124,7 @@ class ReduceRegistersOp(PureOp):
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ScanRegistersOp(PureOp):
     """Inclusive scan of a thread's registers along the given bits of the register number, the lowest bit first; the
     other bits, in order, number `init`, with which the scan starts, and `carry`, the last elements.
@@ -141,13 +135,13 @@ class ScanRegistersOp(PureOp):
     """
 
     name = "kernel.scan_registers"
-    C: ClassVar = VarConstraint("C", base(VectorType))
-    kind = prop_def(KindAttr)
-    source = operand_def(_VECTOR)
-    init = operand_def(C)
-    bits = prop_def(NUMBERS)
-    result = result_def(_VECTOR)
-    carry = result_def(C)
+    C: ClassVar = irdl.VarConstraint("C", irdl.base(VectorType))
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(_VECTOR)
+    init = irdl.operand_def(C)
+    bits = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(_VECTOR)
+    carry = irdl.result_def(C)
     assembly_format = "$kind $source `,` $init `over` $bits attr-dict `:` type($source) `,` type($init)"
 
     def verify_(self) -> None:
@@ -159,7 +153,7 @@ class ScanRegistersOp(PureOp):
         verify_kind(self.kind.data, element, scan=True)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ShuffleRegistersOp(PureOp):
     """Renumber registers: register r of the result is register `from[r]` of the source.
 
@@ -169,9 +163,9 @@ class ShuffleRegistersOp(PureOp):
     """
 
     name = "kernel.shuffle_registers"
-    source = operand_def(base(VectorType))
-    registers = prop_def(NUMBERS)
-    result = result_def(base(VectorType))
+    source = irdl.operand_def(irdl.base(VectorType))
+    registers = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(irdl.base(VectorType))
     assembly_format = "$source `from` $registers attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, registers: Sequence[int]):
@@ -184,7 +178,7 @@ class ShuffleRegistersOp(PureOp):
             raise VerifyException(f"picks {list(picked)} of {n} registers")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class SplatOp(PureOp):
     """The same scalar in all registers.
 
@@ -194,8 +188,8 @@ class SplatOp(PureOp):
     """
 
     name = "kernel.splat"
-    source = operand_def()
-    result = result_def(base(VectorType))
+    source = irdl.operand_def()
+    result = irdl.result_def(irdl.base(VectorType))
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, size: int):
@@ -206,7 +200,7 @@ class SplatOp(PureOp):
             raise VerifyException(f"{self.source.type} in all registers is not {self.result.type}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ExtractOp(PureOp):
     """One register as a scalar.
 
@@ -216,9 +210,9 @@ class ExtractOp(PureOp):
     """
 
     name = "kernel.extract"
-    source = operand_def(VectorType.constr(SAME_TYPE))
-    register = prop_def(IntAttr, default_value=IntAttr(0))
-    result = result_def(SAME_TYPE)
+    source = irdl.operand_def(VectorType.constr(SAME_TYPE))
+    register = irdl.prop_def(IntAttr, default_value=IntAttr(0))
+    result = irdl.result_def(SAME_TYPE)
     assembly_format = "$source `` `[` custom<Int>($register) `]` attr-dict `:` type($source)"
 
     def verify_(self) -> None:
@@ -226,7 +220,7 @@ class ExtractOp(PureOp):
             raise VerifyException(f"register {self.register.data} of {self.source.type}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class IndicesOp(PureOp):
     """An index for every register: base plus the step of every set bit of the register's number.
 
@@ -236,9 +230,9 @@ class IndicesOp(PureOp):
     """
 
     name = "kernel.indices"
-    origin = operand_def(IndexType())
-    steps = prop_def(NUMBERS)
-    result = result_def(base(VectorType))
+    origin = irdl.operand_def(IndexType())
+    steps = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(irdl.base(VectorType))
     assembly_format = "$origin `steps` $steps attr-dict `:` type($result)"
 
     def __init__(self, origin: SSAValue, steps: Sequence[int]):
@@ -253,18 +247,18 @@ class RegisterDotOp(PureOp):
     """A dot of operands in registers: `rows` and `cols` say which bits of an accumulator's register number are bits of
     the number in `lhs` and in `rhs`."""
 
-    lhs = operand_def(base(VectorType))
-    rhs = operand_def(base(VectorType))
-    acc = operand_def(_VECTOR)
-    rows = prop_def(NUMBERS)
-    cols = prop_def(NUMBERS)
-    result = result_def(_VECTOR)
+    lhs = irdl.operand_def(irdl.base(VectorType))
+    rhs = irdl.operand_def(irdl.base(VectorType))
+    acc = irdl.operand_def(_VECTOR)
+    rows = irdl.prop_def(NUMBERS)
+    cols = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(_VECTOR)
     assembly_format = (
         "$lhs `,` $rhs `,` $acc `rows` $rows `cols` $cols attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class OuterFmaOp(RegisterDotOp):
     """acc[r] + lhs[i] * rhs[j] for every register r, fused: bit `rows[p]` of r is bit p of i, `cols[q]` is bit q of j.
 
@@ -284,7 +278,7 @@ class OuterFmaOp(RegisterDotOp):
             raise VerifyException("operands and accumulator have one element type")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class PanelFmaOp(PureOp):
     """acc[i, j] + the sum over k of lhs[i, k] * rhs[k, j], each term fused: matrices that one thread holds, row by row.
 
@@ -298,18 +292,17 @@ class PanelFmaOp(PureOp):
     """
 
     name = "kernel.panel_fma"
-    lhs = operand_def(base(VectorType))
-    rhs = operand_def(base(VectorType))
-    acc = operand_def(_VECTOR)
-    depth = prop_def(IntAttr)
-    result = result_def(_VECTOR)
+    lhs = irdl.operand_def(irdl.base(VectorType))
+    rhs = irdl.operand_def(irdl.base(VectorType))
+    acc = irdl.operand_def(_VECTOR)
+    depth = irdl.prop_def(IntAttr)
+    result = irdl.result_def(_VECTOR)
     assembly_format = (
         "$lhs `,` $rhs `,` $acc `depth` custom<Int>($depth) attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
 
     @property
     def extents(self) -> tuple[int, int]:
-        """Rows and columns."""
         (lhs,), (rhs,) = shape_of(self.lhs.type), shape_of(self.rhs.type)
         return lhs // self.depth.data, rhs // self.depth.data
 

@@ -16,7 +16,7 @@ set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set): eight cons
 narrowed, are one slice. Of f32 there are 4 * `k_steps`; register e of slice s is row 16 * w + t / 4 (+ 8 if bit 0 of e
 is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
 
-Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see tma.py). A and B may lie
+Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see copies.py). A and B may lie
 along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `k_steps`. Or,
 `transposed`, across: one panel of the 64 rows of A, or panels of W / 2 columns of B, each panel with one row of W bytes
 for each k; panel p + 1 starts `leading_offset` elements behind panel p. The operand's place is where its first element
@@ -28,30 +28,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from xdsl import irdl
 from xdsl.dialects.builtin import Float32Type, IndexType, IntAttr, MemRefType, UnitAttr, VectorType, f32, i1
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    ParamAttrConstraint,
-    VarConstraint,
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-)
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..support.assembly import OrderedOp
-from .cp_async import WaitForGroupsOp
+from .copies import WaitForGroupsOp
 from .memory import is_shared_line, shape_of_memory
 from .mma import WORD_BYTES, mma_atom
 
-ROWS = 64
+WARPGROUP_ROWS = 64
 """Rows of a warpgroup's product."""
 
 SLICE_BYTES = 32
@@ -60,7 +48,7 @@ SLICE_BYTES = 32
 MOST_COLUMNS = 256
 """Columns of a warpgroup's product, at most."""
 
-SWIZZLES = (32, 64, 128)
+SWIZZLED_ROW_BYTES = (32, 64, 128)
 """Row widths, in bytes, of operands in shared memory."""
 
 
@@ -69,7 +57,7 @@ def slice_elements(t: Attribute) -> int:
     return SLICE_BYTES // element_bytes(t)
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
     """Accumulators of products in flight: `!kernel.async_accumulators<vector<64xf32>>`."""
 
@@ -84,7 +72,7 @@ class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"4 to 128 accumulators, in steps of 4, not {count}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AccumulatorsOp(OrderedOp):
     """Registers become accumulators; `kernel.wgmma_fence` comes before the first product into them. Without registers
     they have no values, and the first product must not accumulate.
@@ -96,13 +84,13 @@ class AccumulatorsOp(OrderedOp):
     """
 
     name = "kernel.accumulators"
-    T: ClassVar = VarConstraint("T", base(VectorType))
-    source = opt_operand_def(T)
-    result = result_def(ParamAttrConstraint(AsyncAccumulatorsType, (T,)))
+    T: ClassVar = irdl.VarConstraint("T", irdl.base(VectorType))
+    source = irdl.opt_operand_def(T)
+    result = irdl.result_def(irdl.ParamAttrConstraint(AsyncAccumulatorsType, (T,)))
     assembly_format = "(`from` $source^)? attr-dict `:` type($result)"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class WgmmaFenceOp(OrderedOp):
     """Order what the warpgroup has done with its registers before the products that follow.
 
@@ -117,7 +105,7 @@ class WgmmaFenceOp(OrderedOp):
     assembly_format = "attr-dict"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class WgmmaOp(OrderedOp):
     """Start a product: see the module's docstring.
 
@@ -133,21 +121,21 @@ class WgmmaOp(OrderedOp):
     """
 
     name = "kernel.wgmma"
-    T: ClassVar = VarConstraint("T", base(AsyncAccumulatorsType))
-    lhs = operand_def(base(MemRefType) | base(VectorType))
-    lhs_offset = opt_operand_def(IndexType())
-    rhs = operand_def(base(MemRefType))
-    rhs_offset = operand_def(IndexType())
-    acc = operand_def(T)
-    use_acc = opt_operand_def(i1)
-    k_steps = prop_def(IntAttr)
-    swizzle = prop_def(IntAttr)
-    lhs_transposed = opt_prop_def(UnitAttr)
-    rhs_transposed = opt_prop_def(UnitAttr)
-    leading_offset = opt_prop_def(IntAttr)
-    scale_d_zero = opt_prop_def(UnitAttr)
-    result = result_def(T)
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    T: ClassVar = irdl.VarConstraint("T", irdl.base(AsyncAccumulatorsType))
+    lhs = irdl.operand_def(irdl.base(MemRefType) | irdl.base(VectorType))
+    lhs_offset = irdl.opt_operand_def(IndexType())
+    rhs = irdl.operand_def(irdl.base(MemRefType))
+    rhs_offset = irdl.operand_def(IndexType())
+    acc = irdl.operand_def(T)
+    use_acc = irdl.opt_operand_def(i1)
+    k_steps = irdl.prop_def(IntAttr)
+    swizzle = irdl.prop_def(IntAttr)
+    lhs_transposed = irdl.opt_prop_def(UnitAttr)
+    rhs_transposed = irdl.opt_prop_def(UnitAttr)
+    leading_offset = irdl.opt_prop_def(IntAttr)
+    scale_d_zero = irdl.opt_prop_def(UnitAttr)
+    result = irdl.result_def(T)
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "$lhs (`` `[` $lhs_offset^ `]`)? (`transposed` $lhs_transposed^)?"
         " `,` $rhs `` `[` $rhs_offset `]` (`transposed` $rhs_transposed^)?"
@@ -158,13 +146,11 @@ class WgmmaOp(OrderedOp):
 
     @property
     def columns(self) -> int:
-        """N, the columns of the product."""
         assert isinstance(self.acc.type, AsyncAccumulatorsType)
         return 2 * shape_of(self.acc.type.registers)[0]
 
     @property
     def element(self) -> Attribute:
-        """The type of the operands' elements."""
         return element_type(self.rhs.type)
 
     @property
@@ -174,11 +160,10 @@ class WgmmaOp(OrderedOp):
 
     @property
     def depth(self) -> int:
-        """K."""
         return slice_elements(self.element) * self.k_steps.data
 
     def verify_(self) -> None:
-        if self.swizzle.data not in SWIZZLES or self.k_steps.data < 1:
+        if self.swizzle.data not in SWIZZLED_ROW_BYTES or self.k_steps.data < 1:
             raise VerifyException(f"{self.k_steps.data} k-steps swizzled by {self.swizzle.data} bytes")
         if self.scale_d_zero is not None and self.use_acc is not None:
             raise VerifyException("a product with scale-d = 0 has no `use_acc`")
@@ -189,7 +174,7 @@ class WgmmaOp(OrderedOp):
         self._verify_shared(self.rhs, self.columns, self.rhs_transposed is not None, "right")
         t: Attribute = self.lhs.type
         if isinstance(t, MemRefType):
-            self._verify_shared(self.lhs, ROWS, self.lhs_transposed is not None, "left")
+            self._verify_shared(self.lhs, WARPGROUP_ROWS, self.lhs_transposed is not None, "left")
             if self.lhs_offset is None or element_type(self.lhs.type) != self.element:
                 raise VerifyException(f"the left operand is a place in a shared buffer of {self.element}")
         elif (
@@ -214,7 +199,7 @@ class WgmmaOp(OrderedOp):
             panels = -(-extent // row)
             if side == "left" and panels > 1:  # an H200 computes other numbers than the description of PTX promises
                 raise VerifyException(
-                    f"the left operand lies across in {panels} panels of {row}, expected one of {ROWS}"
+                    f"the left operand lies across in {panels} panels of {row}, expected one of {WARPGROUP_ROWS}"
                 )
             if extent % min(row, extent) or extent > row and self.leading_offset is None:
                 raise VerifyException(f"the {side} operand has {extent} elements across: {panels} panels of {row}")
@@ -226,7 +211,7 @@ class WgmmaOp(OrderedOp):
             raise VerifyException(f"the {side} operand takes {needed} elements of {t}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class WgmmaCommitOp(OrderedOp):
     """Close the group of the warpgroup's products since the last group.
 
@@ -239,7 +224,7 @@ class WgmmaCommitOp(OrderedOp):
     assembly_format = "attr-dict"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class WgmmaWaitOp(WaitForGroupsOp):
     """Wait until all groups of products of the warpgroup but the `pending` newest are done; then they no longer read
     shared memory.
@@ -255,8 +240,8 @@ class WgmmaWaitOp(WaitForGroupsOp):
     """
 
     name = "kernel.wgmma_wait"
-    acc = operand_def(base(AsyncAccumulatorsType))
-    result = result_def(base(AsyncAccumulatorsType) | base(VectorType))
+    acc = irdl.operand_def(irdl.base(AsyncAccumulatorsType))
+    result = irdl.result_def(irdl.base(AsyncAccumulatorsType) | irdl.base(VectorType))
     assembly_format = "custom<Int>($pending) `,` $acc attr-dict `:` type($acc) `->` type($result)"
 
     def __init__(self, pending: int, acc: SSAValue, *, done: bool = False):

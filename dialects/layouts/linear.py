@@ -38,7 +38,6 @@ def pack(shape: Sequence[int], coordinate: Sequence[int]) -> int:
 
 
 def unpack(shape: Sequence[int], position: int) -> Coordinate:
-    """The inverse of `pack`."""
     coordinate: list[int] = []
     for extent in reversed(shape):
         coordinate.append(position % extent)
@@ -86,7 +85,6 @@ class Span:
 
     @property
     def rank(self) -> int:
-        """The dimension of the span."""
         return len(self._reduced)
 
     def solve(self, vector: int) -> int | None:
@@ -136,12 +134,10 @@ class Linear:
 
     @property
     def lanes(self) -> int:
-        """Lanes of a warp."""
         return 1 << len(self.lane)
 
     @property
     def warps(self) -> int:
-        """Warps of the block."""
         return 1 << len(self.warp)
 
     @property
@@ -151,7 +147,6 @@ class Linear:
 
     @cached_property
     def packed(self) -> tuple[int, ...]:
-        """`bases`, each as one integer."""
         return tuple(pack(self.shape, b) for b in self.bases)
 
     def apply(self, reg: int, lane: int, warp: int) -> Coordinate:
@@ -171,7 +166,6 @@ class Linear:
 
     @property
     def is_bijective(self) -> bool:
-        """Whether every element is held exactly once."""
         return self.is_surjective and self.is_injective
 
     def redundant(self) -> Redundant:
@@ -273,12 +267,10 @@ class Shared:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return 1 << len(self.offset)
 
     @property
     def is_bijective(self) -> bool:
-        """Whether every element has exactly one offset."""
         return self._span.rank == len(self.offset) and prod(self.shape) == self.size
 
     def place(self, coordinate: Sequence[int]) -> int:
@@ -289,7 +281,6 @@ class Shared:
         return found
 
     def images(self, bases: Iterable[Coordinate]) -> list[int]:
-        """The offset of every basis."""
         return [self.place(b) for b in bases]
 
 

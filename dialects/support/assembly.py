@@ -8,12 +8,12 @@ An operation that lists `DIRECTIVES` as its `custom_directives` writes them in i
 | `custom<Bases>($regs)` | basis vectors, `[[0, 1], [8, 0]]` |
 | `custom<Extents>($extents)` | numbers and symbols, `[16, #s0]` |
 | `custom<Counts>($grid)` | numbers of tiles, `[#s0 / 64, 32]` |
-| `custom<Bounds>($lower, $upper)` | half-open intervals, `[0:100, 2:#s0]` |
+| `custom<Checks>($checks, $lower, $upper)` | values and their bounds, `0 <= %i < 100 and 2 <= %j < #s0` |
 | `custom<Arguments>(ref($body))` | the block arguments of a region with their types, `(%x: f32)` |
 | `custom<Buffers>(ref($body))` | those of them that are no indices |
 | `custom<Indices>(ref($body))` | those of them that are indices, without types, `(%i, %j)` |
 | `custom<Body>($body)` | the region itself, whose arguments were written before |
-| `custom<IndexTypes>(type($a), type($b))` | the types of two lists of operands as one list, `(index, index)` |
+| `custom<DefinedTypes>(type($a))` | nothing: the types of a list of operands are those of their definitions |
 
 The builder of a `FormattedOp` takes operands, properties and regions by name, or by position in the order in which the
 format names them (operations without one: in which they are declared), and then the types of those results that do not
@@ -37,7 +37,6 @@ from xdsl.irdl import AnyAttr, IRDLOperation, VarConstraint, VarOperandDef, Veri
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
-    OperandVariable,
     ParsingState,
     PrintingState,
     RegionVariable,
@@ -45,14 +44,14 @@ from xdsl.irdl.declarative_assembly_format import (
     VariadicOperandVariable,
     irdl_custom_directive,
 )
-from xdsl.parser import Parser
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, OpTrait, Pure
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-from ..layouts.attributes import BASES
-from ..shapes.extents import COUNT, EXTENT, SymbolAttr, parse_bounds, print_bounds
+from ..layouts import BASES
+from ..shapes.extents import COUNT, EXTENT
 from .access import ACCESS_DIRECTIVES, OptionalDirective
 from .attribute_format import INT, Parameter, listed
 
@@ -140,22 +139,42 @@ class Counts(_AttributeDirective):
 
 
 @irdl_custom_directive
-class Bounds(CustomDirective):
-    """`[0:100, 2:#s0]`"""
+class Checks(OptionalDirective):
+    """`0 <= %i < 100 and 2 <= %j < #s0`: values, each with its bounds."""
 
+    checks: VariadicOperandVariable
     lower: AttributeVariable
     upper: AttributeVariable
 
+    def set_empty(self, state: ParsingState) -> None:
+        self.checks.set(state, ())
+
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        for variable, attribute in zip((self.lower, self.upper), parse_bounds(parser), strict=True):
-            variable.set(state, attribute)
+        checks, lower, upper = list[UnresolvedOperand](), list[Attribute](), list[Attribute]()
+        while not checks or parser.parse_optional_keyword("and") is not None:
+            lower.append(IntAttr(parser.parse_integer()))
+            parser.parse_punctuation("<")
+            parser.parse_punctuation("=")
+            checks.append(parser.parse_unresolved_operand())
+            parser.parse_punctuation("<")
+            upper.append(EXTENT.read(parser))  # pyright: ignore[reportArgumentType]
+        self.checks.set(state, checks)
+        self.lower.set(state, ArrayAttr(lower))
+        self.upper.set(state, ArrayAttr(upper))
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         lower, upper = self.lower.get(op), self.upper.get(op)
         assert isa(lower, ArrayAttr[IntAttr])
-        assert isa(upper, ArrayAttr[IntAttr | SymbolAttr])
+        assert isa(upper, ArrayAttr[Attribute])
         state.print_whitespace(printer)
-        print_bounds(printer, lower, upper)
+
+        def check(part: tuple[IntAttr, SSAValue, Attribute]) -> None:
+            printer.print_string(f"{part[0].data} <= ")
+            printer.print_ssa_value(part[1])
+            printer.print_string(" < ")
+            EXTENT.write(printer, part[2])
+
+        printer.print_list(list(zip(lower, self.checks.get(op), upper, strict=True)), check, " and ")
 
 
 def _arguments(state: ParsingState) -> list[Parser.Argument]:
@@ -227,29 +246,23 @@ class Body(CustomDirective):
 
 
 @irdl_custom_directive
-class IndexTypes(CustomDirective):
-    """`(index, vector<4xindex>)`: the types of two lists of operands in one list."""
+class DefinedTypes(CustomDirective):
+    """No text: the operands of a list have the types of their definitions."""
 
-    first: TypeDirective
-    second: TypeDirective
+    types: TypeDirective
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
-        first, second = (self._operands(d, state) for d in (self.first, self.second))
-        if len(types) != first + second:
-            parser.raise_error(f"{first + second} coordinates and checks but {len(types)} types")
-        self.first.set(state, types[:first])
-        self.second.set(state, types[first:])
-
-    @staticmethod
-    def _operands(directive: TypeDirective, state: ParsingState) -> int:
-        assert isinstance(directive.inner, VariadicOperandVariable | OperandVariable)
-        return len(state.operands[directive.inner.index] or ())
+        assert isinstance(self.types.inner, VariadicOperandVariable)
+        types = list[Attribute]()
+        for operand in cast(Sequence[UnresolvedOperand], state.operands[self.types.inner.index] or ()):
+            values = parser.ssa_values.get(operand.operand_name, ())
+            if operand.index >= len(values):
+                parser.raise_error(f"unknown value %{operand.operand_name}", operand.span)
+            types.append(values[operand.index].type)
+        self.types.set(state, types)
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        with printer.in_parens():
-            printer.print_list([*self.first.get(op), *self.second.get(op)], printer.print_attribute)
+        """Prints nothing."""
 
 
 @irdl_custom_directive
@@ -273,7 +286,7 @@ class DerivedTypes(CustomDirective, ABC):
         printer.print_list(self.given.get(op), printer.print_attribute)
 
 
-DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes, *ACCESS_DIRECTIVES)
+DIRECTIVES = (Int, Bases, Extents, Counts, Checks, Arguments, Buffers, Indices, Body, DefinedTypes, *ACCESS_DIRECTIVES)
 """All directives of this file and of `access.py`."""
 
 

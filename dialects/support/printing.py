@@ -36,7 +36,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue, TypeAttribute
 from xdsl.printer import Printer
 
 from ...target.attribute import TargetAttr
-from ..layouts.attributes import LayoutAttr, SharedAttr, bases_of
+from ..layouts import LayoutAttr, SharedAttr, bases_of
 from ..shapes.extents import SymbolAttr
 from .locations import inner_locations, origin_of
 

@@ -7,58 +7,29 @@ writes, so loads are pure.
 """
 
 # pyright: reportUnusedImport=false
-# ruff: noqa: F401  what is imported is what the package offers, and the operations of the dialect
+# ruff: noqa: F401, F403, F405  the package offers everything that its files define
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
+from xdsl import irdl
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, StringAttr, TensorType
 from xdsl.ir import Attribute, Dialect, SSAValue
-from xdsl.irdl import (
-    AnyAttr,
-    AttrSizedOperandSegments,
-    VarConstraint,
-    base,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
 from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import LayoutAttr, SharedAttr
+from ..layouts import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..support.assembly import NUMBERS, SAME_TYPE, FormattedOp, OrderedOp, PureOp, WritingOp, definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
-from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp, verify_places
-from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
-from .kernel import KernelOp, LaunchOp
-from .row_cache import (
-    ClusterAllGatherOp,
-    ClusterReduceScatterOp,
-    RowBufferLoadOp,
-    RowBufferOp,
-    RowBufferStoreOp,
-    RowBufferType,
-)
+from .copies import *
+from .dot import *
+from .kernel import *
+from .row_cache import *
 from .schedule import ScheduleAttr
-from .warp_specialize import (
-    ConsumerReleaseOp,
-    ConsumerWaitOp,
-    ProducerLoadOp,
-    RingOp,
-    RingType,
-    TmaLoadOp,
-    WarpSpecializeOp,
-)
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
@@ -73,7 +44,7 @@ def encoding_of(t: Attribute) -> Attribute | None:
     return t.encoding if isinstance(t, TensorType) and isinstance(t.encoding, LayoutAttr | SharedAttr) else None
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class LoadOp(PureOp):
     """A tile of a buffer: element t is source[map(t)[symbols]] inside the domain, else the fill value.
 
@@ -88,13 +59,13 @@ class LoadOp(PureOp):
     """
 
     name = "tile.load"
-    source = operand_def(MemRefType.constr(SAME_TYPE))
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def()
-    domain = opt_prop_def(DomainAttr)
-    fill = opt_operand_def(SAME_TYPE)
-    result = result_def()
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    source = irdl.operand_def(MemRefType.constr(SAME_TYPE))
+    map = irdl.prop_def(AffineMapAttr)
+    symbols = irdl.var_operand_def()
+    domain = irdl.opt_prop_def(DomainAttr)
+    fill = irdl.opt_operand_def(SAME_TYPE)
+    result = irdl.result_def()
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "$source `` custom<Access>($map, $symbols, type($symbols)) (`where` custom<Domain>($domain)^)? (`else` $fill^)?"
         " attr-dict `:` type($source) `->` custom<Ranked>(type($result))"
@@ -107,11 +78,11 @@ class LoadOp(PureOp):
 class _WriteOp(FormattedOp):
     """What writes a tile at places of a buffer."""
 
-    value = operand_def()
-    target = operand_def(base(MemRefType))
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def()
-    domain = opt_prop_def(DomainAttr)
+    value = irdl.operand_def()
+    target = irdl.operand_def(irdl.base(MemRefType))
+    map = irdl.prop_def(AffineMapAttr)
+    symbols = irdl.var_operand_def()
+    domain = irdl.opt_prop_def(DomainAttr)
     assembly_format = (
         "$value `,` $target `` custom<Access>($map, $symbols, type($symbols)) (`where` custom<Domain>($domain)^)?"
         " attr-dict `:` custom<Ranked>(type($value)) `,` type($target)"
@@ -121,7 +92,7 @@ class _WriteOp(FormattedOp):
         verify_places(self, self.target, self.value)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class StoreOp(_WriteOp, WritingOp):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
 
@@ -133,7 +104,7 @@ class StoreOp(_WriteOp, WritingOp):
     name = "tile.store"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AtomicRmwOp(_WriteOp, OrderedOp):
     """Combine a tile into a result, in any order: p = map(t)[symbols], buffer[p] = kind(buffer[p], value[t]) inside the
     domain.
@@ -148,7 +119,7 @@ class AtomicRmwOp(_WriteOp, OrderedOp):
     """
 
     name = "tile.atomic_rmw"
-    kind = prop_def(KindAttr)
+    kind = irdl.prop_def(KindAttr)
     assembly_format = f"$kind {_WriteOp.assembly_format}"
 
     def verify_(self) -> None:
@@ -159,7 +130,7 @@ class AtomicRmwOp(_WriteOp, OrderedOp):
             raise VerifyException(f"{others[0].name} accesses a buffer that is combined into")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AffineOp(PureOp):
     """The value of an affine expression at every element of a tile: result[t] = map(t)[symbols].
 
@@ -169,9 +140,9 @@ class AffineOp(PureOp):
     """
 
     name = "tile.affine"
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def(IndexType())
-    result = result_def()
+    map = irdl.prop_def(AffineMapAttr)
+    symbols = irdl.var_operand_def(IndexType())
+    result = irdl.result_def()
     assembly_format = "custom<Expression>($map, $symbols, type($symbols)) attr-dict `:` custom<Ranked>(type($result))"
 
     def verify_(self) -> None:
@@ -180,7 +151,7 @@ class AffineOp(PureOp):
             raise VerifyException(f"an affine expression is an index, not {element_type(self.result.type)}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class BroadcastOp(PureOp):
     """Repeat a tile, or a scalar, along new dimensions: `along` are their positions in the result.
 
@@ -190,9 +161,9 @@ class BroadcastOp(PureOp):
     """
 
     name = "tile.broadcast"
-    source = operand_def()
-    along = prop_def(NUMBERS)
-    result = result_def(base(TensorType))
+    source = irdl.operand_def()
+    along = irdl.prop_def(NUMBERS)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = "$source `along` $along attr-dict `:` type($source) `->` type($result)"
 
     def verify_(self) -> None:
@@ -202,7 +173,7 @@ class BroadcastOp(PureOp):
             raise VerifyException(f"broadcasting {self.source.type} along {sorted(along)} is not {self.result.type}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ReduceOp(PureOp):
     """Combine a tile along some of its dimensions, which disappear (all of them: a scalar).
 
@@ -212,10 +183,10 @@ class ReduceOp(PureOp):
     """
 
     name = "tile.reduce"
-    kind = prop_def(KindAttr)
-    source = operand_def(base(TensorType))
-    dims = prop_def(NUMBERS)
-    result = result_def()
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(irdl.base(TensorType))
+    dims = irdl.prop_def(NUMBERS)
+    result = irdl.result_def()
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 
     def __init__(
@@ -232,7 +203,7 @@ class ReduceOp(PureOp):
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ScanOp(PureOp):
     """Inclusive scan of a tile along a dimension: `init`, the result of the tile before it, combined with the elements
     up to each one. `carry` is the last element of the result, the `init` of the next tile.
@@ -243,14 +214,14 @@ class ScanOp(PureOp):
     """
 
     name = "tile.scan"
-    T: ClassVar = VarConstraint("T", base(TensorType))
-    C: ClassVar = VarConstraint("C", AnyAttr())
-    kind = prop_def(KindAttr)
-    source = operand_def(T)
-    init = operand_def(C)
-    dim = prop_def(IntAttr)
-    result = result_def(T)
-    carry = result_def(C)
+    T: ClassVar = irdl.VarConstraint("T", irdl.base(TensorType))
+    C: ClassVar = irdl.VarConstraint("C", irdl.AnyAttr())
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(T)
+    init = irdl.operand_def(C)
+    dim = irdl.prop_def(IntAttr)
+    result = irdl.result_def(T)
+    carry = irdl.result_def(C)
     assembly_format = "$kind $source `,` $init `along` custom<Int>($dim) attr-dict `:` type($source) `,` type($init)"
 
     def verify_(self) -> None:
@@ -267,7 +238,7 @@ WAYS = ("registers", "shuffles", "shared")
 """How a tile gets from one layout to another."""
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ConvertLayoutOp(PureOp):
     """The same tile, held by other threads and registers. `via` says how it gets there: by moves between the registers
     of a thread, by shuffles within warps, or through shared memory; left out, the cheapest way is taken.
@@ -278,9 +249,9 @@ class ConvertLayoutOp(PureOp):
     """
 
     name = "tile.convert_layout"
-    source = operand_def(base(TensorType))
-    via = opt_prop_def(StringAttr)
-    result = result_def(base(TensorType))
+    source = irdl.operand_def(irdl.base(TensorType))
+    via = irdl.opt_prop_def(StringAttr)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = "$source (`via` $via^)? attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, layout: LayoutAttr, via: str | None = None):
@@ -292,7 +263,7 @@ class ConvertLayoutOp(PureOp):
         _verify_moved(self.source.type, self.result.type, LayoutAttr)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class StageOp(PureOp):
     """A tile in registers, put into shared memory; where and between which barriers is decided below this level.
 
@@ -302,8 +273,8 @@ class StageOp(PureOp):
     """
 
     name = "tile.stage"
-    source = operand_def(base(TensorType))
-    result = result_def(base(TensorType))
+    source = irdl.operand_def(irdl.base(TensorType))
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, layout: SharedAttr):

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from xdsl import irdl
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntAttr, StringAttr, TensorType, UnitAttr, bf16, f16, f32, i1
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    VarConstraint,
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-)
 from xdsl.utils.exceptions import VerifyException
 
 from ..kernel.mma import mma_atom
@@ -34,7 +23,7 @@ NARROW = (bf16, f16)
 """What tensor cores multiply exactly."""
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
     """The sums of contractions in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`."""
 
@@ -61,7 +50,7 @@ def _verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: st
         raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32{more}, not {types}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class DotOp(PureOp):
     """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
 
@@ -75,11 +64,11 @@ class DotOp(PureOp):
     """
 
     name = "tile.dot"
-    lhs = operand_def(base(TensorType))
-    rhs = operand_def(base(TensorType))
-    acc = operand_def(base(TensorType))
-    atom = opt_prop_def(StringAttr)
-    result = result_def(base(TensorType))
+    lhs = irdl.operand_def(irdl.base(TensorType))
+    rhs = irdl.operand_def(irdl.base(TensorType))
+    acc = irdl.operand_def(irdl.base(TensorType))
+    atom = irdl.opt_prop_def(StringAttr)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = (
         "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
         " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
@@ -114,7 +103,7 @@ class _InFlight(OrderedOp):
                 raise VerifyException(f"{users[0].name} uses accumulators in flight, before a tile.dot_wait")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AccumulatorsOp(_InFlight):
     """A tile becomes accumulators. Without one they hold no values, and the first contraction has to overwrite them.
 
@@ -125,8 +114,8 @@ class AccumulatorsOp(_InFlight):
     """
 
     name = "tile.accumulators"
-    start = opt_operand_def(base(TensorType))
-    result = result_def(base(AsyncAccumulatorsType))
+    start = irdl.opt_operand_def(irdl.base(TensorType))
+    result = irdl.result_def(irdl.base(AsyncAccumulatorsType))
     assembly_format = "($start^ `:` type($start))? attr-dict `->` type($result)"
 
     def verify_(self) -> None:
@@ -138,7 +127,7 @@ class AccumulatorsOp(_InFlight):
             raise VerifyException("accumulators without values have to be overwritten (scale_d_zero)")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class DotAsyncOp(_InFlight):
     """Start a contraction by warpgroups, into accumulators that are in flight from then on.
 
@@ -153,14 +142,14 @@ class DotAsyncOp(_InFlight):
     """
 
     name = "tile.dot_async"
-    T: ClassVar = VarConstraint("T", base(AsyncAccumulatorsType))
-    lhs = operand_def(base(TensorType))
-    rhs = operand_def(base(TensorType))
-    acc = operand_def(T)
-    use_acc = opt_operand_def(i1)
-    scale_d_zero = opt_prop_def(UnitAttr)
-    result = result_def(T)
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    T: ClassVar = irdl.VarConstraint("T", irdl.base(AsyncAccumulatorsType))
+    lhs = irdl.operand_def(irdl.base(TensorType))
+    rhs = irdl.operand_def(irdl.base(TensorType))
+    acc = irdl.operand_def(T)
+    use_acc = irdl.opt_operand_def(i1)
+    scale_d_zero = irdl.opt_prop_def(UnitAttr)
+    result = irdl.result_def(T)
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "$lhs `,` $rhs `into` $acc (`scale_d_zero` $scale_d_zero^)? (`use_acc` $use_acc^)? attr-dict"
         " `:` type($lhs) `,` type($rhs) `,` type($acc)"
@@ -173,7 +162,7 @@ class DotAsyncOp(_InFlight):
         _verify_contraction(self.lhs.type, self.rhs.type, without_flight(self.acc.type), "wgmma")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class DotWaitOp(_InFlight):
     """Wait until all groups of contractions but the `pending` newest are done; then they no longer read their operands.
 
@@ -189,9 +178,9 @@ class DotWaitOp(_InFlight):
     """
 
     name = "tile.dot_wait"
-    acc = operand_def(base(AsyncAccumulatorsType))
-    pending = prop_def(IntAttr)
-    result = result_def(base(AsyncAccumulatorsType) | base(TensorType))
+    acc = irdl.operand_def(irdl.base(AsyncAccumulatorsType))
+    pending = irdl.prop_def(IntAttr)
+    result = irdl.result_def(irdl.base(AsyncAccumulatorsType) | irdl.base(TensorType))
     assembly_format = "$acc `pending` custom<Int>($pending) attr-dict `:` type($acc) `->` type($result)"
 
     def __init__(self, acc: SSAValue, pending: int, *, done: bool = False):

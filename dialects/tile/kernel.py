@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+from xdsl import irdl
 from xdsl.dialects import builtin
 from xdsl.ir import BlockArgument, SSAValue
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    irdl_op_definition,
-    opt_operand_def,
-    prop_def,
-    region_def,
-    traits_def,
-    var_operand_def,
-    var_result_def,
-)
-from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, SymbolTable
+from xdsl.traits import SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
-from ..kernel.mbarrier import CLUSTERS
-from ..kernel.registers import verify_lanes
-from ..layouts.linear import LANES
+from ..kernel import BlockProgramOp
 from ..payload import same_elements
-from ..shapes.extents import Count, CountAttr, extents_in
-from ..support.assembly import FormattedOp, PureOp
+from ..support.assembly import PureOp
 from .schedule import Schedule, ScheduleAttr
 
 
-@irdl_op_definition
-class KernelOp(FormattedOp):
+@irdl.irdl_op_definition
+class KernelOp(BlockProgramOp):
     """A kernel: one program, run by every block of a grid.
 
     The body's arguments are the buffers, then one block index for each extent of the grid.
@@ -43,23 +31,11 @@ class KernelOp(FormattedOp):
     """
 
     name = "tile.kernel"
-    sym_name = prop_def(builtin.SymbolNameConstraint())
-    grid = prop_def(builtin.ArrayAttr[builtin.IntAttr | CountAttr])
-    warps = prop_def(builtin.IntAttr)
-    cluster = prop_def(builtin.IntAttr, default_value=builtin.IntAttr(1))
-    lanes = prop_def(builtin.IntAttr, default_value=builtin.IntAttr(LANES))
-    body = region_def("single_block")
-    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
     assembly_format = (
         "$sym_name `` custom<Buffers>(ref($body)) `blocks` custom<Indices>(ref($body)) `in` custom<Counts>($grid)"
         " `warps` custom<Int>($warps) (`lanes` custom<Int>($lanes)^)?"
         " (`cluster` custom<Int>($cluster)^)? attr-dict-with-keyword custom<Body>($body)"
     )
-
-    @property
-    def cluster_size(self) -> int:
-        """How many blocks a cluster has; 1 where there are none."""
-        return self.cluster.data
 
     @property
     def schedule(self) -> Schedule:
@@ -69,32 +45,17 @@ class KernelOp(FormattedOp):
 
     @property
     def buffers(self) -> tuple[BlockArgument, ...]:
-        """The memref arguments, inputs before results."""
         return tuple(a for a in self.body.block.args if isinstance(a.type, builtin.MemRefType))
 
     @property
     def blocks(self) -> tuple[SSAValue, ...]:
-        """The block indices, one for each extent of the grid."""
         return tuple(a for a in self.body.block.args if isinstance(a.type, builtin.IndexType))
 
-    @property
-    def grid_shape(self) -> tuple[Count, ...]:
-        """The extents of the grid, some of which may be known only when it is launched."""
-        return extents_in(self.grid)
-
     def verify_(self) -> None:
-        types = [a.type for a in self.body.block.args]
-        blocks = len(self.grid_shape)
-        head, tail = types[: len(types) - blocks], types[len(types) - blocks :]
-        if any(not isinstance(t, builtin.IndexType) for t in tail) or any(
-            not isinstance(t, builtin.MemRefType) for t in head
-        ):
+        if (*self.body.block.args,) != (*self.buffers, *self.blocks) or len(self.blocks) != len(self.grid_shape):
             raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
-        if self.warps.data not in (1, 2, 4, 8, 16, 32):
-            raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
-        verify_lanes(self.lanes.data, self.warps.data)
-        if self.cluster_size not in CLUSTERS:
-            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+        self.verify_warps()
+        super().verify_()
         if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):
             raise VerifyException(f"clusters of {self.cluster_size} blocks do not make up the last extent of the grid")
 
@@ -104,7 +65,7 @@ class KernelOp(FormattedOp):
         return isinstance(last, int) and last % blocks == 0
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class LaunchOp(PureOp):
     """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel. The
     kernel may see each in another shape.
@@ -119,11 +80,11 @@ class LaunchOp(PureOp):
     """
 
     name = "tile.launch"
-    kernel = prop_def(builtin.SymbolRefAttr)
-    inputs = var_operand_def()
-    start = opt_operand_def()
-    res = var_result_def()
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    kernel = irdl.prop_def(builtin.SymbolRefAttr)
+    inputs = irdl.var_operand_def()
+    start = irdl.opt_operand_def()
+    res = irdl.var_result_def()
+    irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "$kernel `` `(` $inputs `)` (`from` `(` $start^ `:` type($start) `)`)? attr-dict"
         " `:` functional-type($inputs, $res)"

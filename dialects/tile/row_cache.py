@@ -9,19 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xdsl import irdl
 from xdsl.dialects.builtin import IndexType, IntAttr, TensorType
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
-from xdsl.irdl import (
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-    var_result_def,
-)
 from xdsl.traits import MemoryReadEffect
 from xdsl.utils.exceptions import VerifyException
 
@@ -33,7 +23,7 @@ from ..tensor import KindAttr, ReductionKind, verify_kind
 from .kernel import KernelOp
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class RowBufferType(FormattedAttr, TypeAttribute):
     """Room for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
 
@@ -58,11 +48,10 @@ class RowBufferType(FormattedAttr, TypeAttribute):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of each tile."""
         return shape_of(self.tile)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class RowBufferOp(WritingOp):
     """A new row; what is in its places is undefined.
 
@@ -72,11 +61,11 @@ class RowBufferOp(WritingOp):
     """
 
     name = "tile.row_buffer"
-    result = result_def(base(RowBufferType))
+    result = irdl.result_def(irdl.base(RowBufferType))
     assembly_format = "attr-dict `:` type($result)"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class RowBufferStoreOp(WritingOp):
     """Put a tile into a place of a row.
 
@@ -86,16 +75,16 @@ class RowBufferStoreOp(WritingOp):
     """
 
     name = "tile.row_buffer_store"
-    value = operand_def(base(TensorType))
-    row = operand_def(base(RowBufferType))
-    place = operand_def(IndexType())
+    value = irdl.operand_def(irdl.base(TensorType))
+    row = irdl.operand_def(irdl.base(RowBufferType))
+    place = irdl.operand_def(IndexType())
     assembly_format = "$value `,` $row `` `[` $place `]` attr-dict `:` type($value) `,` type($row)"
 
     def verify_(self) -> None:
         _verify_tile(self.row.type, self.value.type)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class RowBufferLoadOp(FormattedOp):
     """The tile in a place of a row, which must have been put there.
 
@@ -105,10 +94,10 @@ class RowBufferLoadOp(FormattedOp):
     """
 
     name = "tile.row_buffer_load"
-    row = operand_def(base(RowBufferType))
-    place = operand_def(IndexType())
-    result = result_def(base(TensorType))
-    traits = traits_def(MemoryReadEffect())
+    row = irdl.operand_def(irdl.base(RowBufferType))
+    place = irdl.operand_def(IndexType())
+    result = irdl.result_def(irdl.base(TensorType))
+    traits = irdl.traits_def(MemoryReadEffect())
     assembly_format = "$row `` `[` $place `]` attr-dict `:` type($row) `->` type($result)"
 
     def verify_(self) -> None:
@@ -121,7 +110,7 @@ def _verify_tile(row: Attribute, tile: Attribute) -> None:
         raise VerifyException(f"{tile} is no tile of {row}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ClusterAllGatherOp(PureOp):
     """What every block of the cluster has for some tiles, along a new first dimension: by rank.
 
@@ -134,8 +123,8 @@ class ClusterAllGatherOp(PureOp):
     """
 
     name = "tile.cluster_allgather"
-    tiles = var_operand_def()
-    res = var_result_def(base(TensorType))
+    tiles = irdl.var_operand_def()
+    res = irdl.var_result_def(irdl.base(TensorType))
     assembly_format = "$tiles attr-dict `:` type($tiles) `->` type($res)"
 
     def __init__(self, tiles: Sequence[SSAValue], ranks: int):
@@ -143,7 +132,6 @@ class ClusterAllGatherOp(PureOp):
 
     @property
     def ranks(self) -> int:
-        """How many blocks a cluster has."""
         return shape_of(self.res[0].type)[0]
 
     def verify_(self) -> None:
@@ -156,7 +144,7 @@ class ClusterAllGatherOp(PureOp):
         _verify_ranks(self, self.ranks)
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ClusterReduceScatterOp(PureOp):
     """The tiles of all blocks of the cluster, combined element by element in the order of the ranks. Block number
     `rank` of the cluster gets part number `rank` of the result along a dimension.
@@ -169,10 +157,10 @@ class ClusterReduceScatterOp(PureOp):
     """
 
     name = "tile.cluster_reduce_scatter"
-    kind = prop_def(KindAttr)
-    source = operand_def(base(TensorType))
-    dim = prop_def(IntAttr)
-    result = result_def(base(TensorType))
+    kind = irdl.prop_def(KindAttr)
+    source = irdl.operand_def(irdl.base(TensorType))
+    dim = irdl.prop_def(IntAttr)
+    result = irdl.result_def(irdl.base(TensorType))
     assembly_format = "$kind $source `along` custom<Int>($dim) attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, kind: ReductionKind, source: SSAValue, dim: int, ranks: int):
@@ -186,7 +174,6 @@ class ClusterReduceScatterOp(PureOp):
 
     @property
     def ranks(self) -> int:
-        """Blocks of a cluster."""
         return shape_of(self.source.type)[self.dim.data] // self.part
 
     def verify_(self) -> None:

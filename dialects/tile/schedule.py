@@ -15,7 +15,7 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from ..kernel.mbarrier import CLUSTERS
+from ..kernel.barriers import CLUSTERS
 from ..layouts.linear import LANES
 
 
@@ -118,7 +118,6 @@ class ScheduleAttr(Data[Schedule]):
         return ScheduleAttr(Schedule(**given))
 
     def changed(self, **decisions: Any) -> ScheduleAttr:
-        """This schedule with some decisions replaced."""
         return ScheduleAttr.get(**(vars(self.data) | decisions))
 
     def verify(self) -> None:

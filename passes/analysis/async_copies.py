@@ -12,20 +12,18 @@ from xdsl.dialects.builtin import IndexType, IntAttr, IntegerType
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue, Use
 
 from ...dialects import payload, tile
-from ...dialects.kernel.cp_async import COPY_BYTES
-from ...dialects.kernel.tma import BOX_EXTENT, SWIZZLED_ALIGNMENT
-from ...dialects.kernel.wgmma import SWIZZLES
-from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
+from ...dialects.kernel.copies import BOX_EXTENT, COPY_BYTES, SWIZZLED_ALIGNMENT
+from ...dialects.kernel.wgmma import SWIZZLED_ROW_BYTES
+from ...dialects.layouts import LayoutAttr, SharedAttr
 from ...dialects.layouts.linear import Linear, Shared, register_width
-from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
+from ...dialects.layouts.mma import Boxes, boxes_along, boxes_of
 from ...dialects.payload import element_type, shape_of
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.affine import Form, Simplifier, add, scale, symbol
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import range_of_value
 from ...dialects.support.locations import ancestors
-from ...dialects.tile.async_copy import box_dimensions
-from ...dialects.tile.warp_specialize import TmaLoadOp
+from ...dialects.tile.copies import TmaLoadOp, box_dimensions
 from ..remarks import emit_remark
 from .integer_forms import FormReader
 from .layout_preferences import by_sectors, preference
@@ -242,7 +240,7 @@ def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
     if fixed:
         fitting = [boxes_of(layout_in_shared(stage.result), size)]
     else:
-        fitting = [boxes_along(shape, fast, size, widest) for widest in reversed(SWIZZLES)]
+        fitting = [boxes_along(shape, fast, size, widest) for widest in reversed(SWIZZLED_ROW_BYTES)]
     found = [b for b in fitting if b is not None and b.fast == fast]
     if not found:
         return "it lies the other way round in shared memory than in global memory, or is too small for a box"

@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from ...dialects import kernel, loop
-from ...dialects.kernel.host import aligned
+from ...dialects.kernel import aligned
 from ...dialects.payload import is_tensor, tensor_bytes
 from ...dialects.support.calls import UPDATES, pairs_of
 from ...dialects.tensor import ScanOp

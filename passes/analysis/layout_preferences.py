@@ -16,8 +16,7 @@ from xdsl.utils.disjoint_set import DisjointSet
 from ...dialects import payload, tile
 from ...dialects.kernel.mma import WORD_BYTES
 from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch, unit
-from ...dialects.layouts.mma import accumulator
-from ...dialects.layouts.wgmma import warpgroup_accumulator
+from ...dialects.layouts.mma import accumulator, warpgroup_accumulator
 from ...dialects.payload import shape_of
 from ...dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, Simplifier, dividend, number_of
 from ...dialects.shapes.extents import Extent, extents_of, typical

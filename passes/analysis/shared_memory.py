@@ -10,10 +10,9 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.kernel import FuncOp, LoadOp, MapaOp, SharedOp, StoreOp, SubviewOp
-from ...dialects.kernel.cp_async import CopyAsyncOp
+from ...dialects.kernel.copies import CopyAsyncOp, TmaStoreOp
 from ...dialects.kernel.memory import memory_bytes, shape_of_memory, space_of
 from ...dialects.kernel.mma import MatrixRows, StMatrixOp
-from ...dialects.kernel.tma import TmaStoreOp
 from ...dialects.kernel.wgmma import WgmmaOp
 from ...dialects.loop.dependence import is_in
 from ...dialects.shapes.ranges import constant_index

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import tile
 from ...dialects.kernel.mma import ROW_BYTES, MmaAtom, mma_atom
-from ...dialects.layouts.attributes import LayoutAttr, SharedAttr, bases_of
+from ...dialects.layouts import LayoutAttr, SharedAttr, bases_of
 from ...dialects.layouts.conversion import Exchange, find_exchange
 from ...dialects.layouts.linear import LANES, Bases, Coordinate, Linear, Shared, ordered, register_width, wavefronts
 from ...dialects.layouts.mma import Bits, accumulator_bits, fragment, matrix_rows

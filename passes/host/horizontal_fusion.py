@@ -14,8 +14,6 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ...dialects import kernel, payload
-from ...dialects.kernel.tma import is_written
-from ...dialects.kernel.warp_specialize import register_pool
 from ...dialects.support.locations import copy_location
 from ...target.model import launch_registers
 from ..analysis.host_memory import has_parts, set_parts
@@ -89,7 +87,7 @@ class _Needs:
         found = function.partitions
         multiplies = any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in function.walk())
         kind = (function.warps, function.lanes, None if found is None else (found.names, found.warps), multiplies)
-        written = frozenset(i for i, a in enumerate(function.body.block.args) if is_written(a))
+        written = frozenset(i for i, a in enumerate(function.body.block.args) if kernel.is_written(a))
         resident = max(1, function.resident)
         shared = function.shared.data if function.shared is not None else 0
         partitions: tuple[tuple[int, int], ...] = ()
@@ -113,7 +111,7 @@ class _Needs:
         if not wanted or max(wanted) <= launch_registers(threads, resident):
             return []
         total = sum(n * each for (n, _), each in zip(self.partitions, wanted, strict=True))
-        return wanted if total <= register_pool(threads, resident) else None
+        return wanted if total <= kernel.register_pool(threads, resident) else None
 
 
 @dataclass
@@ -148,14 +146,12 @@ class _Sharing:
         return self.kernels[launch.kernel.string_value()]
 
     def _needs(self, launch: kernel.LaunchOp) -> _Needs:
-        """What the kernel of a launch needs, found out once."""
         name = launch.kernel.string_value()
         if name not in self.needs:
             self.needs[name] = _Needs.of(self.kernels[name])
         return self.needs[name]
 
     def _written(self, launch: kernel.LaunchOp) -> set[SSAValue]:
-        """The buffers that a launch writes."""
         return {launch.buffers[i] for i in self._needs(launch).written}
 
     def _replace(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> kernel.LaunchOp:
@@ -261,7 +257,7 @@ def _can_share(function: kernel.FuncOp) -> bool:
     return (
         not has_parts(function)
         and function.cluster_size == 1
-        and all(isinstance(n, int) for n in function.factors)
+        and all(isinstance(n, int) for n in function.grid_shape)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
         and (
             function.partitions is None

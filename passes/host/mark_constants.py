@@ -14,7 +14,6 @@ from xdsl.passes import ModulePass
 
 from ...dialects import kernel
 from ...dialects.kernel import symbols_in
-from ...dialects.kernel.tma import is_written
 from ...dialects.shapes.extents import extents_of
 from ...dialects.support.calls import CONSTANT, CONSTANTS, constant_arguments
 
@@ -74,9 +73,8 @@ class _Launches:
                 return found
 
     def _written(self, launch: kernel.LaunchOp) -> set[SSAValue]:
-        """The buffers that a launch writes."""
         arguments = self.kernels[launch.kernel.string_value()].body.block.args
-        return {v for v, a in zip(launch.buffers, arguments, strict=True) if is_written(a)}
+        return {v for v, a in zip(launch.buffers, arguments, strict=True) if kernel.is_written(a)}
 
     def _is_left_alone(self, buffer: SSAValue, own: list[kernel.LaunchOp]) -> bool:
         """Whether a buffer lies between arguments and results, and none but the launches `own` may write it."""
@@ -85,6 +83,5 @@ class _Launches:
         return isinstance(buffer.owner, kernel.AllocOp) and reading
 
     def _is_static(self, launch: kernel.LaunchOp) -> bool:
-        """Whether no size is known only at a call."""
         known = all(isinstance(n, int) for buffer in launch.buffers for n in extents_of(buffer.type))
         return known and not symbols_in(self.kernels[launch.kernel.string_value()])

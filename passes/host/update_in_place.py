@@ -14,7 +14,6 @@ from xdsl.passes import ModulePass
 from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel, payload
-from ...dialects.kernel.tma import is_written
 from ...dialects.payload import element_type, shape_of
 from ...dialects.support.calls import IN_PLACE, UPDATES, pairs_of, set_pairs
 from ...dialects.support.locations import enclosing
@@ -26,7 +25,6 @@ _PLACE = ("regs", "steps", "lower", "upper", "xor")
 
 
 def same_place(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:
-    """Whether a thread's load and store are of the same elements, register by register."""
     where, wanted = ((*op.coordinates, *op.checks, *(getattr(op, p) for p in _PLACE)) for op in (load, store))
     return where == wanted
 
@@ -236,7 +234,7 @@ class _Updates:
             return "its old value is needed after the new one is written"
         if writers.count(first) > 1 or readers.count(first) > 1:
             return "a kernel takes it twice"
-        if any(is_written(self._arguments(op)[old]) for op in readers):
+        if any(kernel.is_written(self._arguments(op)[old]) for op in readers):
             return "a kernel writes it"
         if first in readers:
             arguments = self._arguments(first)
@@ -245,12 +243,10 @@ class _Updates:
         return None
 
     def _arguments(self, launch: kernel.LaunchOp) -> dict[SSAValue, SSAValue]:
-        """The arguments of the kernel of a launch, by buffer."""
         function = self.kernels[launch.kernel.string_value()]
         return dict(zip(launch.buffers, function.body.block.args, strict=True))
 
     def _relaunch(self, launch: kernel.LaunchOp, same: dict[SSAValue, SSAValue]) -> None:
-        """Launch on the arguments in place of the results."""
         old = list(launch.buffers)
         pairs = {i: old.index(same[b]) for i, b in enumerate(old) if b in same and same[b] in old}
         name = launch.kernel.string_value()

@@ -9,9 +9,6 @@ from xdsl.dialects.builtin import IntAttr
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.mbarrier import is_mbarriers
-from ...dialects.kernel.memory import memory_bytes
-from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
 from ...dialects.support.locations import refused
 from ...target.attribute import target_of
 from ..anchored import FuncPass
@@ -37,7 +34,6 @@ class Lifetime:
     alignment: int = 1
 
     def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are in use at some time."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -59,21 +55,20 @@ def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
             users = {user for u in _users(op) if (user := op.parent.find_ancestor_op_in_block(u)) is not None}
             first = min((number[u] for u in users), default=number[op])
             last = max((end[u] for u in users), default=number[op])
-            found.append(Lifetime(op, memory_bytes(op.result.type), first, last, _alignment(op)))
+            found.append(Lifetime(op, kernel.memory_bytes(op.result.type), first, last, _alignment(op)))
     return found
 
 
 def _alignment(op: kernel.SharedOp) -> int:
     """To how many bytes a buffer has to start, for the boxes and the operands of tensor cores in it."""
-    if is_mbarriers(op.result.type):
+    if kernel.is_mbarriers(op.result.type):
         return 1
     boxes = [u.map_type.alignment for u in _users(op) if isinstance(u, kernel.TmaLoadOp | kernel.TmaStoreOp)]
     operand = any(isinstance(u, kernel.WgmmaOp) for u in _users(op))
-    return max([1, *boxes, SWIZZLED_ALIGNMENT if operand else 1])
+    return max([1, *boxes, kernel.SWIZZLED_ALIGNMENT if operand else 1])
 
 
 def _users(op: kernel.SharedOp) -> Iterator[Operation]:
-    """Who uses a buffer, itself, a slot of it or another block's instance."""
     todo: list[SSAValue] = [op.result]
     for value in todo:
         for use in value.uses:

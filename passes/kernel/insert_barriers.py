@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.warp_specialize import partition_of
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..analysis.shared_memory import Access, Renaming, accesses_of, renamings
 from ..anchored import FuncPass
 from ..rewriting import insert_after, insert_before
+
+ASYNCHRONOUS = (kernel.MapaOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, kernel.TmaStoreOp, kernel.WgmmaOp)
+"""Operations that read or write shared memory without the threads of the block, or that of another block."""
 
 OLDEST = 64
 """Groups of copies older than this are not told apart."""
@@ -40,16 +42,13 @@ class State(NamedTuple):
     sending: Ages
 
     def joined(self, other: State) -> State:
-        """What may have happened if either has."""
         return State(*(_youngest((*one.items(), *two.items())) for one, two in zip(self, other, strict=True)))
 
     def covers(self, other: State) -> bool:
-        """Whether everything in `other` is in here."""
         pairs = zip(self, other, strict=True)
         return all(a in own and own[a] <= age for own, theirs in pairs for a, age in theirs.items())
 
     def renamed(self, slots: Renaming) -> State:
-        """The state, with slots called what they are called elsewhere."""
         return State(*(_youngest((a.renamed(slots), age) for a, age in part.items()) for part in self))
 
 
@@ -57,7 +56,6 @@ NOTHING = State({}, {}, {}, {}, {})
 
 
 def _youngest(ages: Iterable[tuple[Access, int]]) -> Ages:
-    """The accesses, each as young as it ever is."""
     found: Ages = {}
     for access, age in ages:
         found[access] = min(age, found.get(access, age))
@@ -130,12 +128,12 @@ class _Placement:
         """Barriers of the cluster at the ends of partitions, for those inside of others."""
         ops = [*func.body.walk()]
         self.clustered = any(isinstance(o, kernel.MapaOp) for o in ops)
+        self.asynchronous = any(isinstance(o, ASYNCHRONOUS) for o in ops)
         self.boxes = {o.shared for o in ops if isinstance(o, kernel.TmaLoadOp)}
         self.read = [a for o in ops if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp) for a in accesses_of(o)]
         self._known: dict[Operation, list[Access]] = {}
 
     def insert(self) -> None:
-        """Insert the barriers."""
         for op, need in self.before.items():
             wait = [] if need.groups is None else [kernel.BulkWaitOp(need.groups, read=True)]
             fence = [kernel.FenceAsyncOp()] if need.fence else []
@@ -166,24 +164,14 @@ class _Placement:
     def block(self, block: Block, state: State) -> State:
         """Decide for a block entered in `state`; the state at its end."""
         for op in block.ops:
-            if isinstance(op, kernel.ClusterBarrierOp):
-                state = state._replace(pending={}, across={})
-            elif isinstance(op, kernel.BarrierOp) or _of_whole_role(op):
-                state = state._replace(pending={})
-            elif isinstance(op, kernel.WarpSpecializeOp):
-                state = self._roles(op, state)
-            elif isinstance(op, kernel.AsyncCommitOp):
-                state = state._replace(flying=_closed(state.flying))
-            elif isinstance(op, kernel.AsyncWaitOp):
-                state = self._arrived(op, state)
-            elif isinstance(op, kernel.BulkCommitOp | kernel.BulkWaitOp):
-                state = state._replace(sending=_sent(op, state.sending))
-            elif isinstance(op, scf.ForOp):
+            if isinstance(op, scf.ForOp):
                 state = self._loop(op, state)
             elif op.regions:
-                state = self._conditional(op, state)
+                state = self._roles(op, state) if isinstance(op, kernel.WarpSpecializeOp) else self._inside(op, state)
             elif found := self._accesses(op):
                 state = self._meet(op, found, state)
+            elif (step := _STEPS.get(type(op))) is not None:
+                state = step(self, op, state)
         return state
 
     def _accesses(self, op: Operation) -> list[Access]:
@@ -226,14 +214,23 @@ class _Placement:
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
         self.accesses += len(accesses)
+        met = [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
+        if self.asynchronous:
+            return self._meet_asynchronous(op, accesses, met, state)
+        state = self._wait(op, met, None, False, state) if met else state
+        return state._replace(pending={**state.pending, **dict.fromkeys(accesses, 0)})
+
+    def _meet_asynchronous(
+        self, op: Operation, accesses: list[Access], met: list[tuple[Access, Access]], state: State
+    ) -> State:
         if any(access.conflicts(f) for access in accesses for f in state.flying):
             why = "touches what an asynchronous copy may still be writing: there is no wait in between"
             raise refused(op, why, CompileError)
         boxes = [a for o in op.walk() if isinstance(o, kernel.TmaStoreOp) for a in accesses_of(o)]
         asynchronous = bool(boxes) or any(isinstance(o, kernel.WgmmaOp) for o in op.walk())
-        met = [(a, s) for a in accesses for s in state.sending if a.writes and a.touches(s)]
-        groups = [state.sending[s] for _, s in met]
-        met += [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
+        sent = [(a, s) for a in accesses for s in state.sending if a.writes and a.touches(s)]
+        groups = [state.sending[s] for _, s in sent]
+        met = sent + met
         if asynchronous:
             met += [(a, p) for a in accesses for p in state.unfenced if a.conflicts(p)]
         if min(groups, default=0) < 0:
@@ -271,7 +268,7 @@ class _Placement:
         """Which of `writes` the asynchronous proxy may read, in whatever slot: operands of products, boxes."""
         return {a: 0 for a in writes if any(a.shares_memory(m) for m in self.read)}
 
-    def _arrived(self, op: kernel.AsyncWaitOp, state: State) -> State:
+    def arrived(self, op: kernel.AsyncWaitOp, state: State) -> State:
         """The state behind a wait: what has arrived is a write that only this thread sees yet."""
         here = {a: 0 for a, age in state.flying.items() if age >= op.pending.data}
         flying = {a: age for a, age in state.flying.items() if a not in here}
@@ -300,7 +297,7 @@ class _Placement:
         after = leaving.renamed(to_after)
         return after if trip_count(op) else state.renamed(if_skipped).joined(after)
 
-    def _conditional(self, op: Operation, state: State) -> State:
+    def _inside(self, op: Operation, state: State) -> State:
         """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""
         if any(isinstance(o, kernel.AsyncCommitOp | kernel.AsyncWaitOp | kernel.CopyAsyncOp) for o in op.walk()):
             raise refused(op, "asynchronous copies under a condition", CompileError)
@@ -311,33 +308,41 @@ class _Placement:
         state = self._meet(op, inside, state)
         for inner in op.walk():
             if isinstance(inner, kernel.BulkCommitOp | kernel.BulkWaitOp):
-                state = state._replace(sending=_sent(inner, state.sending))
+                state = _STEPS[type(inner)](self, inner, state)
         return state
 
 
+_STEPS: dict[type[Operation], Callable[[_Placement, Any, State], State]] = {
+    kernel.BarrierOp: lambda placement, op, state: state._replace(pending={}),
+    kernel.ClusterBarrierOp: lambda placement, op, state: state._replace(pending={}, across={}),
+    kernel.GroupBarrierOp: lambda placement, op, state: state._replace(pending={}) if _of_whole_role(op) else state,
+    kernel.AsyncCommitOp: lambda placement, op, state: state._replace(flying=_closed(state.flying)),
+    kernel.AsyncWaitOp: lambda placement, op, state: placement.arrived(op, state),
+    kernel.BulkCommitOp: lambda placement, op, state: state._replace(sending=_closed(state.sending)),
+    kernel.BulkWaitOp: lambda placement, op, state: state._replace(sending=_unread(op, state.sending)),
+}
+"""Operation -> the state after it."""
+
+
 def _closed(ages: Ages) -> Ages:
-    """The accesses behind the end of a group."""
     return {a: min(age + 1, OLDEST) for a, age in ages.items()}
 
 
-def _sent(op: kernel.BulkCommitOp | kernel.BulkWaitOp, sending: Ages) -> Ages:
-    """What may still be read behind the end of a bulk group, or a wait for some."""
-    if isinstance(op, kernel.BulkCommitOp):
-        return _closed(sending)
+def _unread(op: kernel.BulkWaitOp, sending: Ages) -> Ages:
+    """What may still be read behind a wait for bulk groups."""
     return {a: age for a, age in sending.items() if age < op.pending.data}
 
 
 def _barrier(op: Operation, warp_group_private: int | None) -> Operation:
     """A barrier in front of `op`: of the block, of its partition, or of groups of warps. Partitions come first in the
     numbers of hardware barriers."""
-    partitions, mine = partition_of(op) or (None, 0)
+    partitions, mine = kernel.partition_of(op) or (None, 0)
     if warp_group_private is not None:
         return kernel.GroupBarrierOp(1 + (len(partitions.programs) if partitions else 0), warp_group_private)
     return kernel.GroupBarrierOp(1 + mine, partitions.partition_warps[mine]) if partitions else kernel.BarrierOp()
 
 
-def _of_whole_role(op: Operation) -> bool:
+def _of_whole_role(op: kernel.GroupBarrierOp) -> bool:
     """Whether `op` lets all warps of its partition wait for each other."""
-    if not isinstance(op, kernel.GroupBarrierOp) or (found := partition_of(op)) is None:
-        return False
-    return found[0].partition_warps[found[1]] == op.warps.data
+    found = kernel.partition_of(op)
+    return found is not None and found[0].partition_warps[found[1]] == op.warps.data

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dialects.kernel.host import aligned
+from ...dialects.kernel import aligned
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError

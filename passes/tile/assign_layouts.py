@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, StringAttr, TensorType, i1
 from xdsl.ir import Operation, SSAValue
@@ -56,44 +59,33 @@ class AssignLayoutsPass(TilePass):
     name = "tile-assign-layouts"
 
     def on(self, op: tile.KernelOp) -> None:
-        assign(op)
-
-
-def assign(kernel: tile.KernelOp) -> None:
-    """Give every tile of `kernel` a layout: decide for all of them, then change the types at once."""
-    separate_free_values(kernel)
-    classes = Classes(kernel)
-    layouts = decide(kernel, classes)
-    as_boxes = kernel.schedule.copy == "tma"
-    for link in classes.links:
-        _reconcile(link, classes, layouts)
-    for c in classes:
-        for value in c.members:
-            _retype(value, layouts[id(c)])
-        if kernel.lanes.data > 1 and any(dot.atom is None for dot in c.dots):
-            continue
-        for access in c.accesses:
+        separate_free_values(op)
+        classes, warps, lanes = Classes(op), op.warps.data, op.lanes.data
+        layouts = decide(op, classes)
+        for link in classes.links:
+            _reconcile(link, classes, layouts)
+        for c in classes:
             own = layouts[id(c)]
-            layout = widened(access, own, as_boxes) if c.dots and kernel.lanes.data > 1 else coalesced(access, own)
-            if layout is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
-                _detour(access, layout, own)
-    for op in kernel.body.walk():
-        if isinstance(op, tile.ConvertLayoutOp) and op.via is None:
-            ends = [layout_in_registers(v, kernel.warps.data, kernel.lanes.data) for v in (op.source, op.result)]
-            op.properties["via"] = StringAttr(route(ends[0], ends[1], element_bytes(op.source.type)))
+            for value in c.members:
+                _retype(value, own)
+            if lanes > 1 and any(dot.atom is None for dot in c.dots):
+                continue
+            wide = partial(widened, as_boxes=op.schedule.copy == "tma") if c.dots and lanes > 1 else coalesced
+            for access in c.accesses:
+                layout = wide(access, own)
+                if layout is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
+                    _detour(access, layout, own)
+        for convert in [o for o in op.body.walk() if isinstance(o, tile.ConvertLayoutOp) and o.via is None]:
+            ends = [layout_in_registers(v, warps, lanes) for v in (convert.source, convert.result)]
+            convert.properties["via"] = StringAttr(route(ends[0], ends[1], element_bytes(convert.source.type)))
 
 
 def separate_free_values(kernel: tile.KernelOp) -> None:
     """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index, what is
     repeated of a mask) its own copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
     for op in list(kernel.body.walk()):
-        made = _of_indices(op.source) if isinstance(op, tile.BroadcastOp) else None
-        if made is not None and any(len([*one.results[0].uses]) > 1 for one in made):
-            copies = dict[SSAValue, SSAValue]()
-            insert_after(made[-1], *(one.clone(copies) for one in made))
-            for one in made:
-                copies[one.results[0]].name_hint = one.results[0].name_hint
-            op.operands[0] = copies[made[-1].results[0]]
+        if isinstance(op, tile.BroadcastOp) and element_type(op.source.type) == i1:
+            _separate_mask(op)
     for op in list(kernel.body.walk()):
         constant = isinstance(op, payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp)
         if not constant and not (isinstance(op, tile.BroadcastOp) and not is_tile(op.source)):
@@ -106,6 +98,17 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
             copy.results[0].name_hint = result.name_hint
             insert_after(op, copy)
             use.operation.operands[use.index] = copy.results[0]
+
+
+def _separate_mask(op: tile.BroadcastOp) -> None:
+    """Give `op`, which repeats a mask of indices, a copy of the mask, if something else uses a part of it."""
+    made = _of_indices(op.source)
+    if made is not None and any(one.results[0].has_more_than_one_use() for one in made):
+        copies = dict[SSAValue, SSAValue]()
+        insert_after(made[-1], *(one.clone(copies) for one in made))
+        for one in made:
+            copies[one.results[0]].name_hint = one.results[0].name_hint
+        op.operands[0] = copies[made[-1].results[0]]
 
 
 MASK = 16
@@ -125,41 +128,41 @@ def _of_indices(value: SSAValue) -> list[Operation] | None:
         found.pop(op, None)
         found[op] = None  # behind all that use it
         todo += () if leaf else op.operands
-    return [*reversed(found)] if element_type(value.type) == i1 else None
+    return [*reversed(found)]
 
 
 def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
-    warps, lanes = kernel.warps.data, kernel.lanes.data
-    as_boxes = kernel.schedule.copy == "tma"
-    chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
-    by_warpgroups = any(dot.atom is not None and dot.atom.data == "wgmma" for c in classes for dot in c.dots)
-    row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
-    rows = thread_rows(classes, kernel.schedule, warps * lanes)
-    layouts: dict[int, Linear] = {}
     given: dict[int, Linear] = {}
     for c in classes:
         for value in c.members:
             if linear_of(value.type) is not None:
-                given.setdefault(id(c), layout_in_registers(value, warps, lanes))
-
-    def strength(c: TileClass) -> tuple[bool, bool, int]:
-        return id(c) not in given, not c.dots, -len(c.shape)
-
-    for c in sorted(classes, key=strength):
-        layout = given.get(id(c))
-        if layout is None and c.dots:
-            layout = product_layout(c, classes, rows, warps, lanes, row_in_warp, as_boxes)
-        if layout is None:
-            layout = _slice(c, classes, layouts)
-        if layout is None:
-            wishes = _wishes(c, classes, warps * lanes == 1)
-            layout = None if c.scanned is None or lanes == 1 else scan_layout(c, c.scanned, wishes, warps)
-            if layout is None and by_warpgroups:
-                layout = turned_factor(c, wishes, warps)
-            layout = layout or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
-        layouts[id(c)] = layout
+                given.setdefault(id(c), layout_in_registers(value, kernel.warps.data, kernel.lanes.data))
+    product = _product_layouts(kernel, classes) if any(c.dots for c in classes) else None
+    layouts: dict[int, Linear] = {}
+    for c in sorted(classes, key=lambda c: (id(c) not in given, not c.dots, -len(c.shape))):
+        layout = given.get(id(c)) or (product(c) if product is not None and c.dots else None)
+        layouts[id(c)] = layout or _slice(c, classes, layouts) or _accessed(c, classes, kernel)
     return layouts
+
+
+def _product_layouts(kernel: tile.KernelOp, classes: Classes) -> Callable[[TileClass], Linear | None]:
+    warps, lanes = kernel.warps.data, kernel.lanes.data
+    chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
+    row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
+    rows = thread_rows(classes, kernel.schedule, warps * lanes)
+    as_boxes = kernel.schedule.copy == "tma"
+    return lambda c: product_layout(c, classes, rows, warps, lanes, row_in_warp, as_boxes)
+
+
+def _accessed(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linear:
+    """The layout that the accesses of `c` prefer, or a scan of it, or a product that it is an operand of."""
+    warps, lanes = kernel.warps.data, kernel.lanes.data
+    wishes = _wishes(c, classes, warps * lanes == 1)
+    layout = None if c.scanned is None or lanes == 1 else scan_layout(c, c.scanned, wishes, warps)
+    if layout is None and any(dot.is_wgmma for c in classes for dot in c.dots):
+        layout = turned_factor(c, wishes, warps)
+    return layout or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
 
 
 def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear | None:
@@ -174,18 +177,16 @@ def _wishes(c: TileClass, classes: Classes, alone: bool) -> list[Preference]:
     """What the accesses of `c` prefer, atomic ones before others, which take longer (those of a thread that is `alone`
     only if they are contiguous); if it has none, those of the tiles it is broadcast from or reduced to."""
     atomic = [preference(a) for a in c.accesses if isinstance(a, tile.AtomicRmwOp)]
-    atomic = [wish for wish in atomic if wish.contiguous or not alone]
-    if own := atomic or [preference(a) for a in c.accesses]:
-        return own
-    found: list[Preference] = []
-    for link in classes.links:
-        if classes.of(link.high) is not c:
-            continue
+    own = [wish for wish in atomic if wish.contiguous or not alone] or [preference(a) for a in c.accesses]
+    return own or [*_inherited(c, classes)]
+
+
+def _inherited(c: TileClass, classes: Classes) -> Iterator[Preference]:
+    for link in (link for link in classes.links if classes.of(link.high) is c):
         kept = [d for d in range(len(c.shape)) if d not in link.dims]
-        for wish in (preference(a) for a in classes.of(link.low).accesses):
+        for wish in map(preference, classes.of(link.low).accesses):
             order = (*(kept[d] for d in wish.order), *link.dims)
-            found.append(Preference(order, wish.vec, wish.bytes, wish.contiguous))
-    return found
+            yield Preference(order, wish.vec, wish.bytes, wish.contiguous)
 
 
 def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None:

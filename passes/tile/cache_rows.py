@@ -16,18 +16,16 @@ from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.equivalence import Numbering
 from ...dialects.support.locations import ancestors
 from ..anchored import TilePass
-from ..remarks import emit_remark
 from ..rewriting import insert_after, insert_before, replace
-
-NAME = "tile-cache-rows"
 
 
 class CacheRowsPass(TilePass):
     """Keep what a block reads more than once.
 
     What: a load of what an earlier load has given already, in a place that its result reaches, goes away: the tile
-    stays in registers. Where two loops load the same tiles, iteration by iteration, and the schedule says
-    `cache_rows = shared`, the first loop keeps each tile in a row in shared memory and the later ones read it there.
+    stays in registers. (In a kernel without loops `cse` does that.) Where two loops load the same tiles, iteration by
+    iteration, and the schedule says `cache_rows = shared`, the first loop keeps each tile in a row in shared memory and
+    the later ones read it there.
     Why: rows are reduced first and used afterwards, and memory is what they wait for; reading them once is half of it.
     Why here: as soon as there are loads. Accesses still say what is read and no layout ties the loops, so that the next
     passes give a tile the same layout wherever it is kept, and threads read back only what they put there themselves.
@@ -58,31 +56,28 @@ class CacheRowsPass(TilePass):
     """
 
     name = "tile-cache-rows"
+    inside = scf.ForOp
 
     def on(self, op: tile.KernelOp) -> None:
-        stage_rows(op)
+        keep = op.schedule.cache_rows == "shared"
+        loads: dict[object, list[_First]] = {}
+        for load in [o for o in op.body.walk() if isinstance(o, tile.LoadOp)]:
+            seen = loads.setdefault((load.source, load.result.type, frozenset(load.properties.items())), [])
+            if not any(self._reuse(first, load, keep) for first in seen):
+                seen.append(_First(load))
+        if keep and not any(first.row for seen in loads.values() for first in seen):
+            self.decline(op, "no two loops load the same tiles")
 
-
-def stage_rows(kernel: tile.KernelOp) -> None:
-    """Load every tile of `kernel` once, as far as its schedule lets it keep them."""
-    keep = kernel.schedule.cache_rows == "shared"
-    loads: dict[object, list[_First]] = {}
-    for op in [o for o in kernel.body.walk() if isinstance(o, tile.LoadOp)]:
-        seen = loads.setdefault((op.source, op.result.type, frozenset(op.properties.items())), [])
-        for first in seen:
-            found = first.same_tiles(op)
-            if found is None:
-                continue
-            if found[1] and not keep:
-                name = op.source.name_hint
-                emit_remark(op, NAME, f"{f'%{name}' if name else 'a row'} in several chunks is read again by each loop")
-                continue
-            first.replace(op, *found)
-            break
-        else:
-            seen.append(_First(op))
-    if keep and not any(first.row for seen in loads.values() for first in seen):
-        emit_remark(kernel, NAME, "no two loops load the same tiles")
+    def _reuse(self, first: _First, load: tile.LoadOp, keep: bool) -> bool:
+        """Let `load` use the tiles of `first`, if it loads the same; those of another loop only with `keep`."""
+        loops = first.same_tiles(load)
+        if loops is not None and loops[1] and not keep:
+            name = f"%{load.source.name_hint}" if load.source.name_hint else "a row"
+            self.decline(load, f"{name} in several chunks is read again by each loop")
+        elif loops is not None:
+            first.replace(load, *loops)
+            return True
+        return False
 
 
 Loops = Sequence[scf.ForOp]

@@ -13,8 +13,6 @@ from ...dialects import kernel, tile
 from ...dialects.support.equivalence import structure
 from ..rewriting import erase
 
-_NAME = ("sym_name",)
-
 
 class DeduplicateKernelsPass(ModulePass):
     """Keep one of several kernels that differ only in their names and the names of their values.
@@ -42,18 +40,12 @@ class DeduplicateKernelsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         first: dict[object, str] = {}
         instead: dict[str, str] = {}
-        for symbol in list(op.ops):
-            if not isinstance(symbol, tile.KernelOp | kernel.FuncOp):
-                continue
-            key = structure(symbol, {}, _NAME)
-            kept = first.setdefault(key, symbol.sym_name.data)
-            if kept != symbol.sym_name.data:
-                instead[symbol.sym_name.data] = kept
+        for symbol in [o for o in op.ops if isinstance(o, tile.KernelOp | kernel.FuncOp)]:
+            name = symbol.sym_name.data
+            if (same := first.setdefault(structure(symbol, {}, ("sym_name",)), name)) != name:
+                instead[name] = same
                 erase(symbol)
-        if not instead:
-            return
-        for launch in op.walk():
+        for launch in op.walk() if instead else ():
             if isinstance(launch, tile.LaunchOp | kernel.LaunchOp):
                 name = launch.kernel.string_value()
-                if name in instead:
-                    launch.kernel = SymbolRefAttr(instead[name])
+                launch.kernel = SymbolRefAttr(instead.get(name, name))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import TensorType
@@ -18,6 +20,7 @@ from ..analysis.tile_layouts import attr_of, linear_of
 from ..anchored import TilePass
 from ..dce import erase_unneeded
 from ..rewriting import insert_before, replace, retype
+from .loops import carried_uses, rebuilt
 
 
 class DeferLaneSumsPass(TilePass):
@@ -56,6 +59,7 @@ class DeferLaneSumsPass(TilePass):
 
     name = "tile-defer-lane-sums"
     inside = scf.ForOp
+    needs: ClassVar[Mapping[str, int]] = {"tile.reduce": 1}
 
     def on(self, op: tile.KernelOp) -> None:
         for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp) and not _multiplies_on_cores(o)]:
@@ -90,21 +94,20 @@ class _RowSum:
 
 def _row_sum(loop: scf.ForOp, position: int) -> _RowSum | None:
     """Returns the sum of rows that `loop` carries at `position`, or None."""
-    block, carried = loop.body.block, loop.body.block.args[1 + position]
-    total = carried.get_user_of_unique_use()
-    factor: SSAValue | None = None
-    if isinstance(total, arith.MulfOp) and total.parent is block:
-        factor = total.rhs if total.lhs is carried else total.lhs
-        total = total.result.get_user_of_unique_use()
-    if not isinstance(total, arith.AddfOp) or total.parent is not block or constant_of(loop.iter_args[position]) != 0:
-        return None
+    factor, uses = None, carried_uses(loop, position)
+    match [use.operation for use in uses]:
+        case [arith.AddfOp() as total]:
+            pass
+        case [arith.MulfOp() as scaled, arith.AddfOp() as total]:
+            factor = scaled.operands[1 - uses[0].index]
+        case _:
+            return None
     terms = next((v.owner for v in total.operands if isinstance(v.owner, tile.ReduceOp)), None)
-    assert block.last_op is not None
     if terms is None or terms.kind.data != ReductionKind.ADD or not terms.result.has_one_use():
         return None
-    if block.last_op.operands[position] is not total.result or not total.result.has_one_use():
+    if total.parent is not loop.body.block or constant_of(loop.iter_args[position]) != 0:
         return None
-    columns = _columns(terms) if is_float(element_type(carried.type)) else None
+    columns = _columns(terms) if is_float(element_type(total.result.type)) else None
     return None if columns is None else _RowSum(position, factor, terms, total, columns)
 
 
@@ -130,11 +133,9 @@ def _defer(loop: scf.ForOp, sums: list[_RowSum]) -> None:
         insert_before(loop, zero)
         inits[s.position] = zero.result
         _sum_columns(loop.body.block.args[1 + s.position], s, columns)
-    new = scf.ForOp(loop.lb, loop.ub, loop.step, inits, loop.detach_region(loop.body))
-    new.attributes.update(loop.attributes)
+    new = rebuilt(loop, inits)
     results, reductions = list[SSAValue](new.results), list[Operation]()
     for s in sums:
-        results[s.position].name_hint = loop.results[s.position].name_hint
         dims, encoding = s.terms.dims.get_values(), encoding_of(rows[s.position])
         reductions.append(tile.ReduceOp(ReductionKind.ADD, results[s.position], dims, encoding))
         results[s.position] = reductions[-1].results[0]

@@ -13,6 +13,7 @@ from ...dialects import tile
 from ...dialects.shapes.ranges import Ranges, constant_index, trip_count
 from ..anchored import TilePass
 from ..rewriting import erase, insert_before, replace, set_fields
+from .loops import rebuilt
 
 
 class DelayDotsPass(TilePass):
@@ -86,7 +87,6 @@ class _Late:
 
     @property
     def ops(self) -> tuple[Operation, ...]:
-        """The operations that are delayed, in their order."""
         return (self.take, self.dot, self.release)
 
     def is_used_before(self, early: tile.DotOp, loop: scf.ForOp) -> bool:
@@ -154,8 +154,7 @@ def _delay(loop: scf.ForOp, early: tile.DotOp, late: Sequence[_Late]) -> None:
     second: Operation = arith.AddiOp(loop.lb, loop.step)
     if lower is not None and step is not None:
         second = arith.ConstantOp.from_int_and_width(lower + step, IndexType())
-    others = scf.ForOp(second.results[0], loop.ub, loop.step, inits, loop.detach_region(loop.body))
-    others.attributes.update(loop.attributes)
+    others = rebuilt(loop, inits, second.results[0])
     results, count = list[SSAValue](others.results[: len(loop.results)]), len(loop.results)
     drained = list[Operation]()
     for d, carried in zip(late, others.results[count:], strict=True):
@@ -163,8 +162,6 @@ def _delay(loop: scf.ForOp, early: tile.DotOp, late: Sequence[_Late]) -> None:
         values: dict[SSAValue, SSAValue] = {d.dot.lhs: carried, d.dot.acc: results[d.position]}
         drained += [op.clone(values) for op in d.ops]
         results[d.position] = values[d.dot.result]
-    for old, new in zip(loop.results, others.results, strict=False):
-        new.name_hint = old.name_hint
     replace(loop, second, others, *drained, results=results)
 
 

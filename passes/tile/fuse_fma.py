@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import floor, log2
+from typing import ClassVar
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.utils import FastMathFlag
@@ -54,18 +56,21 @@ class FuseFmaPass(TilePass):
 
     name = "tile-fuse-fma"
     inside = arith.MulfOp
+    needs: ClassVar[Mapping[str, int]] = {"arith.subf": 1}
 
     def on(self, op: tile.KernelOp) -> None:
         if op.lanes.data == 1:
             return
-        for product in [o for o in op.body.walk() if isinstance(o, arith.MulfOp)]:
-            difference, factor = product.lhs.owner, constant_of(product.rhs)
+        products = [(o, o.lhs.owner) for o in op.body.walk() if isinstance(o, arith.MulfOp)]
+        for product, difference in products:
+            factor = constant_of(product.rhs)
             if isinstance(difference, arith.SubfOp) and factor is not None and LEAST_FACTOR <= factor < 2:
                 if FastMathFlag.ALLOW_CONTRACT in product.fastmath.data:
                     _fuse(product, difference, float(factor))
                 elif FastMathFlag.REASSOC in product.fastmath.data:
                     _distribute(product, difference)
-        erase_unneeded(op.body)
+        if any(isinstance(difference, arith.SubfOp) for _, difference in products):
+            erase_unneeded(op.body)
 
 
 def _fuse(product: arith.MulfOp, difference: arith.SubfOp, factor: float) -> None:

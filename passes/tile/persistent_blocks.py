@@ -42,10 +42,10 @@ class PersistentBlocksPass(TilePass):
     decision = ("num_ctas",)
 
     def on(self, op: tile.KernelOp) -> None:
-        self.decline(op, persist(op, op.schedule.num_ctas))
+        self.decline(op, _persist(op, op.schedule.num_ctas))
 
 
-def persist(kernel: tile.KernelOp, blocks: int) -> str | None:
+def _persist(kernel: tile.KernelOp, blocks: int) -> str | None:
     """Let `blocks` blocks share the tiles of `kernel`; or the reason why not."""
     grid = [n for n in kernel.grid_shape if isinstance(n, int)]
     if len(grid) < len(kernel.grid_shape):
@@ -77,11 +77,10 @@ def persist(kernel: tile.KernelOp, blocks: int) -> str | None:
 
 def _digits(number: SSAValue, grid: Sequence[int]) -> list[tile.AffineOp]:
     """The indices of tile `number` of a grid, of which the last one runs fastest."""
-    found: list[tile.AffineOp] = []
+    digits: list[tile.AffineOp] = []
     for d in range(len(grid)):
-        inner = prod(grid[d + 1 :])
-        expr = AffineExpr.symbol(0)
+        inner, expr = prod(grid[d + 1 :]), AffineExpr.symbol(0)
         expr = expr // inner if inner > 1 else expr
         expr = expr % grid[d] if d else expr
-        found.append(tile.AffineOp(AffineMap(0, 1, (expr,)), [number], IndexType()))
-    return found
+        digits.append(tile.AffineOp(AffineMap(0, 1, (expr,)), [number], IndexType()))
+    return digits

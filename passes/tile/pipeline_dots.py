@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from typing import ClassVar
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
 from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.ranges import trip_count
-from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
 from ..anchored import TilePass
 from ..dce import erase_unneeded
@@ -29,6 +29,7 @@ from ..rewriting import (
     retype,
     set_fields,
 )
+from .loops import ops_after, rebuilt
 
 
 class PipelineDotsPass(TilePass):
@@ -76,6 +77,7 @@ class PipelineDotsPass(TilePass):
     """
 
     name = "tile-pipeline-dots"
+    needs: ClassVar[Mapping[str, int]] = {"tile.dot{atom}|tile.dot_wait": 1}
 
     def on(self, op: tile.KernelOp) -> None:
         dots = [o for o in op.body.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]
@@ -92,7 +94,8 @@ class PipelineDotsPass(TilePass):
                 _start_early(group, before.wait)
         for wait in [o for o in op.body.walk() if isinstance(o, tile.DotWaitOp)]:
             _fill(wait)
-        erase_unneeded(op.body)
+        if groups:
+            erase_unneeded(op.body)
 
 
 @dataclass(frozen=True)
@@ -135,15 +138,13 @@ def _next(dot: tile.DotOp) -> tuple[tile.DotOp, list[Operation]] | None:
     """The dot that goes on with the sums of `dot`, and the slots that are given back between the two; None where
     nothing does, or anything else comes between."""
     user, releases = dot.result.get_user_of_unique_use(), list[Operation]()
-    if not isinstance(user, tile.DotOp) or not user.is_wgmma or user.acc is not dot.result:
+    if not isinstance(user, tile.DotOp) or not user.is_wgmma or user.acc is not dot.result or user.parent != dot.parent:
         return None
-    op = dot.next_op
-    while op is not user:
+    for op in takewhile(lambda op: op is not user, ops_after(dot)):
         if isinstance(op, tile.ConsumerReleaseOp):
             releases.append(op)
-        elif op is None or not isinstance(op, tile.ConsumerWaitOp) and not _computes_registers(op):
+        elif not isinstance(op, tile.ConsumerWaitOp) and not _computes_registers(op):
             return None
-        op = op.next_op
     return user, releases
 
 
@@ -178,7 +179,7 @@ def _why_apart(loop: scf.ForOp) -> str | None:
             rings.append(op.ring)
         elif not isinstance(op, tile.ConsumerWaitOp | scf.YieldOp) and not _computes_registers(op):
             return f"it does something else as well: {op.name}"
-    if len(set(rings)) < len(rings) or any(slots_of(ring) < 2 for ring in rings):
+    if len(set(rings)) < len(rings) or any(tile.slots_of(ring) < 2 for ring in rings):
         return "a ring has no slot left for the next chunk"
     return None
 
@@ -210,14 +211,11 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> None:
         rings.append(release.ring)
         insert_before(last, tile.ConsumerReleaseOp(release.ring, 1, more.result), source=release)
         erase(release)
-    new = scf.ForOp(loop.lb, loop.ub, loop.step, starts, loop.detach_region(loop.body))
-    new.attributes.update(loop.attributes)
+    new = rebuilt(loop, starts)
     waits = {r: tile.DotWaitOp(r, 0) for r in new.results if isinstance(r.type, tile.AsyncAccumulatorsType)}
     ran = [] if runs else [payload.CmpOp("lt", loop.lb, loop.ub)]
     releases = [tile.ConsumerReleaseOp(ring, condition=ran[0].result if ran else None) for ring in rings]
     results = [waits[r].result if r in waits else r for r in new.results]
-    for old, made in zip(loop.results, new.results, strict=True):
-        made.name_hint = old.name_hint
     replace(loop, new, *waits.values(), *ran, *releases, results=results)
 
 
@@ -230,34 +228,23 @@ def _start_early(group: Group, wait: tile.DotWaitOp) -> None:
     while isinstance(user := dots[-1].result.get_user_of_unique_use(), tile.DotAsyncOp):
         dots.append(user)
     operands = [group.start.start, *(v for dot in dots for v in (dot.lhs, dot.rhs))]
-    takes = [o for o in dict.fromkeys(v.owner for v in operands) if _is_after(o, wait)]
+    following = {*ops_after(wait)}
+    takes = [o for o in dict.fromkeys(v.owner for v in operands) if o in following]
     rings = [o.ring for o in takes if isinstance(o, tile.ConsumerWaitOp)]
-    op = wait.next_op
-    while op is not None and op is not group.wait:
-        if isinstance(op, tile.ConsumerWaitOp | tile.ConsumerReleaseOp) and op.ring in rings and op not in takes:
-            return
-        op = op.next_op
-    if len(rings) == len(takes):
+    between = takewhile(lambda op: op is not group.wait, ops_after(wait))
+    others = (o for o in between if isinstance(o, tile.ConsumerWaitOp | tile.ConsumerReleaseOp) and o not in takes)
+    if not any(o.ring in rings for o in others) and len(rings) == len(takes):
         for op in (*takes, group.start, *dots):
             assert isinstance(op, Operation)
             move_before(wait, op)
         replace(wait, tile.DotWaitOp(wait.acc, 1, done=True))
 
 
-def _is_after(owner: Operation | Block, op: Operation) -> bool:
-    """Returns true if `owner` is an operation of the block of `op`, after it."""
-    return isinstance(owner, Operation) and owner.parent is op.parent and op.is_before_in_block(owner)
-
-
 def _fill(wait: tile.DotWaitOp) -> None:
     """Move what can be computed before `wait` in front of it, in its order."""
     behind: set[SSAValue] = set(wait.results)
-    following, op = list[Operation](), wait.next_op
-    while op is not None:
-        following.append(op)
-        op = op.next_op
     loads = True
-    for op in following:
+    for op in list(ops_after(wait)):
         free = not any(v in behind for v in op.operands)
         if free and (_computes_registers(op) or loads and isinstance(op, tile.LoadOp)):
             move_before(wait, op)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
 from ..anchored import TilePass
 from ..dce import erase_unneeded
-from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
+from .loops import rebuilt
 
 
 class PipelineLoadsPass(TilePass):
@@ -57,28 +57,20 @@ class PipelineLoadsPass(TilePass):
 
     def on(self, op: tile.KernelOp) -> None:
         for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp)]:
-            pipeline_loop(loop, op.schedule.stages, op.warps.data)
+            if staged := [o for o in loop.body.block.ops if isinstance(o, tile.StageOp)]:
+                self._pipeline(loop, staged, op.schedule.stages, op.warps.data)
         erase_unneeded(op.body)
 
-
-def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:
-    """Make the copies directly inside `loop` run `stages` - 1 iterations ahead, where that can be."""
-    staged = [op for op in loop.body.block.ops if isinstance(op, tile.StageOp)]
-    trips = trip_count(loop)
-    if constant_index(loop.step) is None or (trips is not None and trips < 2):
-        for op in staged:
-            why = "has a step that is computed" if trips is None else "has no iterations ahead"
-            emit_remark(op, PipelineLoadsPass.name, f"its loop {why}")
-        return
-    copies: list[Copy] = []
-    for op in staged:
-        found = find_copy(op, loop, warps)
-        if isinstance(found, Copy):
-            copies.append(found)
-        else:
-            emit_remark(op, PipelineLoadsPass.name, found)
-    if copies:
-        _Pipeline(loop, copies, stages if trips is None else min(stages, trips)).build()
+    def _pipeline(self, loop: scf.ForOp, staged: Sequence[tile.StageOp], stages: int, warps: int) -> None:
+        """Make the copies `staged` directly inside `loop` run `stages` - 1 iterations ahead, where that can be."""
+        trips, why = trip_count(loop), None
+        if constant_index(loop.step) is None or (trips is not None and trips < 2):
+            why = f"its loop has {'a step that is computed' if trips is None else 'no iterations ahead'}"
+        found = [(op, why or find_copy(op, loop, warps)) for op in staged]
+        for op, copy in found:
+            self.decline(op, copy if isinstance(copy, str) else None)
+        if copies := [copy for _, copy in found if isinstance(copy, Copy)]:
+            _Pipeline(loop, copies, stages if trips is None else min(stages, trips)).build()
 
 
 @dataclass
@@ -90,23 +82,21 @@ class _Pipeline:
     stages: int
 
     def build(self) -> None:
-        """Replace the loop."""
         ahead, old = self.stages - 1, self.loop
-        first = [self._before(s) for s in range(ahead)]  # stage -> the copies' tiles
+        first = [self._ahead(old, old.lb, stage, inside=False) for stage in range(ahead)]  # stage -> the copies' tiles
         carried = [tiles[c] for c in range(len(self.copies)) for tiles in first]
-        body = old.body.detach_block(0)
+        body = old.body.block
         args = [body.insert_arg(value.type, len(body.args)) for value in carried]
         for arg, value in zip(args, carried, strict=True):
             arg.name_hint = value.name_hint
-        self.loop = scf.ForOp(old.lb, old.ub, old.step, [*old.iter_args, *carried], body)
-        self.loop.attributes.update(old.attributes)
+        self.loop = rebuilt(old, [*old.iter_args, *carried])
         replace(old, self.loop, results=self.loop.results[: len(old.results)])
         start, last = body.first_op, body.last_op
         assert start is not None
         assert isinstance(last, scf.YieldOp)
         if ahead:
             arrived = self._await(start, args[::ahead])
-            newest = self._next(body, start, ahead)
+            newest = self._ahead(start, body.args[0], ahead, inside=True)
         else:
             newest = self._insert(start, body.args[0], None)
             arrived = self._await(start, newest)
@@ -117,24 +107,22 @@ class _Pipeline:
         for copy, value in zip(self.copies, arrived, strict=True):
             copy.stage.result.replace_all_uses_with(value)
 
-    def _before(self, number: int) -> list[SSAValue]:
-        """The copies of iteration `number`, in front of the loop."""
-        lb, step = constant_index(self.loop.lb), constant_index(self.loop.step)
+    def _ahead(self, before: Operation, at: SSAValue, stages: int, *, inside: bool) -> list[SSAValue]:
+        """The copies of the iteration that is `stages` behind `at`, under a predicate where there may be none."""
+        first, step = constant_index(at), constant_index(self.loop.step)
         assert step is not None
-        first = arith.ConstantOp.from_int_and_width(number * step if lb is None else lb + number * step, IndexType())
-        made: list[Operation] = [first]
-        if lb is None:
-            made.append(arith.AddiOp(self.loop.lb, first.result))
+        distance = arith.ConstantOp.from_int_and_width(stages * step + (first or 0), IndexType())
+        made: list[Operation] = [distance] if first is not None else [distance, arith.AddiOp(at, distance.result)]
         counter, predicate = made[-1].results[0], None
-        if trip_count(self.loop) is None:
-            more = payload.CmpOp("lt", counter, self.loop.ub)
-            made.append(more)
-            predicate = more.result
-        insert_before(self.loop, *made)
-        return self._insert(self.loop, counter, predicate)
+        if inside or trip_count(self.loop) is None:
+            made.append(payload.CmpOp("lt", counter, self.loop.ub))
+            predicate = made[-1].results[0]
+            if inside:
+                counter.name_hint, predicate.name_hint = "next", "more"
+        insert_before(before, *made, source=self.loop)
+        return self._insert(before, counter, predicate)
 
     def _insert(self, before: Operation, at: SSAValue, predicate: SSAValue | None) -> list[SSAValue]:
-        """All copies of iteration `at`, one group."""
         tiles: list[SSAValue] = []
         for copy in self.copies:
             op = copy.make(self.loop.body.block.args[0], at, predicate)
@@ -150,14 +138,3 @@ class _Pipeline:
             result.name_hint = copy.stage.result.name_hint
         insert_before(before, op, source=self.loop)
         return list(op.res)
-
-    def _next(self, body: Block, before: Operation, ahead: int) -> list[SSAValue]:
-        """The copies of the iteration that is `ahead` of this one, if there is one."""
-        step = constant_index(self.loop.step)
-        assert step is not None
-        distance = arith.ConstantOp.from_int_and_width(ahead * step, IndexType())
-        counter = arith.AddiOp(body.args[0], distance.result)
-        more = payload.CmpOp("lt", counter.result, self.loop.ub)
-        counter.result.name_hint, more.result.name_hint = "next", "more"
-        insert_before(before, distance, counter, more, source=self.loop)
-        return self._insert(before, counter.result, more.result)

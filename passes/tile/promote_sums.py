@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import AnyFloat, IndexType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue, Use
 
 from ...dialects import payload, tile
 from ...dialects.payload import element_type
@@ -16,9 +17,7 @@ from ...dialects.support.locations import copy_location
 from ..analysis.layout_preferences import is_tile
 from ..anchored import TilePass
 from ..rewriting import insert_after, insert_before, replace, set_fields
-
-FIRST_CARRIED = 3
-"""Operands of a loop before those that it carries: its bounds and its step."""
+from .loops import carried_uses, rebuilt
 
 
 class PromoteSumsPass(TilePass):
@@ -93,29 +92,14 @@ def _is_of_floats(value: SSAValue) -> bool:
 
 
 def _sums(loop: scf.ForOp) -> list[int]:
-    """The positions of carried values that nothing but dots of floats use, which add to them."""
-    return [i for i in range(len(loop.iter_args)) if _is_sum(loop, i)]
+    """Returns the positions of carried values that nothing but dots of floats use, which add to them."""
+    floats = [i for i, value in enumerate(loop.iter_args) if _is_of_floats(value)]
+    return [i for i in floats if (uses := carried_uses(loop, i)) and all(map(_adds, uses))]
 
 
-def _is_sum(loop: scf.ForOp, position: int) -> bool:
-    body = loop.body.block
-    value: SSAValue = body.args[1 + position]
-    if not _is_of_floats(value):
-        return False
-    while value.has_one_use():
-        (use,) = value.uses
-        user = use.operation
-        if isinstance(user, scf.YieldOp):
-            return value.owner is not body and use.index == position and user.parent is body
-        if user.parent is not body:
-            return False
-        if isinstance(user, tile.DotOp) and user.acc is value:
-            value = user.result
-        elif isinstance(user, scf.ForOp) and use.index >= FIRST_CARRIED and _is_sum(user, use.index - FIRST_CARRIED):
-            value = user.results[use.index - FIRST_CARRIED]
-        else:
-            return False
-    return False
+def _adds(use: Use) -> bool:
+    dot = use.operation
+    return isinstance(dot, tile.DotOp) and dot.operands[use.index] is dot.acc
 
 
 def _promote_loop(loop: scf.ForOp, interval: int, memory: str) -> str | None:
@@ -139,12 +123,8 @@ def _promote_loop(loop: scf.ForOp, interval: int, memory: str) -> str | None:
 def _chunks(loop: scf.ForOp) -> int | None:
     """Chunks that a loop and those inside of it sum; None if that is not constant."""
     counts = [trip_count(loop), *(_chunks(o) for o in loop.body.block.ops if isinstance(o, scf.ForOp) and _sums(o))]
-    found = 1
-    for count in counts:
-        if count is None:
-            return None
-        found *= count
-    return found
+    constant = [count for count in counts if count is not None]
+    return prod(constant) if len(constant) == len(counts) else None
 
 
 def _divide(loop: scf.ForOp, length: int, step: int, sums: Sequence[int], memory: str) -> None:
@@ -165,10 +145,7 @@ def _divide(loop: scf.ForOp, length: int, step: int, sums: Sequence[int], memory
     ends = [end] if trips is not None and trips % length == 0 else [end, arith.MinSIOp(end.result, loop.ub)]
     ends[-1].result.name_hint = "end"
     inits = [values[i] if i in others else zeros[i].result if i in zeros else v for i, v in enumerate(starts)]
-    inner = scf.ForOp(first, ends[-1].result, loop.step, inits, loop.detach_region(loop.body))
-    inner.attributes.update(loop.attributes)
-    for new, old in zip(inner.results, loop.results, strict=True):
-        new.name_hint = old.name_hint
+    inner = rebuilt(loop, inits, first, ends[-1].result)
     made: list[Operation] = [*ends, inner]
     yielded = {i: inner.results[i] for i in others}
     for n, i in enumerate(sums):
@@ -199,11 +176,9 @@ class _Parked:
         self.row.result.name_hint = "sums"
 
     def load(self) -> list[Operation]:
-        """Ops that read the accumulators, the last of which returns them."""
         place = arith.ConstantOp.from_int_and_width(0, IndexType())
         return [place, tile.RowBufferLoadOp(self.row.result, place.result, self.type)]
 
     def store(self, sums: SSAValue) -> list[Operation]:
-        """Ops that write the accumulators."""
         place = arith.ConstantOp.from_int_and_width(0, IndexType())
         return [place, tile.RowBufferStoreOp(sums, self.row.result, place.result)]

@@ -9,14 +9,14 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.kernel.mma import MMA_ATOMS, mma_atom
-from ...dialects.layouts.wgmma import warpgroup_accumulator
+from ...dialects.layouts.mma import warpgroup_accumulator
 from ...dialects.payload import element_type, shape_of, with_element
 from ..analysis.layout_preferences import Classes, TileClass
 from ..analysis.operands import PARTS, is_exact, parts_of, split_in_parts, widened_from
 from ..anchored import TilePass
 from ..dce import erase_unneeded
 from ..remarks import emit_remark
-from ..rewriting import insert_before, replace
+from ..rewriting import insert_before, replace, set_fields
 
 NAME = "tile-select-mma"
 
@@ -52,27 +52,19 @@ class SelectMmaPass(TilePass):
     decision = ("atom",)
 
     def on(self, op: tile.KernelOp) -> None:
-        choose(op)
+        schedule, precision = op.schedule, op.schedule.f32_matmul_precision
+        for c in [c for c in Classes(op) if c.dots]:
+            types = [(dot, operand_type(dot, precision)) for dot in c.dots]
+            refused = next((why for _, why in types if isinstance(why, str)), None)
+            own = _atom_of(c, op.warps.data, schedule.atom, [narrow for _, narrow in types])
+            for dot, narrow in types:
+                if refused is None and not isinstance(narrow, str):
+                    (_rewrite_in_parts if precision == "bf16x3" and narrow != f64 else _rewrite)(dot, narrow, own)
+                    if own == "wgmma" and narrow == f32:
+                        _round(dot, schedule.copy != "sync")
+                else:
+                    self.decline(dot, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
         erase_unneeded(op.body)
-
-
-def choose(kernel: tile.KernelOp) -> None:
-    """Put the products of `kernel` that can be onto tensor cores."""
-    classes, schedule = Classes(kernel), kernel.schedule
-    precision, atom, copied = schedule.f32_matmul_precision, schedule.atom, schedule.copy != "sync"
-    for c in classes:
-        if not c.dots:
-            continue
-        found = [(dot, operand_type(dot, precision)) for dot in c.dots]
-        refused = next((why for _, why in found if isinstance(why, str)), None)
-        own = _atom_of(c, kernel.warps.data, atom, [narrow for _, narrow in found])
-        for dot, narrow in found:
-            if refused is None and not isinstance(narrow, str):
-                (_rewrite_in_parts if precision == "bf16x3" and narrow != f64 else _rewrite)(dot, narrow, own)
-                if own == "wgmma" and narrow == f32:
-                    _round(dot, copied)
-            else:
-                emit_remark(dot, NAME, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
 
 
 def _atom_of(c: TileClass, warps: int, atom: str, types: Sequence[Attribute | str]) -> str:
@@ -123,10 +115,9 @@ def _factor_type(dot: tile.DotOp, precision: str) -> Attribute | str:
 
 
 def _rewrite(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
-    for i, value in enumerate((dot.lhs, dot.rhs)):
-        made: list[Operation] = []
-        dot.operands[i] = _narrowed(value, narrow, made)
-        insert_before(dot, *made)
+    made: list[Operation] = []
+    set_fields(dot, lhs=_narrowed(dot.lhs, narrow, made), rhs=_narrowed(dot.rhs, narrow, made))
+    insert_before(dot, *made)
     dot.properties["atom"] = StringAttr(atom)
 
 

@@ -11,10 +11,10 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import payload, tile
-from ...dialects.kernel.warp_specialize import WARPGROUP
-from ...dialects.layouts.attributes import LayoutAttr
+from ...dialects.kernel.barriers import WARPGROUP
+from ...dialects.layouts import LayoutAttr
 from ...dialects.layouts.linear import Linear, log2
-from ...dialects.layouts.wgmma import part_of_group
+from ...dialects.layouts.mma import part_of_group
 from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
 from ..analysis.async_copies import EPILOGUE_ROW
@@ -73,13 +73,12 @@ class SplitEpiloguePass(TilePass):
 
 @dataclass
 class Part:
-    """`size` of the elements of all tiles along the dimension `dim` of what is stored, from `start` on.
+    """`size` columns of what is stored, from `start` on.
 
     New operations go in front of `before`. What cannot be computed for a part is taken out of the whole.
     """
 
     before: Operation
-    dim: int
     start: int
     size: int
     warps: int
@@ -87,39 +86,33 @@ class Part:
 
     def store(self, op: tile.StoreOp, value: SSAValue) -> None:
         """Store this part of `value` as `op` stores the whole, converted to a layout of its own."""
-        part = self.of(value, self.dim)
-        new = tile.StoreOp(
-            part, op.target, self._moved(op.map.data, self.dim), op.symbols, self._domain(op.domain, self.dim)
-        )
+        part = self.of(value, COLUMNS)
+        map, domain = self._moved(op.map.data, COLUMNS), self._domain(op.domain, COLUMNS)
+        new = tile.StoreOp(part, op.target, map, op.symbols, domain)
         convert = tile.ConvertLayoutOp(part, self._wide(new, layout_in_registers(part, self.warps)))
         new.operands[0] = convert.result
         self._add(convert, op, value.name_hint)
-        self._add(new, op)
+        insert_before(self.before, new, source=op)
 
     def load_early(self, value: SSAValue) -> None:
-        """Start loading what this part of `value` will be computed from."""
-        for load, dim in self._loads(value, self.dim, set()):
+        for load, dim in self._loads(value, COLUMNS, set()):
             self._load(load, dim)
 
     def of(self, value: SSAValue, dim: int) -> SSAValue:
-        """This part of a tile, along its dimension `dim`."""
         if not isinstance(value.type, TensorType):
             return value
         if (value, dim) not in self.known:
             self.known[value, dim] = self._computed(value, dim) or self._taken(value, dim)
         return self.known[value, dim]
 
-    def _add(self, op: Operation, source: Operation, hint: str | None = None) -> SSAValue | None:
+    def _add(self, op: Operation, source: Operation, hint: str | None) -> SSAValue:
         insert_before(self.before, op, source=source)
-        for result in op.results:
-            result.name_hint = hint
-        return op.results[0] if op.results else None
+        op.results[0].name_hint = hint
+        return op.results[0]
 
     def _taken(self, value: SSAValue, dim: int) -> SSAValue:
         at = [self.start if d == dim else 0 for d in range(len(shape_of(value.type)))]
-        op = tile.SliceOp(value, at, self._type(value, dim))
-        self._add(op, self.before, value.name_hint)
-        return op.result
+        return self._add(tile.SliceOp(value, at, self._type(value, dim)), self.before, value.name_hint)
 
     def _computed(self, value: SSAValue, dim: int) -> SSAValue | None:
         """This part, computed for itself; None if it has to be taken out of the whole."""
@@ -226,20 +219,17 @@ class Part:
         shape = shape_of((access.result if isinstance(access, tile.LoadOp) else access.value).type)
         groups = held.warp[log2(WARPGROUP) :] if held is not None and self.warps > WARPGROUP else ()
         own = part_of_group(shape, groups)
-        if own is not None:
-            inner = memory_layout(own, [wish], set(), WARPGROUP)
-            found = Linear(shape, inner.reg, inner.lane, (*inner.warp, *groups))
-        else:
-            found = memory_layout(shape, [wish], set(), self.warps)
-        return attr_of(found)
+        if own is None:
+            return attr_of(memory_layout(shape, [wish], set(), self.warps))
+        inner = memory_layout(own, [wish], set(), WARPGROUP)
+        return attr_of(Linear(shape, inner.reg, inner.lane, (*inner.warp, *groups)))
 
     def _moved(self, map: AffineMap, dim: int) -> AffineMap:
         """`map` with its dimension `dim` counted from the start of this part."""
         dims: list[AffineExpr] = [AffineExpr.dimension(d) for d in range(map.num_dims)]
-        dims[dim] = dims[dim] + self.start if self.start else dims[dim]
+        dims[dim] += self.start
         symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
-        results = tuple(e.replace_dims_and_symbols(dims, symbols) for e in map.results)
-        return AffineMap(map.num_dims, map.num_symbols, results)
+        return map.replace_dims_and_symbols(dims, symbols, map.num_dims, map.num_symbols)
 
     def _domain(self, domain: DomainAttr | None, dim: int) -> DomainAttr | None:
         return None if domain is None else DomainAttr.get(self._moved(domain.affine, dim), domain.limits)
@@ -255,7 +245,6 @@ class Stored:
 
     @property
     def columns(self) -> int:
-        """Columns of a part."""
         return EPILOGUE_ROW // element_bytes(self.value.type)
 
 
@@ -280,16 +269,14 @@ def _find(store: tile.StoreOp, warps: int) -> Stored | str | None:
 def _split(stores: Sequence[Stored], warps: int) -> None:
     """Replace stores of one block, of tiles of one shape, by stores of parts: first the first parts of all."""
     last = stores[-1].store
-    block = last.parent
-    assert block is not None
     size = min(s.columns for s in stores)
     fitting = [s for s in stores if s.layout.part(COLUMNS, size) is not None]
-    parts = [Part(last, COLUMNS, start, size, warps) for start in range(0, fitting[0].layout.shape[COLUMNS], size)]
+    parts = [Part(last, start, size, warps) for start in range(0, fitting[0].layout.shape[COLUMNS], size)]
     for s in fitting:
         parts[0].load_early(s.value)
     for part, following in [*pairwise(parts), (parts[-1], None)]:
-        for s in fitting:
-            if following is not None:
+        if following is not None:
+            for s in fitting:
                 following.load_early(s.value)
         for s in fitting:
             part.store(s.store, s.value)

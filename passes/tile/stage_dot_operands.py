@@ -5,12 +5,11 @@ from __future__ import annotations
 from xdsl.ir import Block, SSAValue
 
 from ...dialects import tile
+from ...dialects.kernel.copies import SWIZZLES
 from ...dialects.kernel.mma import WORD_BYTES
-from ...dialects.kernel.tma import SWIZZLES
-from ...dialects.layouts.attributes import SharedAttr
+from ...dialects.layouts import SharedAttr
 from ...dialects.layouts.linear import Linear, Shared
-from ...dialects.layouts.mma import fragment
-from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
+from ...dialects.layouts.mma import Boxes, boxes_along, boxes_of, fragment
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
@@ -60,37 +59,37 @@ class StageDotOperandsPass(TilePass):
     inside = tile.DotOp
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.lanes.data > 1:
-            stage_operands(op)
+        if op.lanes.data == 1:
+            return
+        staged: dict[tuple[SSAValue, SharedAttr], tile.StageOp] = {}  # equal tiles that are read alike are staged once
+        for dot in [o for o in op.body.walk() if isinstance(o, tile.DotOp)]:
+            acc = layout_in_registers(dot.acc, op.warps.data)
+            for i, operand in enumerate((dot.lhs, dot.rhs)):
+                if isinstance(encoding_of(operand.type), SharedAttr):
+                    continue
+                held = layout_in_registers(operand, op.warps.data)
+                if dot.atom is not None and i == 0 and (kept := _kept(dot, acc, held)) is not None:
+                    dot.operands[0] = kept
+                    continue  # computed by the threads that multiply it
+                shared = attr_of(_shared(dot, i, acc, held, op.warps.data))
+                stage = staged.get((operand, shared)) or _stage(operand, shared)
+                staged[operand, shared] = stage
+                dot.operands[i] = stage.result
 
 
-def stage_operands(kernel: tile.KernelOp) -> None:
-    """Stage the operands of every contraction of `kernel`; equal tiles that are read alike are staged once."""
-    staged: dict[tuple[SSAValue, SharedAttr], tile.StageOp] = {}
-    for op in [o for o in kernel.body.walk() if isinstance(o, tile.DotOp)]:
-        acc = layout_in_registers(op.acc, kernel.warps.data, kernel.lanes.data)
-        depth = shape_of(op.lhs.type)[1]
-        for i, operand in enumerate((op.lhs, op.rhs)):
-            if isinstance(encoding_of(operand.type), SharedAttr):
-                continue
-            held = layout_in_registers(operand, kernel.warps.data, kernel.lanes.data)
-            size = element_bytes(operand.type)
-            if op.atom is not None and i == 0 and (kept := _kept(op, acc, held)) is not None:
-                op.operands[0] = kept
-                continue  # computed by the threads that multiply it
-            writer = Reader(held, size)
-            if op.atom is not None and op.atom.data == "wgmma":
-                shared = attr_of(_in_boxes(op, i, acc, kernel.warps.data))
-            elif op.atom is None:
-                reader = Reader(operand_layout(acc, i, depth), size, depth)
-                shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
-            else:
-                along_k, across = readers(op, acc, i)
-                by_order = [[along_k], [across]] if i == 0 else [[across], [along_k]]
-                shared = attr_of(choose_shared(writer.layout.shape, [writer], by_order=by_order))
-            stage = staged.get((operand, shared)) or _stage(operand, shared)
-            staged[operand, shared] = stage
-            op.operands[i] = stage.result
+def _shared(dot: tile.DotOp, i: int, acc: Linear, held: Linear, warps: int) -> Shared:
+    """Returns the layout in shared memory of operand `i` of `dot`, which is written as `held`."""
+    size, depth = element_bytes(dot.operands[i].type), shape_of(dot.lhs.type)[1]
+    writer = Reader(held, size)
+    if dot.atom is None:
+        return choose_shared(held.shape, [writer, Reader(operand_layout(acc, i, depth), size, depth)])
+    return _in_boxes(dot, i, acc, warps) if dot.is_wgmma else _in_matrices(dot, i, acc, writer)
+
+
+def _in_matrices(dot: tile.DotOp, i: int, acc: Linear, writer: Reader) -> Shared:
+    along_k, across = readers(dot, acc, i)
+    by_order = [[along_k], [across]] if i == 0 else [[across], [along_k]]
+    return choose_shared(writer.layout.shape, [writer], by_order=by_order)
 
 
 def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:

@@ -36,10 +36,10 @@ class SwizzleGridPass(TilePass):
     decision = ("group_m",)
 
     def on(self, op: tile.KernelOp) -> None:
-        self.decline(op, order(op, op.schedule.group_m))
+        self.decline(op, _order(op, op.schedule.group_m))
 
 
-def order(kernel: tile.KernelOp, group: int) -> str | None:
+def _order(kernel: tile.KernelOp, group: int) -> str | None:
     """Put `group` tiles of the last index but one of the grid of `kernel` first; or the reason why not."""
     grid = kernel.grid_shape
     if len(grid) < 2:
@@ -52,8 +52,8 @@ def order(kernel: tile.KernelOp, group: int) -> str | None:
     block, row = kernel.body.block, kernel.blocks[-2]
     inner = block.insert_arg(IndexType(), len(block.args))
     inner.name_hint = "group"
-    symbols = [AffineExpr.symbol(i) for i in range(2)]
-    place = tile.AffineOp(AffineMap(0, 2, (symbols[0] * group + symbols[1],)), [row, inner], IndexType())
+    number = AffineExpr.symbol(0) * group + AffineExpr.symbol(1)
+    place = tile.AffineOp(AffineMap(0, 2, (number,)), [row, inner], IndexType())
     place.result.name_hint = row.name_hint
     row.replace_uses_with_if(place.result, lambda use: use.operation is not place)
     insert_at_start(block, place, source=kernel)

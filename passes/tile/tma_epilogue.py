@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ...dialects import tile
-from ...dialects.kernel.tma import BOX_EXTENT
-from ...dialects.layouts.wgmma import boxes_along
+from ...dialects.kernel.copies import BOX_EXTENT
+from ...dialects.layouts.mma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
-from ...dialects.tile.async_copy import box_dimensions
 from ..analysis.async_copies import why_no_box
 from ..analysis.memory_access import memory_type
 from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
@@ -55,7 +54,7 @@ def _stage(store: tile.StoreOp, warps: int) -> str | None:
         return None
     if (why := why_no_box(store)) is not None:
         return why
-    dimensions = box_dimensions(store.map.data)
+    dimensions = tile.box_dimensions(store.map.data)
     assert dimensions is not None
     shape, size = shape_of(store.value.type), element_bytes(store.value.type)
     fast = dimensions.index(len(extents_of(memory_type(store.target))) - 1)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...dialects import tile
-from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
+from ...dialects.kernel.barriers import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import copy_location
 from ..analysis.async_copies import Box, find_box, is_index, share
 from ..anchored import TilePass
 from ..dce import erase_unneeded
-from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before
 
 
@@ -60,7 +58,17 @@ class WarpSpecializePass(TilePass):
     decision = ("copy", "tma")
 
     def on(self, op: tile.KernelOp) -> None:
-        specialize(op)
+        found: list[Box] = []
+        for stage in [o for o in op.body.walk() if isinstance(o, tile.StageOp)]:
+            if not all(isinstance(u.operation, tile.TmaStoreOp) for u in stage.result.uses):
+                box = find_box(stage)
+                why = box if isinstance(box, str) else _unreachable(stage, op)
+                if why is None and isinstance(box, Box):
+                    found.append(box)
+                self.decline(stage, why)
+        if found:
+            cluster = op.schedule.cluster
+            _specialize(op, share(op, found, cluster, self.name) if cluster > 1 else found)
         erase_unneeded(op.body)
 
 
@@ -74,35 +82,18 @@ class Queue:
     ring: SSAValue
 
 
-def specialize(kernel: tile.KernelOp) -> None:
-    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that the blocks
-    of a cluster have in common are loaded together."""
-    schedule = kernel.schedule
-    stages, cluster, resident = schedule.stages, schedule.cluster, max(1, schedule.blocks_per_sm)
-    found: list[Box] = []
-    for op in kernel.body.walk():
-        if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):
-            box = find_box(op)
-            why = box if isinstance(box, str) else _unreachable(op, kernel)
-            if why is not None:
-                emit_remark(op, WarpSpecializePass.name, why)
-            elif isinstance(box, Box):
-                found.append(box)
-    if not found:
-        return
-    found = share(kernel, found, cluster, WarpSpecializePass.name) if cluster > 1 else found
-    program = Region(Block())
+def _specialize(kernel: tile.KernelOp, boxes: list[Box]) -> None:
+    """Split the program of `kernel` into a consumer and a producer, which loads `boxes`."""
+    program, producer = Region(Block()), Region(Block())
     entry = kernel.body.block
     for op in list(entry.ops):
         op.detach()
         program.block.add_op(op)
-    queues = _queues(entry, found, stages)
-    producer = Region(Block())
+    queues = _queues(entry, boxes, kernel.schedule.stages)
     _produce(program.block, producer.block, {}, queues)
     for queue in queues:
         _consume(queue)
-    consumers = kernel.warps.data
-    registers = ()
+    consumers, resident, registers = kernel.warps.data, max(1, kernel.schedule.blocks_per_sm), ()
     if consumers >= 2 * WARPGROUP or resident > 1:
         registers = (consumer_registers(consumers, resident), PRODUCER_REGISTERS)
     partitions = tile.WarpSpecializeOp(program, WARPGROUP, registers, producer)
@@ -131,7 +122,8 @@ def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
     queues: list[Queue] = []
     for (block, first), boxes in groups.items():
         loop, slots = block.parent_op(), 1
-        if isinstance(loop, scf.ForOp) and _is_innermost(block, groups):
+        inner = any(b is not block and block.is_ancestor(b) for b, _ in groups)  # their boxes would come in between
+        if isinstance(loop, scf.ForOp) and not inner:
             trips = trip_count(loop)
             slots = stages if trips is None else max(1, min(stages, trips))
         ring = tile.RingOp(tile.RingType.get(slots, [b.type for b in boxes]))
@@ -142,13 +134,7 @@ def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
     return queues
 
 
-def _is_innermost(block: Block, groups: Iterable[tuple[Block, Operation]]) -> bool:
-    """Whether no other boxes are used in a loop inside of `block`: those would come between two of its own."""
-    return not any(b is not block and block.is_ancestor(b) for b, _ in groups)
-
-
 def _users(block: Block, box: Box) -> list[Operation]:
-    """The operations of `block` that use the tile of `box`, or have inside of them who does."""
     users = (block.find_ancestor_op_in_block(use.operation) for use in box.stage.result.uses)
     return [user for user in users if user is not None]
 

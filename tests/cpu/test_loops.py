@@ -48,7 +48,7 @@ def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
           %1 = payload.constant 1 : index
           %3 = payload.constant 3 : index
           %block = kernel.id block
-          %x_in = kernel.load %x{at} : memref<4x32xf32> (index, index) -> vector<32xf32>
+          %x_in = kernel.load %x{at} : memref<4x32xf32> -> vector<32xf32>
           %v = scf.for %k = %0 to %3 step %1 iter_args(%a = %x_in) -> (vector<32xf32>) {{
             %more = arith.addf %a, %x_in : vector<32xf32>
             scf.yield %more : vector<32xf32>
@@ -59,7 +59,7 @@ def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
             %more_1 = arith.addf %a_1, %square : vector<32xf32>
             scf.yield %more_1 : vector<32xf32>
           }}
-          kernel.store %sum, %y{at} : memref<4x32xf32> (index, index), vector<32xf32>
+          kernel.store %sum, %y{at} : memref<4x32xf32>, vector<32xf32>
         }}
         func.func @main(%x: memref<4x32xf32>, %y: memref<4x32xf32>) {{
           kernel.launch @k0(%x, %y) : memref<4x32xf32>, memref<4x32xf32>
@@ -75,7 +75,7 @@ def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
 def test_rows_whose_numbers_are_kept_are_one_number_in_all_lanes() -> None:
     """Their array is read element by element. What is computed from an element is no vector, but part of an address."""
     regs = "regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 0], [0, 0]]"
-    memory = "memref<8x16xf32> (vector<64xindex>, index)"
+    memory = "memref<8x16xf32>"
     side_by_side = "regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0]]"
     spread = ", ".join(str(i // 16) for i in range(64))
     module = parse_module(
@@ -94,7 +94,7 @@ def test_rows_whose_numbers_are_kept_are_one_number_in_all_lanes() -> None:
           %next = arith.addi %row, %two : vector<64xindex>
           %next_in = kernel.load %x[%next, %0] {regs} : {memory} -> vector<64xf32>
           %out = arith.mulf %next_in, %all : vector<64xf32>
-          kernel.store %out, %y[%0, %0] {side_by_side} : memref<4x16xf32> (index, index), vector<64xf32>
+          kernel.store %out, %y[%0, %0] {side_by_side} : memref<4x16xf32>, vector<64xf32>
         }}
         func.func @main(%x: memref<8x16xf32>, %y: memref<4x16xf32>) {{
           kernel.launch @k0(%x, %y) : memref<8x16xf32>, memref<4x16xf32>

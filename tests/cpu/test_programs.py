@@ -415,14 +415,14 @@ def test_what_is_loaded_again_is_read_in_another_order_as_well() -> None:
           %0 = payload.constant 0 : index
           %two = payload.constant 2.0 : vector<64xf32>
           %x_in = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
-            : memref<8x8xf32> (index, index) -> vector<64xf32>
+            : memref<8x8xf32> -> vector<64xf32>
           %twice = arith.mulf %x_in, %two : vector<64xf32>
           %t = kernel.shuffle_registers %x_in from [{transposed}] : vector<64xf32> -> vector<64xf32>
           %more = arith.addf %t, %two : vector<64xf32>
           %both = arith.addf %x_in, %more : vector<64xf32>
           %all = arith.addf %both, %twice : vector<64xf32>
           kernel.store %all, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
-            : memref<8x8xf32> (index, index), vector<64xf32>
+            : memref<8x8xf32>, vector<64xf32>
         }}
         func.func @main(%x: memref<8x8xf32>, %y: memref<8x8xf32>) {{
           kernel.launch @k0(%x, %y) : memref<8x8xf32>, memref<8x8xf32>
@@ -446,14 +446,14 @@ def test_what_is_the_same_for_all_blocks_is_not_changed_by_one() -> None:
           %1 = payload.constant 1 : index
           %3 = payload.constant 3 : index
           %block = kernel.id block
-          %w_in = kernel.load %w[%0] regs [[1], [2], [4], [8], [16]] : memref<32xf32> (index) -> vector<32xf32>
+          %w_in = kernel.load %w[%0] regs [[1], [2], [4], [8], [16]] : memref<32xf32> -> vector<32xf32>
           %twice = arith.addf %w_in, %w_in : vector<32xf32>
           %sum = scf.for %k = %0 to %3 step %1 iter_args(%a = %twice) -> (vector<32xf32>) {{
-            %x_in = kernel.load %x{at} : memref<4x32xf32> (index, index) -> vector<32xf32>
+            %x_in = kernel.load %x{at} : memref<4x32xf32> -> vector<32xf32>
             %more = arith.addf %a, %x_in : vector<32xf32>
             scf.yield %more : vector<32xf32>
           }}
-          kernel.store %sum, %y{at} : memref<4x32xf32> (index, index), vector<32xf32>
+          kernel.store %sum, %y{at} : memref<4x32xf32>, vector<32xf32>
         }}
         func.func @main(%w: memref<32xf32>, %x: memref<4x32xf32>, %y: memref<4x32xf32>) {{
           kernel.launch @k0(%w, %x, %y) : memref<32xf32>, memref<4x32xf32>, memref<4x32xf32>

@@ -21,7 +21,7 @@ from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, payload
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.support.parsing import make_context
-from deplodock.dialects.tile.warp_specialize import RingOp
+from deplodock.dialects.tile.copies import RingOp
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation

@@ -20,7 +20,7 @@ from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, tile
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.support.printing import print_module
-from deplodock.dialects.tile.async_copy import SliceOp, TmaStoreOp
+from deplodock.dialects.tile.copies import SliceOp, TmaStoreOp
 from deplodock.errors import DeplodockError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

@@ -22,7 +22,7 @@ from deplodock.backend.simulator import simulate
 from deplodock.dialects import payload, tile
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.tile.async_copy import StageAsyncOp
+from deplodock.dialects.tile.copies import StageAsyncOp
 from deplodock.errors import ExecutionError
 from deplodock.passes.analysis.masks import scattered
 from deplodock.passes.pass_manager import run_passes

@@ -20,9 +20,9 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, tile
 from deplodock.dialects.layouts.linear import Linear
-from deplodock.dialects.layouts.wgmma import Boxes, boxes_along, boxes_of, part_of_group, warpgroup_accumulator
+from deplodock.dialects.layouts.mma import Boxes, boxes_along, boxes_of, part_of_group, warpgroup_accumulator
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.tile.warp_specialize import (
+from deplodock.dialects.tile.copies import (
     ConsumerReleaseOp,
     ConsumerWaitOp,
     ProducerLoadOp,

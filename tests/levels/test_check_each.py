@@ -40,8 +40,8 @@ kernel.func @k0(%x: memref<6x50xf32>, %y: memref<6x50xf32>) grid [6] warps 1 {
   %zero = payload.constant 0.0 : f32
   %i = kernel.id block
   %t = kernel.id thread
-  %v = kernel.load %x[%i, %t] regs [[0, 32]] where (%t) steps [[32]] in [0:50] else %zero
-       : memref<6x50xf32> (index, index, index) -> vector<2xf32>
+  %v = kernel.load %x[%i, %t] regs [[0, 32]] where 0 <= %t < 50 steps [[32]] else %zero
+       : memref<6x50xf32> -> vector<2xf32>
   %s0 = kernel.reduce_registers add %v over [0] : vector<2xf32> -> vector<1xf32>
   %s1 = kernel.shuffle_xor %s0 by 16 : vector<1xf32>
   %a1 = arith.addf %s0, %s1 : vector<1xf32>
@@ -55,16 +55,16 @@ kernel.func @k0(%x: memref<6x50xf32>, %y: memref<6x50xf32>) grid [6] warps 1 {
   %a5 = arith.addf %a4, %s5 : vector<1xf32>
   %r = kernel.shuffle_registers %a5 from [0, 0] : vector<1xf32> -> vector<2xf32>
   %o = arith.divf %v, %r : vector<2xf32>
-  kernel.store %o, %y[%i, %t] regs [[0, 32]] where (%t) steps [[32]] in [0:50]
-       : memref<6x50xf32> (index, index, index), vector<2xf32>
+  kernel.store %o, %y[%i, %t] regs [[0, 32]] where 0 <= %t < 50 steps [[32]]
+       : memref<6x50xf32>, vector<2xf32>
 }
 func.func @main(%x: memref<6x50xf32>, %y: memref<6x50xf32>) {
   kernel.launch @k0(%x, %y) : memref<6x50xf32>, memref<6x50xf32>
   func.return
 }
 """
-_STORED, _LOADED = KERNEL.rpartition("[0:50]")[::2]
-SHORT = f"{_STORED}[0:49]{_LOADED}"
+_STORED, _LOADED = KERNEL.rpartition("< 50 ")[::2]
+SHORT = f"{_STORED}< 49 {_LOADED}"
 TORCH = """
 func.func @main(%x: tensor<6x50xf32>) -> tensor<6x50xf32> {
   %y = torch.relu(self = %x) : (tensor<6x50xf32>) -> tensor<6x50xf32>
@@ -185,9 +185,9 @@ RACE = KERNEL.replace(
     """  %b = kernel.shared at 0 : memref<32xf32, "shared">
   %c31 = arith.constant 31 : index
   %m = arith.subi %c31, %t : index
-  kernel.store %a5, %b[%t] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %a5, %b[%t] : memref<32xf32, "shared">, vector<1xf32>
   BARRIER
-  %a6 = kernel.load %b[%m] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %a6 = kernel.load %b[%m] : memref<32xf32, "shared"> -> vector<1xf32>
   %r = kernel.shuffle_registers %a6""",
 ).replace(" warps 1 {", " warps 1 shared 128 {")
 

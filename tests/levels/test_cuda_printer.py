@@ -63,7 +63,7 @@ def program(arguments: dict[str, str], results: list[str], body: str, passes: st
         "%at = arith.muli %lane, %four : index",
     ]
     for name, t in arguments.items():
-        load = f"kernel.load %{name}[%at] regs [[1], [2]] : memref<{N}x{t}> (index) -> vector<4x{t}>"
+        load = f"kernel.load %{name}[%at] regs [[1], [2]] : memref<{N}x{t}> -> vector<4x{t}>"
         lines.append(f"%r_{name} = {load}")
     lines += [body, "}", f"func.func @main({', '.join(buffers)}) {{"]
     lines += [f"kernel.launch @k({names}) : {types}", "func.return", "}"]
@@ -71,7 +71,7 @@ def program(arguments: dict[str, str], results: list[str], body: str, passes: st
 
 
 def store(value: str, number: int, t: str) -> str:
-    return f"kernel.store {value}, %out{number}[%at] regs [[1], [2]] : memref<{N}x{t}> (index), vector<4x{t}>"
+    return f"kernel.store {value}, %out{number}[%at] regs [[1], [2]] : memref<{N}x{t}>, vector<4x{t}>"
 
 
 def compare(module: ModuleOp, arguments: list[np.ndarray], rtol: float = 0.0) -> None:
@@ -361,7 +361,7 @@ def test_hostile_symbols_attributes_and_places() -> None:
     text = """kernel.func @{symbol}(%{value}: memref<32xf32>) grid [1] warps 1 attributes {{note = "{note}"}} {{
       %lane = kernel.id lane
       %v = payload.constant 1.0 : vector<1xf32>
-      kernel.store %v, %{value}[%lane] : memref<32xf32> (index), vector<1xf32> loc("{file}":3:4)
+      kernel.store %v, %{value}[%lane] : memref<32xf32>, vector<1xf32> loc("{file}":3:4)
     }}"""
     plain = print_cuda(parse(text.format(symbol="k", value="smem", note="n", file="model.py")))
     evil = 'a*/ \\5C x\\0A#include <b> //"'.replace('"', "\\22")
@@ -410,7 +410,7 @@ def test_assembly_only_in_helpers() -> None:
 )
 def test_what_has_no_cuda_is_refused(line: str, reason: str) -> None:
     ctx_text = f"kernel.func @k(%x: memref<{N}xi32>) grid [1] warps 1 {{\n%lane = kernel.id lane\n"
-    ctx_text += f"%r_x = kernel.load %x[%lane] regs [[1], [2]] : memref<{N}xi32> (index) -> vector<4xi32>\n{line}\n}}"
+    ctx_text += f"%r_x = kernel.load %x[%lane] regs [[1], [2]] : memref<{N}xi32> -> vector<4xi32>\n{line}\n}}"
     ctx = make_context()
     ctx.allow_unregistered = True
     module = parse_module(ctx, ctx_text, "test.mlir")

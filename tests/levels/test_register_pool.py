@@ -21,7 +21,7 @@ from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, Report, compile_many
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.kernel import FuncOp, kernel_names
-from deplodock.dialects.kernel.warp_specialize import (
+from deplodock.dialects.kernel.barriers import (
     PRODUCER_REGISTERS,
     WARPGROUP,
     WarpSpecializeOp,

@@ -96,8 +96,8 @@ SIZES = """
 kernel.func @k(%x: !V, %y: !V) grid [#s0 / 32, 2] warps 1 {
   %lane = kernel.id lane
   %f = payload.constant 0.0 : f32
-  %v = kernel.load %x[%lane] where (%lane) in [0:#s0] else %f : !V (index, index) -> vector<1xf32>
-  kernel.store %v, %y[%lane] where (%lane) in [0:#s0] : !V (index, index), vector<1xf32>
+  %v = kernel.load %x[%lane] where 0 <= %lane < #s0 else %f : !V -> vector<1xf32>
+  kernel.store %v, %y[%lane] where 0 <= %lane < #s0 : !V, vector<1xf32>
 }
 func.func @main(%x: !V, %y: !V) {
   %t = kernel.alloc : !V

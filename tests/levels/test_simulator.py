@@ -33,8 +33,8 @@ kernel.func @k0(%x: memref<6x250xf32>, %y: memref<6x250xf32>) grid [6] warps 2 {
   %lane = kernel.id lane
   %warp = kernel.id warp
   %j = arith.muli %t, %c4 : index
-  %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2]] vec 2 where (%j) steps [[0], [2]] in [0:250] else %zero
-       : memref<6x250xf32> (index, index, index) -> vector<4xf32>
+  %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2]] vec 2 where 0 <= %j < 250 steps [[0], [2]] else %zero
+       : memref<6x250xf32> -> vector<4xf32>
   %s4 = kernel.reduce_registers add %v over [0, 1] : vector<4xf32> -> vector<1xf32>
   %s5 = kernel.shuffle_xor %s4 by 16 : vector<1xf32>
   %a5 = arith.addf %s4, %s5 : vector<1xf32>
@@ -48,14 +48,14 @@ kernel.func @k0(%x: memref<6x250xf32>, %y: memref<6x250xf32>) grid [6] warps 2 {
   %a9 = arith.addf %a8, %s9 : vector<1xf32>
   %first = payload.cmp eq %lane, %c0 : index
   %b = kernel.shared : memref<2xf32, "shared">
-  kernel.store %a9, %b[%warp] if %first : memref<2xf32, "shared"> (index), vector<1xf32>
+  kernel.store %a9, %b[%warp] if %first : memref<2xf32, "shared">, vector<1xf32>
   kernel.barrier
-  %p = kernel.load %b[%c0] regs [[1]] vec 2 : memref<2xf32, "shared"> (index) -> vector<2xf32>
+  %p = kernel.load %b[%c0] regs [[1]] vec 2 : memref<2xf32, "shared"> -> vector<2xf32>
   %q = kernel.reduce_registers add %p over [0] : vector<2xf32> -> vector<1xf32>
   %r = kernel.shuffle_registers %q from [0, 0, 0, 0] : vector<1xf32> -> vector<4xf32>
   %o = arith.divf %v, %r : vector<4xf32>
-  kernel.store %o, %y[%i, %j] regs [[0, 1], [0, 2]] vec 2 where (%j) steps [[0], [2]] in [0:250]
-       : memref<6x250xf32> (index, index, index), vector<4xf32>
+  kernel.store %o, %y[%i, %j] regs [[0, 1], [0, 2]] vec 2 where 0 <= %j < 250 steps [[0], [2]]
+       : memref<6x250xf32>, vector<4xf32>
 }
 func.func @main(%x: memref<6x250xf32>, %y: memref<6x250xf32>) {
   kernel.launch @k0(%x, %y) : memref<6x250xf32>, memref<6x250xf32>
@@ -129,7 +129,7 @@ def test_a_missing_store_is_an_uninitialised_read():
 
 
 def test_an_access_off_by_one_is_out_of_bounds():
-    found = planted("in [0:250] else", "in [0:251] else")
+    found = planted("< 250 steps [[0], [2]] else", "< 251 steps [[0], [2]] else")
     assert "coordinate 1 is 250, outside 0..249" in found["out-of-bounds"]
     found = planted("%b[%c0] regs", "%b[%c4] regs")
     assert "coordinate 0 is 4, outside 0..1" in found["out-of-bounds"]
@@ -137,8 +137,8 @@ def test_an_access_off_by_one_is_out_of_bounds():
 
 def test_a_wide_access_at_an_odd_place_is_misaligned():
     text = ROW.replace(
-        "regs [[0, 1], [0, 2]] vec 2 where (%j) steps [[0], [2]]",
-        "regs [[0, 1], [0, 2]] vec 4 where (%j) steps [[0], [0]]",
+        "regs [[0, 1], [0, 2]] vec 2 where 0 <= %j < 250 steps [[0], [2]]",
+        "regs [[0, 1], [0, 2]] vec 4 where 0 <= %j < 250 steps [[0], [0]]",
     )
     found = findings(text, rows())
     assert "an access of 16 bytes" in found["misaligned"]
@@ -181,17 +181,17 @@ def test_a_loop_carries_a_race_around():
       %c3 = arith.constant 3 : index
       %c63 = arith.constant 63 : index
       %b = kernel.shared : memref<64xf32, "shared">
-      %v = kernel.load %x[%t] : memref<64xf32> (index) -> vector<1xf32>
+      %v = kernel.load %x[%t] : memref<64xf32> -> vector<1xf32>
       %m = arith.subi %c63, %t : index
       %r = scf.for %k = %c0 to %c3 step %c1 iter_args(%a = %v) -> (vector<1xf32>) {{
-        kernel.store %a, %b[%t] : memref<64xf32, "shared"> (index), vector<1xf32>
+        kernel.store %a, %b[%t] : memref<64xf32, "shared">, vector<1xf32>
         kernel.barrier
-        %l = kernel.load %b[%m] : memref<64xf32, "shared"> (index) -> vector<1xf32>
+        %l = kernel.load %b[%m] : memref<64xf32, "shared"> -> vector<1xf32>
         %n = arith.addf %a, %l : vector<1xf32>
         {end}
         scf.yield %n : vector<1xf32>
       }}
-      kernel.store %r, %y[%t] : memref<64xf32> (index), vector<1xf32>
+      kernel.store %r, %y[%t] : memref<64xf32>, vector<1xf32>
     }}
     func.func @main(%x: memref<64xf32>, %y: memref<64xf32>) {{
       kernel.launch @k0(%x, %y) : memref<64xf32>, memref<64xf32>
@@ -211,14 +211,14 @@ kernel.func @k0(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 2 shared 
   %a = kernel.shared at 0 : memref<64xf32, "shared">
   %b = kernel.shared at {at} : memref<32xf32, "shared">
   %c32 = arith.constant 32 : index
-  %v = kernel.load %x[%t] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %a[%t] : memref<64xf32, "shared"> (index), vector<1xf32>
+  %v = kernel.load %x[%t] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %a[%t] : memref<64xf32, "shared">, vector<1xf32>
   kernel.barrier
   %low = payload.cmp lt %t, %c32 : index
-  kernel.store %v, %b[%t] if %low : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %b[%t] if %low : memref<32xf32, "shared">, vector<1xf32>
   kernel.barrier
-  %r = kernel.load %a[%t] : memref<64xf32, "shared"> (index) -> vector<1xf32>
-  kernel.store %r, %y[%t] : memref<64xf32> (index), vector<1xf32>
+  %r = kernel.load %a[%t] : memref<64xf32, "shared"> -> vector<1xf32>
+  kernel.store %r, %y[%t] : memref<64xf32>, vector<1xf32>
 }}
 func.func @main(%x: memref<64xf32>, %y: memref<64xf32>) {{
   kernel.launch @k0(%x, %y) : memref<64xf32>, memref<64xf32>
@@ -242,10 +242,10 @@ kernel.func @k0(%x: memref<32x{pitch}xf32>, %y: memref<32xf32>) grid [1] warps 1
   %p = arith.constant {pitch} : index
   %o = arith.muli %t, %p : index
   %c0 = arith.constant 0 : index
-  %v = kernel.load %x[%t, %c0] : memref<32x{pitch}xf32> (index, index) -> vector<1xf32>
+  %v = kernel.load %x[%t, %c0] : memref<32x{pitch}xf32> -> vector<1xf32>
   %b = kernel.shared : memref<{size}xf32, "shared">
-  kernel.store %v, %b[%o] : memref<{size}xf32, "shared"> (index), vector<1xf32>
-  kernel.store %v, %y[%t] : memref<32xf32> (index), vector<1xf32>
+  kernel.store %v, %b[%o] : memref<{size}xf32, "shared">, vector<1xf32>
+  kernel.store %v, %y[%t] : memref<32xf32>, vector<1xf32>
 }}
 func.func @main(%x: memref<32x{pitch}xf32>, %y: memref<32xf32>) {{
   kernel.launch @k0(%x, %y) : memref<32x{pitch}xf32>, memref<32xf32>
@@ -270,14 +270,14 @@ kernel.func @k0(%a: memref<8x2xf32>, %b: memref<4xf32>, %y: memref<32x8xf32>, %z
   %c0 = arith.constant 0 : index
   %c3 = arith.constant 3 : index
   %g = arith.andi %t, %c3 : index
-  %l = kernel.load %a[%g, %c0] regs [[0, 1]] vec 2 : memref<8x2xf32> (index, index) -> vector<2xf32>
-  %r = kernel.load %b[%c0] regs [[1], [2]] vec 4 : memref<4xf32> (index) -> vector<4xf32>
+  %l = kernel.load %a[%g, %c0] regs [[0, 1]] vec 2 : memref<8x2xf32> -> vector<2xf32>
+  %r = kernel.load %b[%c0] regs [[1], [2]] vec 4 : memref<4xf32> -> vector<4xf32>
   %acc = payload.constant 1.0 : vector<8xf32>
   %o = kernel.outer_fma %l, %r, %acc rows [1] cols [0, 2] : vector<2xf32>, vector<4xf32>, vector<8xf32>
-  kernel.store %o, %y[%t, %c0] regs [[0, 1], [0, 2], [0, 4]] vec 4 : memref<32x8xf32> (index, index), vector<8xf32>
+  kernel.store %o, %y[%t, %c0] regs [[0, 1], [0, 2], [0, 4]] vec 4 : memref<32x8xf32>, vector<8xf32>
   %i = kernel.indices %t steps [10, 100] : vector<4xindex>
   %n = payload.cast %i : vector<4xindex> -> vector<4xi64>
-  kernel.store %n, %z[%t, %c0] regs [[0, 1], [0, 2]] : memref<32x4xi64> (index, index), vector<4xi64>
+  kernel.store %n, %z[%t, %c0] regs [[0, 1], [0, 2]] : memref<32x4xi64>, vector<4xi64>
 }
 func.func @main(%a: memref<8x2xf32>, %b: memref<4xf32>, %y: memref<32x8xf32>, %z: memref<32x4xi64>) {
   kernel.launch @k0(%a, %b, %y, %z) : memref<8x2xf32>, memref<4xf32>, memref<32x8xf32>, memref<32x4xi64>

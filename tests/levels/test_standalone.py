@@ -42,20 +42,20 @@ KERNEL = (
     %l4 = arith.muli %lane, %c4 : index
     %w128 = arith.muli %warp, %c128 : index
     %col = arith.addi %l4, %w128 : index
-    %v = kernel.load %x[%row, %col] regs [[0, 1], [0, 2]] vec 4 : memref<4x256xf32> (index, index) -> vector<4xf32>
+    %v = kernel.load %x[%row, %col] regs [[0, 1], [0, 2]] vec 4 : memref<4x256xf32> -> vector<4xf32>
     %q = arith.mulf %v, %v : vector<4xf32>
     %a0 = kernel.reduce_registers add %q over [0, 1] : vector<4xf32> -> vector<1xf32>
 """
     + SHUFFLES
     + """
     %first = payload.cmp eq %lane, %c0 : index
-    kernel.store %a5, %part[%warp] if %first : memref<2xf32, "shared"> (index), vector<1xf32>
+    kernel.store %a5, %part[%warp] if %first : memref<2xf32, "shared">, vector<1xf32>
     kernel.barrier
-    %p = kernel.load %part[%c0] regs [[1]] vec 2 : memref<2xf32, "shared"> (index) -> vector<2xf32>
+    %p = kernel.load %part[%c0] regs [[1]] vec 2 : memref<2xf32, "shared"> -> vector<2xf32>
     %t = kernel.reduce_registers add %p over [0] : vector<2xf32> -> vector<1xf32>
     %tb = kernel.shuffle_registers %t from [0, 0, 0, 0] : vector<1xf32> -> vector<4xf32>
     %o = arith.divf %v, %tb : vector<4xf32>
-    kernel.store %o, %y[%row, %col] regs [[0, 1], [0, 2]] vec 4 : memref<4x256xf32> (index, index), vector<4xf32>
+    kernel.store %o, %y[%row, %col] regs [[0, 1], [0, 2]] vec 4 : memref<4x256xf32>, vector<4xf32>
   }
 """
 )
@@ -198,14 +198,14 @@ kernel.func @k(%a: memref<300xf16>, %b: memref<300xbf16>, %c: memref<300xi64>, %
   %zb = payload.constant 0.0 : bf16
   %zi = payload.constant 0 : i64
   %z1 = payload.constant false : i1
-  %va = kernel.load %a[%i] where (%lane) in [0:30] else %z16 : memref<300xf16> (index, index) -> vector<1xf16>
-  kernel.store %va, %e[%i] where (%lane) in [0:30] : memref<300xf16> (index, index), vector<1xf16>
-  %vb = kernel.load %b[%i] where (%lane) in [0:30] else %zb : memref<300xbf16> (index, index) -> vector<1xbf16>
-  kernel.store %vb, %f[%i] where (%lane) in [0:30] : memref<300xbf16> (index, index), vector<1xbf16>
-  %vc = kernel.load %c[%i] where (%lane) in [0:30] else %zi : memref<300xi64> (index, index) -> vector<1xi64>
-  kernel.store %vc, %g[%i] where (%lane) in [0:30] : memref<300xi64> (index, index), vector<1xi64>
-  %vd = kernel.load %d[%i] where (%lane) in [0:30] else %z1 : memref<300xi1> (index, index) -> vector<1xi1>
-  kernel.store %vd, %h[%i] where (%lane) in [0:30] : memref<300xi1> (index, index), vector<1xi1>
+  %va = kernel.load %a[%i] where 0 <= %lane < 30 else %z16 : memref<300xf16> -> vector<1xf16>
+  kernel.store %va, %e[%i] where 0 <= %lane < 30 : memref<300xf16>, vector<1xf16>
+  %vb = kernel.load %b[%i] where 0 <= %lane < 30 else %zb : memref<300xbf16> -> vector<1xbf16>
+  kernel.store %vb, %f[%i] where 0 <= %lane < 30 : memref<300xbf16>, vector<1xbf16>
+  %vc = kernel.load %c[%i] where 0 <= %lane < 30 else %zi : memref<300xi64> -> vector<1xi64>
+  kernel.store %vc, %g[%i] where 0 <= %lane < 30 : memref<300xi64>, vector<1xi64>
+  %vd = kernel.load %d[%i] where 0 <= %lane < 30 else %z1 : memref<300xi1> -> vector<1xi1>
+  kernel.store %vd, %h[%i] where 0 <= %lane < 30 : memref<300xi1>, vector<1xi1>
 }
 func.func @main(%a: memref<300xf16>, %b: memref<300xbf16>, %c: memref<300xi64>, %d: memref<300xi1>,
                 %e: memref<300xf16>, %f: memref<300xbf16>, %g: memref<300xi64>, %h: memref<300xi1>) {

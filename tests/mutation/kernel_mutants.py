@@ -126,7 +126,8 @@ def rebuilt(kind: type[Access], number: int, **changes: object) -> Change:
             "vec": op.vec.data,
             "checks": list(op.checks),
             "steps": op.check_steps,
-            "bounds": op.bounds,
+            "lower": op.lower,
+            "upper": op.upper,
             "xor": op.xor is not None,
             "coordinates": list(op.coordinates),
         }
@@ -150,7 +151,7 @@ def rebuilt(kind: type[Access], number: int, **changes: object) -> Change:
 def unchecked(kind: type[Access], number: int) -> Change:
     """An access that always happens."""
     fill: dict[str, object] = {"fill": None} if kind is LoadOp else {}
-    return rebuilt(kind, number, checks=(), steps=None, bounds=(), **fill)
+    return rebuilt(kind, number, checks=(), steps=(), lower=(), upper=(), **fill)
 
 
 def moved(kind: type[Access], number: int, coordinate: int, by: int) -> Change:

@@ -12,12 +12,10 @@ hoist_factors = Code("passes.loop.hoist_reduction_factors").hoist_factors
 Simplifier = Code("dialects.shapes.affine").Simplifier
 Pull = Code("passes.tensor.fusion.inline").Pull
 attention, reductions = (Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "reductions"))
-dots, emitter, shared, global_access, lower_tile_to_kernel = (
-    Code(f"passes.convert.tile_to_kernel.{name}")
-    for name in (
-        "dots", "emitter", "shared_staging", "global_access", "conversion"
-    )
-)  # fmt: skip
+lower_tile_to_kernel = Code("passes.convert.tile_to_kernel")
+dots, emitter, shared, global_access = (
+    Code(f"passes.convert.tile_to_kernel.{name}") for name in ("dots", "emitter", "shared_staging", "global_access")
+)
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
 collapsing = Code("passes.loop.dimensions")
 delay, pipeline, fma, lane_sums = (
@@ -25,7 +23,7 @@ delay, pipeline, fma, lane_sums = (
 )
 Emitter = emitter.Emitter
 Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
-kernels = Code("passes.convert.loop_to_tile.conversion")
+kernels = Code("passes.convert.loop_to_tile")
 Reducer = Code("passes.convert.loop_to_tile.reductions").Reducer
 Coordinates, Dim = (
     Code("passes.convert.loop_to_tile.tile_values").Coordinates,
@@ -61,15 +59,15 @@ TO_TILES = [
         "count_of(A, B)",
         "A // B",
     ),
-    in_pass("chunks not combined", "column sums", Reducer.reduce, "_.combine(_, _, A)", "A"),
+    in_pass("chunks not combined", "column sums", Reducer._in_chunks, "_.combine(_, _, A)", "A"),
     in_pass(
         "products of chunks not combined",
         "chunked matmul",
-        Reducer.reduce,
+        Reducer._in_chunks,
         "self._combined(A, B, _)",
         "self._combined(A, B)",
     ),
-    in_pass("sums start at 1", "column sums", Reducer.reduce, "identity(_, _)", "1", number=1),
+    in_pass("sums start at 1", "column sums", Reducer._in_chunks, "identity(_, _)", "1"),
     in_pass(
         "staged reductions start at 0",
         "chunked attention",
@@ -146,7 +144,7 @@ TO_TILES = [
     in_pass(
         "loops of one iteration less",
         "column sums",
-        Code("passes.convert.loop_to_tile.reductions").ChunkBounds.of,
+        Code("passes.convert.loop_to_tile.emitter").ChunkBounds.of,
         "A.count(B)",
         "A.count(B - 1)",
     ),
@@ -203,7 +201,7 @@ TO_THREADS = [
         "True",
     ),
     in_pass("no fill", "softmax", global_access.load, "_ if _ else None", "None"),
-    in_pass("held by everybody but the first", "argmax", global_access.holder_predicate, "A.EQ", "A.NE"),
+    in_pass("held by everybody but the first", "argmax", global_access._first_holder, "A.EQ", "A.NE"),
     in_pass(
         "reductions without their last shuffle",
         "layer_norm",

@@ -13,7 +13,7 @@ from deplodock.dialects.kernel.mma import LdMatrixOp
 from .editing import Code, Mutant, in_ir_text, in_module, in_pass, nth
 from .kernel_mutants import Change, drop, later
 
-ChunkBounds, support = Code("passes.convert.loop_to_tile.reductions").ChunkBounds, Code("passes.analysis.masks")
+ChunkBounds, support = Code("passes.convert.loop_to_tile.emitter").ChunkBounds, Code("passes.analysis.masks")
 Pipeline = Code("passes.tile.pipeline_loads")._Pipeline
 rings, split = Code("passes.convert.tile_to_kernel.cp_async_pipeline"), Code("passes.loop.split_k")
 promote, slots = Code("passes.tile.promote_sums"), Code("passes.analysis.shared_memory")
@@ -53,11 +53,11 @@ AHEAD = [
     pipeline("a wait for one copy too few", Pipeline._await, "2", "1"),
     pipeline("a wait for none", Pipeline._await, "max(_, 0)", "8"),
     pipeline("one stage too few", Pipeline.build, "1", "2"),
-    pipeline("copies of a chunk that is there", Pipeline._next, "A * B", "(A - 1) * B"),
-    pipeline("copies of a chunk too far", Pipeline._next, "A * B", "(A + 1) * B", CORES),
-    pipeline("copies past the last chunk", Pipeline._next, "'lt'", "'le'", CORES),
-    pipeline("no copies at the end", Pipeline._next, "'lt'", "'gt'"),
-    pipeline("the first chunk in all slots", Pipeline._before, "A + _", "A"),
+    pipeline("copies of a chunk that is there", Pipeline._ahead, "A * B", "(A - inside) * B"),
+    pipeline("copies of a chunk too far", Pipeline._ahead, "A * B", "(A + inside) * B", CORES),
+    pipeline("copies past the last chunk", Pipeline._ahead, "'lt'", "'le'", CORES),
+    pipeline("no copies at the end", Pipeline._ahead, "'lt'", "'gt'"),
+    pipeline("the first chunk in all slots", Pipeline._ahead, "A + B", "(A if inside else 0) + B"),
     pipeline("groups that stay open", Pipeline._insert, "insert_before(A, tile.CommitOp(), source=_)", "A"),
     pipeline("the newest tile first", Pipeline.build, "[*A, B]", "[B, *A]", number=1),
     pipeline("no tile moves up", Pipeline.build, "A[B * C + 1 : _]", "A[B * C : (B + 1) * C - 1]"),
@@ -76,7 +76,7 @@ RINGS = [
     pipeline("one slot too few", rings.Rings._make, "A + 1", "A"),
     pipeline("all copies into the first slot", rings.Rings.destination, "_.size", "0"),
     pipeline("the free slot is the first", rings.Carried.entry, "_ * _", "0"),
-    pipeline("the slot of the newest tile is freed", rings.Carried.freed, "0", "-1"),
+    pipeline("the slot of the newest tile is freed", rings.Carried.next, "0", "-1"),
     pipeline(
         "slots that overlap",
         rings.Ring.size.fget,
@@ -98,7 +98,7 @@ RINGS = [
         "described(A, B, (C[0], []), D)",
     ),
     pipeline("waits that wait for one less", rings.await_copies, "A.data", "A.data + 1"),
-    pipeline("slots that stand still", rings.Carried.freed, "_.of(_[A.positions[0]])", "self.out.value(A.ring.free)"),
+    pipeline("slots that stand still", rings.Carried.next, "_.of(_[A.positions[0]])", "self.out.value(A.ring.free)"),
 ]
 
 BARRIERS = [
@@ -148,8 +148,8 @@ PROMOTED = [
     pipeline(
         "each partial sum from the first chunk",
         promote._divide,
-        "Q.ForOp(first, A, B, C, D)",
-        "Q.ForOp(loop.lb, A, B, C, D)",
+        "rebuilt(loop, A, first, B)",
+        "rebuilt(loop, A, loop.lb, B)",
         PARTIAL,
     ),
     pipeline("sums that start as nothing", promote._divide, "[p.row, *_]", "[p.row]", PARKED),
@@ -161,7 +161,7 @@ PROMOTED = [
     pipeline(
         "slots that start anew", rings.Rings._pass_on, "replace(p, goes_on=A)", "replace(p, goes_on=False)", PARTIAL
     ),
-    pipeline("free slots of the last iteration", rings.Carried.freed, "A.passes_on", "False", PARTIAL),
+    pipeline("free slots of the last iteration", rings.Carried.next, "A.passes_on", "False", PARTIAL),
     pipeline("slots of another place", slots._slots_of, "A[v.index - 1]", "A[0]", PARTIAL),
 ]
 

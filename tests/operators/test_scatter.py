@@ -294,15 +294,15 @@ kernel.func @k0(%v: memref<64xf32>, %i: memref<64xi32>, %y: memref<10xf32>) grid
   %c32 = arith.constant 32 : index
   %first = arith.muli %block, %c32 : index
   %t = arith.addi %first, %lane : index
-  %value = kernel.load %v[%t] : memref<64xf32> (index) -> vector<1xf32>
-  %place = kernel.load %i[%t] : memref<64xi32> (index) -> vector<1xi32>
+  %value = kernel.load %v[%t] : memref<64xf32> -> vector<1xf32>
+  %place = kernel.load %i[%t] : memref<64xi32> -> vector<1xi32>
   %p = payload.cast %place : vector<1xi32> -> vector<1xindex>
-  kernel.atomic_rmw add %value, %y[%p] : memref<10xf32> (vector<1xindex>), vector<1xf32>
+  kernel.atomic_rmw add %value, %y[%p] : memref<10xf32>, vector<1xf32>
 }
 kernel.func @zero(%y: memref<10xf32>) grid [1] warps 1 {
   %t = kernel.id thread
   %zero = payload.constant 0.0 : vector<1xf32>
-  kernel.store %zero, %y[%t] where (%t) in [0:10] : memref<10xf32> (index, index), vector<1xf32>
+  kernel.store %zero, %y[%t] where 0 <= %t < 10 : memref<10xf32>, vector<1xf32>
 }
 func.func @main(%v: memref<64xf32>, %i: memref<64xi32>, %y: memref<10xf32>) {
   kernel.launch @zero(%y) : memref<10xf32>
@@ -310,9 +310,9 @@ func.func @main(%v: memref<64xf32>, %i: memref<64xi32>, %y: memref<10xf32>) {
   func.return
 }
 """
-COMBINE = "kernel.atomic_rmw add %value, %y[%p] : memref<10xf32> (vector<1xindex>), vector<1xf32>"
-LOAD = "%w = kernel.load %y[%p] : memref<10xf32> (vector<1xindex>) -> vector<1xf32>"
-STORE = "kernel.store %value, %y[%p] : memref<10xf32> (vector<1xindex>), vector<1xf32>"
+COMBINE = "kernel.atomic_rmw add %value, %y[%p] : memref<10xf32>, vector<1xf32>"
+LOAD = "%w = kernel.load %y[%p] : memref<10xf32> -> vector<1xf32>"
+STORE = "kernel.store %value, %y[%p] : memref<10xf32>, vector<1xf32>"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ STORE = "kernel.store %value, %y[%p] : memref<10xf32> (vector<1xindex>), vector<
     [
         (KERNEL, "", ""),
         (KERNEL.replace("kernel.launch @zero(%y) : memref<10xf32>\n", ""), "uninitialised", "never written"),
-        (KERNEL.replace("10xf32", "9xf32").replace("[0:10]", "[0:9]"), "out-of-bounds", "coordinate 0 is 9"),
+        (KERNEL.replace("10xf32", "9xf32").replace("< 10", "< 9"), "out-of-bounds", "coordinate 0 is 9"),
     ],
 )
 def test_what_the_simulator_finds(text: str, kind: str, message: str) -> None:

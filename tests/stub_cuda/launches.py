@@ -18,7 +18,7 @@ from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 from deplodock.dialects import kernel
 from deplodock.dialects.kernel import kernel_names, symbols_in, tensor_maps
-from deplodock.dialects.kernel.tma import is_written
+from deplodock.dialects.kernel.copies import is_written
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.shapes.extents import extents_of, static
 from deplodock.target.architectures import get_target
@@ -220,7 +220,7 @@ def _check_type(name: str, number: int, kind: str, value: Any) -> None:
 def _check_shape(source: Source, request: Request, func: kernel.FuncOp, sizes: Sizes, cluster: int, bound: int) -> None:
     """Grid, block, cluster and shared memory."""
     name, target = request.name, get_target(source.arch)
-    grid = (prod(_count(sizes, n) for n in func.factors), 1, 1)
+    grid = (prod(_count(sizes, n) for n in func.grid_shape), 1, 1)
     if request.grid != grid or not 0 < grid[0] <= MOST_BLOCKS:
         raise StubError(f"{name} on a grid of {request.grid}, not {grid}")
     if request.block != (func.threads, 1, 1) or func.threads > min(1024, bound):

@@ -260,7 +260,7 @@ def _module(path: Path) -> str:
 
 def _pass_of(module: list[str]) -> str:
     """What the pass of a module is called: `tile/select_mma.py` has `tile-select-mma`, `convert/tensor_to_loop.py` and
-    `convert/tile_to_kernel/conversion.py` have `convert-...`; planning, its rooms, and what is of no level have the
+    `convert/tile_to_kernel/__init__.py` have `convert-...`; planning, its rooms, and what is of no level have the
     bare name."""
     words = "-".join(w.replace("_", "-") for w in module if w != "conversion")
     return words.removeprefix("planning-").removeprefix("cpu-")

@@ -28,7 +28,7 @@ kernel.func @k(%x: memref<128xf32>, %y: memref<128xf32>) grid [1] warps 1 {{
   %four = payload.constant 4 : index
   %at = arith.muli %lane, %four : index
   %low = payload.cmp lt %lane, %three : index
-  %v = kernel.load %x[%at] regs [[1], [2]] : memref<128xf32> (index) -> vector<4xf32>
+  %v = kernel.load %x[%at] regs [[1], [2]] : memref<128xf32> -> vector<4xf32>
 {body}
 }}
 func.func @main(%x: memref<128xf32>, %y: memref<128xf32>) {{
@@ -36,7 +36,7 @@ func.func @main(%x: memref<128xf32>, %y: memref<128xf32>) {{
   func.return
 }}
 """
-STORE = "kernel.store {}, %y[%at] regs [[1], [2]] vec {} : memref<128xf32> (index), vector<4xf32>"
+STORE = "kernel.store {}, %y[%at] regs [[1], [2]] vec {} : memref<128xf32>, vector<4xf32>"
 LOOP = """
   %s = scf.for %i = %zero to %three step %one iter_args(%a = {start}) -> (vector<4xf32>) {{
     %b = arith.{op} %a, %v : vector<4xf32>

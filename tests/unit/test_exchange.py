@@ -19,11 +19,10 @@ from deplodock.backend.interpreter.domains import Array
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel
 from deplodock.dialects.kernel.mma import MMA_ATOMS
-from deplodock.dialects.layouts.attributes import format_bases
+from deplodock.dialects.layouts import format_bases
 from deplodock.dialects.layouts.conversion import Exchange, find_exchange
 from deplodock.dialects.layouts.linear import LANES, Linear, Span, blocked, combine
-from deplodock.dialects.layouts.mma import accumulator, fragment, matrix_rows
-from deplodock.dialects.layouts.wgmma import warpgroup_accumulator
+from deplodock.dialects.layouts.mma import accumulator, fragment, matrix_rows, warpgroup_accumulator
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import ScheduleError
 from deplodock.passes.analysis.tile_layouts import route

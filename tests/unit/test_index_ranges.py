@@ -44,7 +44,7 @@ def programs(draw: st.DrawFn) -> str:
             *lines,
             "%s = kernel.splat %q : index -> vector<1xindex>",
             "%r = payload.cast %s : vector<1xindex> -> vector<1xi64>",
-            f"kernel.store %r, %y[%v2, %v3] : memref<{GRID}x{THREADS}xi64> (index, index), vector<1xi64>",
+            f"kernel.store %r, %y[%v2, %v3] : memref<{GRID}x{THREADS}xi64>, vector<1xi64>",
             "}",
             f"func.func @main(%y: memref<{GRID}x{THREADS}xi64>) {{",
             f"kernel.launch @k(%y) : memref<{GRID}x{THREADS}xi64>",

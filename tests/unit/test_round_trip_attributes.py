@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.ir import Attribute, Operation
 
 from deplodock.dialects import OWN_DIALECTS, get_all_dialects
-from deplodock.dialects.layouts.attributes import LayoutAttr
+from deplodock.dialects.layouts import LayoutAttr
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import CompileError

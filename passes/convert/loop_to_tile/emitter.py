@@ -1,9 +1,11 @@
-"""Emits a block's program: payload and accesses on tiles, each at the shallowest loop its operands allow."""
+"""Emits the program of a block, each operation at the shallowest loop that its operands allow, and bounds of loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, LocationAttr
@@ -11,12 +13,16 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects import loop, payload, tensor, tile
-from ....dialects.loop.dependence import access_indices
+from ....dialects.loop.dependence import Dependence, access_indices, yielded
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import Count, Extent, extents_of
+from ....dialects.shapes.affine import DIM, Form, number_of
+from ....dialects.shapes.extents import Count, Extent, extents_of, fewest_tiles, most, most_tiles
 from ....dialects.support.locations import location_of
-from ....dialects.tensor import ReductionKind, combine
+from ....dialects.tensor import ReductionKind, combine, identity
 from ....errors import UnsupportedError
+from ...analysis.integer_forms import Forms
+from ...analysis.masks import half_spaces
+from ...analysis.nest_schedule import reductions
 from .tile_values import Coordinates, Dim, Tile, padding_of, shape, union
 
 
@@ -28,15 +34,12 @@ class Emitter:
     not change is computed once.
     """
 
-    def __init__(self, body: Block, buffers: dict[SSAValue, SSAValue], fills: dict[SSAValue, float]) -> None:
-        self.scopes = [body]
-        self.buffers = buffers
-        self.fills = fills
-        """Source -> the value that its loads put into padding, where a reduction would like one."""
+    def __init__(self, nest: loop.NestOp, body: Block, buffers: dict[SSAValue, SSAValue], alone: bool) -> None:
+        self.nest, self.scopes, self.buffers = nest, [body], buffers
         self.tiles: dict[SSAValue, Tile] = {}
         self.dims: dict[SSAValue, Dim] = {}
-        self.location: LocationAttr | None = None
-        self.alone = False
+        self.location: LocationAttr | None = location_of(nest)
+        self.alone = alone
         """Whether a block is one thread, which has whole tiles."""
         self.carries: dict[loop.ScanOp, Tile] = {}
         """Scan -> its result at the end of the tile before, which becomes that at the end of the current tile."""
@@ -45,7 +48,6 @@ class Emitter:
 
     @property
     def depth(self) -> int:
-        """How many loops are open."""
         return len(self.scopes) - 1
 
     def insert(self, op: Operation, depth: int, hint: str | None = None) -> Operation:
@@ -67,7 +69,6 @@ class Emitter:
         self.scopes = saved
 
     def number(self, value: int) -> SSAValue:
-        """The constant `value : index`, at the top of the kernel."""
         if value not in self._numbers:
             op = self.insert(arith.ConstantOp.from_int_and_width(value, IndexType()), 0, f"c{value}")
             self._numbers[value] = op.results[0]
@@ -78,11 +79,11 @@ class Emitter:
         if isinstance(count, int):
             return self.number(count)
         if count not in self._counts:
-            tile_size = count.tile.data
             size = self.insert(payload.ExtentOp(count.symbol, IndexType()), 0, count.symbol.hint).results[0]
-            above = self.insert(arith.AddiOp(size, self.number(tile_size - 1)), 0).results[0] if tile_size > 1 else size
-            quotient = arith.DivUIOp(above, self.number(tile_size))
-            self._counts[count] = self.insert(quotient, 0, "count").results[0] if tile_size > 1 else size
+            if (tile_size := count.tile.data) > 1:
+                above = self.insert(arith.AddiOp(size, self.number(tile_size - 1)), 0).results[0]
+                size = self.insert(arith.DivUIOp(above, self.number(tile_size)), 0, "count").results[0]
+            self._counts[count] = size
         return self._counts[count]
 
     def loops(
@@ -117,13 +118,11 @@ class Emitter:
         return list(op.res)
 
     def constant(self, value: float, element: Attribute, dims: Sequence[Dim], depth: int) -> Tile:
-        """A tile over `dims` that is `value` everywhere."""
         op = payload.ConstantOp(value, tile.tile_type(element, shape(dims)))
         self.insert(op, depth)
         return Tile(op.result, tuple(dims), depth, {}, op.value)
 
     def extent(self, extent: Extent, dims: Sequence[Dim], depth: int) -> Tile:
-        """A tile of `index` over `dims` that is `extent` everywhere."""
         if isinstance(extent, int):
             return self.constant(extent, IndexType(), dims, depth)
         value = self.insert(payload.ExtentOp(extent, tile.tile_type(IndexType(), shape(dims))), depth).results[0]
@@ -147,17 +146,16 @@ class Emitter:
         new = payload.retyped(op, [self.spread(o, dims, depth) for o in operands], container)
         self.insert(new, depth)
         constant = new.value if isinstance(new, payload.ConstantOp) else None
-        return Tile(new.results[0], dims, depth, padding_of(op, operands, dims), constant)
+        padding = padding_of(op, operands, dims) if any(d.has_tail for d in dims) else {}
+        return Tile(new.results[0], dims, depth, padding, constant)
 
     def combine(self, kind: ReductionKind, a: Tile, b: Tile) -> Tile:
-        """Two partial results of a reduction, combined elementwise."""
         dims, depth = union(a.dims, b.dims), max(a.depth, b.depth)
         op = combine(kind, self.spread(a, dims, depth), self.spread(b, dims, depth))
         self.insert(op, depth, a.value.name_hint)
         return Tile(op.results[0], dims, depth, padding_of(op, (a, b), dims))
 
     def tile_of(self, value: SSAValue) -> Tile:
-        """What the loop value `value` has become."""
         found = self.tiles.get(value)
         if found is None:
             found = self.tiles[value] = self._first_use(value)
@@ -230,11 +228,27 @@ class Emitter:
     def _fill(self, op: loop.LoadOp) -> Tile:
         """What a load gives outside of its domain: its own fill value, else what suits the reductions."""
         if op.fill is None:
-            return self.constant(self.fills.get(op.source, 0), element_type(op.source.type), (), 0)
+            return self.constant(self._fills.get(op.source, 0), element_type(op.source.type), (), 0)
         fill = self.tile_of(op.fill)
         if fill.dims:
             raise UnsupportedError("the fill value of a load varies within a tile", operator=op.name)
         return fill
+
+    @cached_property
+    def _fills(self) -> dict[SSAValue, float]:
+        """Source -> what its padding should hold: the identity of a reduction that takes the loaded value as it is.
+
+        With one such value for all loads of a tensor they stay equal, and are done once.
+        """
+        fills: dict[SSAValue, float] = {}
+        for op in reductions(self.nest):
+            value = yielded(op.body.block)[0]
+            while isinstance(value.owner, payload.CastOp) and payload.is_float(value.owner.operand.type):
+                value = value.owner.operand
+            load = value.owner
+            if isinstance(load, loop.LoadOp) and load.domain is None and op.kind.data != ReductionKind.ADD:
+                fills.setdefault(load.source, identity(op.kind.data, op.result.type))
+        return fills
 
     def store(
         self, value: Tile, buffer: SSAValue, dims: Sequence[Dim], access: AffineMap, only_first: Dim | None = None
@@ -252,11 +266,11 @@ class Emitter:
         access, domain, symbols = at.access(results, limits)
         self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)
 
-    def scatter(
-        self, op: tensor.ScatterOp, tiles: Sequence[Tile], buffer: SSAValue, dims: Sequence[Dim], own: AffineMap
-    ) -> None:
-        """Combine a result of the nest into `buffer` as `op` does: `tiles` are its values and then its indices, and
-        `own` takes the free indices `dims` to their coordinates. What lies outside of the buffer goes nowhere."""
+    def scatter(self, op: tensor.ScatterOp, buffer: SSAValue, dims: Sequence[Dim], own: AffineMap) -> None:
+        """Combine a result of the nest into `buffer` as `op` does, whose values and indices the nest yields; `own`
+        takes the free indices `dims` to their coordinates. What lies outside of the buffer goes nowhere."""
+        yields: dict[SSAValue, SSAValue] = dict(zip(self.nest.res, yielded(self.nest.body.block), strict=True))
+        tiles = [self.tile_of(yields[v]) for v in (op.values, *op.indices)]
         kept = [d for d in dims if d.tile > 1]
         at = Coordinates(kept)
         element = [e.replace_dims_and_symbols([at.index(d) for d in dims], []) for e in own.results]
@@ -275,16 +289,20 @@ class Emitter:
         if isinstance(op, loop.LoadOp):
             self.tiles[op.result] = self.load(op)
         elif isinstance(op, payload.AssertOp):
-            value, condition = (self.tile_of(o) for o in op.operands)
-            for dim in union(value.dims, condition.dims):
-                condition = self.within(dim, condition, True) if dim.has_tail else condition
-            self.tiles[op.result] = self.payload(op, (value, condition))
+            self.tiles[op.result] = self._assertion(op)
         elif payload.is_payload(op) and len(op.results) == 1:
-            self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in self._read(op)])
+            read = self._read(op) if self.alone and isinstance(op, payload.CmpOp) else op.operands
+            self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in read])
         elif isinstance(op, loop.ScanOp):
             self.tiles[op.result] = self.scan(op)
         else:
             raise UnsupportedError("not legal inside a nest", operator=op.name)
+
+    def _assertion(self, op: payload.AssertOp) -> Tile:
+        value, condition = (self.tile_of(o) for o in op.operands)
+        for dim in union(value.dims, condition.dims):
+            condition = self.within(dim, condition, True) if dim.has_tail else condition
+        return self.payload(op, (value, condition))
 
     def scan(self, op: loop.ScanOp) -> Tile:
         """A scan that starts with the carry of the tile before: along a dimension of the tile, or from one iteration of
@@ -301,10 +319,103 @@ class Emitter:
         self.carries[op] = Tile(scan.carry, carry.dims, depth)
         return Tile(scan.result, dims, depth)
 
-    def _read(self, op: Operation) -> Sequence[SSAValue]:
-        """The operands of `op`; of a comparison of indices, these as they are, where one thread has the whole tile: a
-        vector holds half as many of i64. Where threads share it, indices kept as i64 are not computed again."""
+    def _read(self, op: payload.CmpOp) -> Sequence[SSAValue]:
+        """The operands of `op`, which compares on a tile that one thread has; indices as they are: a vector holds half
+        as many of i64. Where threads share a tile, indices kept as i64 are not computed again."""
         casts = [v.owner for v in op.operands if isinstance(v.owner, payload.CastOp)]
         indices = [c.operand for c in casts if c.operand.type == IndexType()]
-        compared = isinstance(op, payload.CmpOp) and len(indices) == len(op.operands)
-        return indices if compared and self.alone else op.operands
+        return indices if len(indices) == len(op.operands) else op.operands
+
+
+Bounds: TypeAlias = tuple[SSAValue, SSAValue]
+"""The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
+
+
+WORTHWHILE = 16
+"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
+be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
+
+
+class ChunkBounds:
+    """Emits the bounds of the loops over chunks of one nest's reductions."""
+
+    def __init__(self, emitter: Emitter, dependence: Dependence) -> None:
+        self.emitter = emitter
+        self.dependence = dependence
+        self.forms = Forms()
+
+    def of(
+        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
+    ) -> list[Bounds]:
+        """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
+        `chunks[i]` values."""
+        e = self.emitter
+        found = half_spaces(stages, self.forms, self.dependence)
+        result: list[Bounds] = []
+        for i in looped:
+            index = stages[0].body.block.args[i]
+            number = self.forms.of(index)
+            count = counts[i]
+            start, stop = e.number(0), e.count(count)
+            for space in found:
+                terms = dict(space.terms)
+                coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
+                if coefficient:
+                    rest = Form(tuple(terms.items()), space.constant)
+                    at, highest = self._highest(rest)
+                    value = self._limit(at, highest, coefficient, chunks[i], count)
+                    if value is None:
+                        continue
+                    if coefficient > 0:
+                        start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
+                    else:
+                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
+            result.append((start, stop))
+        return result
+
+    def _highest(self, form: Form) -> tuple[Coordinates, AffineExpr]:
+        """The greatest value that `form` takes within the tiles whose counters are known, and anywhere along others."""
+        at, total = Coordinates(()), AffineExpr.constant(form.constant)
+        dims: Mapping[SSAValue, Dim] = self.emitter.dims
+        for atom, factor in form.terms:
+            dim = dims.get(self.forms.indices[number_of(atom)]) if atom[0] == DIM else None
+            if dim is None or dim.rank is not None or dim.depth > self.emitter.depth:
+                bounds = self.forms.simplifier.interval(Form(((atom, factor),), 0))
+                assert bounds is not None
+                total = total + bounds[1]
+                continue
+            last = min(dim.tile, most(dim.extent)) - 1
+            total = total + max(0, factor * last)
+            if dim.counter is not None:
+                total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
+        return at, total
+
+    def _limit(
+        self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
+    ) -> SSAValue | None:
+        """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
+        excludes no chunk, or hardly any."""
+        e, step = self.emitter, abs(coefficient) * chunk
+        if coefficient < 0:
+            expr = highest // step + 1
+        else:
+            expr = ((highest + coefficient * (chunk - 1)) // step) * -1
+        (expr,) = at.map((expr,)).results
+        lo, hi = at.range_of(expr)
+        most_chunks = most_tiles(count)
+        if (coefficient < 0 and lo >= most_chunks) or (coefficient > 0 and hi <= 0):
+            return None
+        samples = at.samples(expr)
+        outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
+        if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
+            return None
+        access, _, symbols = at.access((expr,))
+        value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
+        if coefficient < 0 and hi > fewest_tiles(count):
+            return self._merged(arith.MinSIOp, value, e.count(count))
+        if coefficient > 0 and lo < 0:
+            return self._merged(arith.MaxSIOp, value, e.number(0))
+        return value
+
+    def _merged(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.emitter.insert(kind(a, b), self.emitter.depth).results[0]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from functools import cached_property
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import AffineExpr
 
-from ....dialects import loop, tile
+from ....dialects import loop, payload, tile
 from ....dialects.loop.dependence import (
     Contraction,
     Dependence,
@@ -23,129 +21,50 @@ from ....dialects.loop.dependence import (
     yielded,
 )
 from ....dialects.payload import tensor_bytes
-from ....dialects.shapes.affine import DIM, Form, number_of
-from ....dialects.shapes.extents import Count, count_of, fewest_tiles, most, most_tiles
+from ....dialects.shapes.extents import Count, count_of
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
-from ....dialects.tile.row_cache import ClusterAllGatherOp, ClusterReduceScatterOp
 from ....target.model import MAX_LANES
-from ...analysis.integer_forms import Forms
-from ...analysis.masks import half_spaces
 from ...analysis.nest_schedule import Shared, Sum, needed_by, stages_of
 from ...analysis.rescaling import counted
 from ...remarks import emit_remark
-from .emitter import Emitter
-from .tile_values import Coordinates, Dim, Tile, padding_of, union
-
-Bounds: TypeAlias = tuple[SSAValue, SSAValue]
-"""The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
-
-
-WORTHWHILE = 16
-"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
-be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
-
-
-class ChunkBounds:
-    """Emits the bounds of the loops over chunks of one nest's reductions."""
-
-    def __init__(self, emitter: Emitter, dependence: Dependence) -> None:
-        self.emitter = emitter
-        self.dependence = dependence
-        self.forms = Forms()
-
-    def of(
-        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
-    ) -> list[Bounds]:
-        """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
-        `chunks[i]` values."""
-        e = self.emitter
-        found = half_spaces(stages, self.forms, self.dependence)
-        result: list[Bounds] = []
-        for i in looped:
-            index = stages[0].body.block.args[i]
-            number = self.forms.of(index)
-            count = counts[i]
-            start, stop = e.number(0), e.count(count)
-            for space in found:
-                terms = dict(space.terms)
-                coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
-                if coefficient:
-                    rest = Form(tuple(terms.items()), space.constant)
-                    at, highest = self._highest(rest)
-                    value = self._limit(at, highest, coefficient, chunks[i], count)
-                    if value is None:
-                        continue
-                    if coefficient > 0:
-                        start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
-                    else:
-                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
-            result.append((start, stop))
-        return result
-
-    def _highest(self, form: Form) -> tuple[Coordinates, AffineExpr]:
-        """The greatest value that `form` takes within the tiles whose counters are known, and anywhere along others."""
-        at, total = Coordinates(()), AffineExpr.constant(form.constant)
-        dims: Mapping[SSAValue, Dim] = self.emitter.dims
-        for atom, factor in form.terms:
-            dim = dims.get(self.forms.indices[number_of(atom)]) if atom[0] == DIM else None
-            if dim is None or dim.rank is not None or dim.depth > self.emitter.depth:
-                bounds = self.forms.simplifier.interval(Form(((atom, factor),), 0))
-                assert bounds is not None
-                total = total + bounds[1]
-                continue
-            last = min(dim.tile, most(dim.extent)) - 1
-            total = total + max(0, factor * last)
-            if dim.counter is not None:
-                total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
-        return at, total
-
-    def _limit(
-        self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
-    ) -> SSAValue | None:
-        """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
-        excludes no chunk, or hardly any."""
-        e, step = self.emitter, abs(coefficient) * chunk
-        if coefficient < 0:
-            expr = highest // step + 1
-        else:
-            expr = ((highest + coefficient * (chunk - 1)) // step) * -1
-        (expr,) = at.map((expr,)).results
-        lo, hi = at.range_of(expr)
-        most_chunks = most_tiles(count)
-        if (coefficient < 0 and lo >= most_chunks) or (coefficient > 0 and hi <= 0):
-            return None
-        samples = at.samples(expr)
-        outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
-        if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
-            return None
-        access, _, symbols = at.access((expr,))
-        value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
-        if coefficient < 0 and hi > fewest_tiles(count):
-            return self._merged(arith.MinSIOp, value, e.count(count))
-        if coefficient > 0 and lo < 0:
-            return self._merged(arith.MaxSIOp, value, e.number(0))
-        return value
-
-    def _merged(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.emitter.insert(kind(a, b), self.emitter.depth).results[0]
+from .emitter import Bounds, ChunkBounds, Emitter
+from .tile_values import Dim, Tile, padding_of, union
 
 
 class Reducer:
-    """Lowers the reductions of one nest; `chunks` gives the tile extent of every reduction index, `shared` which of
-    them the blocks of a cluster share, and `rank` is the number of the block among them."""
+    """Lowers the reductions of one nest.
+
+    Args:
+        emitter: Receives the operations.
+        chunks: Reduction indices with the extents of their tiles.
+        free: Number of free indices, which come before those of reductions in a tile.
+        shared: The indices that the blocks of a cluster share.
+        ranks: These indices with the number of the block in the cluster, and the number of blocks.
+    """
 
     def __init__(
-        self, emitter: Emitter, chunks: dict[SSAValue, int], free: int, shared: Shared, rank: SSAValue | None
+        self,
+        emitter: Emitter,
+        chunks: dict[SSAValue, int],
+        free: int,
+        shared: Shared,
+        ranks: Mapping[SSAValue, tuple[SSAValue | None, int]],
     ) -> None:
-        self.emitter = emitter
-        self.chunks = chunks
+        self.emitter, self.chunks, self.shared, self.ranks = emitter, chunks, shared, ranks
         self.dependence = Dependence()
-        self.bounds = ChunkBounds(emitter, self.dependence)
-        self.shared = shared
-        self.rank = rank
         self._order = free
         """The place of the next reduction index in tiles."""
+
+    @cached_property
+    def bounds(self) -> ChunkBounds:
+        return ChunkBounds(self.emitter, self.dependence)
+
+    def program(self, ops: Sequence[Operation]) -> None:
+        if self.shared.part is None:
+            self.body(ops)
+        else:
+            self._body_in_parts(ops, self.shared.part)
 
     def body(self, ops: Sequence[Operation]) -> None:
         """Lower the operations of a body (without its yield)."""
@@ -157,7 +76,7 @@ class Reducer:
             else:
                 self.emitter.scalar_op(op)
 
-    def body_in_parts(self, ops: Sequence[Operation], index: SSAValue) -> None:
+    def _body_in_parts(self, ops: Sequence[Operation], index: SSAValue) -> None:
         """Lower the operations of a nest whose reductions the blocks of a cluster share: reductions over whole tiles
         first. Then each block has its part of their results along the free `index`, and computes the rest for it."""
         e, sums = self.emitter, [op for op in ops if isinstance(op, Sum)]
@@ -166,12 +85,13 @@ class Reducer:
         whole = e.dims[index]
         stages = [(stage, result) for op in sums for stage, result in zip(stages_of(op), op.results, strict=True)]
         results = [e.tiles[result] for _, result in stages]
-        part = replace(whole, tile=whole.tile // self.shared.ranks, rank=self.rank, ranks=self.shared.ranks)
+        rank = next(iter(self.ranks.values()))[0]
+        part = replace(whole, tile=whole.tile // self.shared.ranks, rank=rank, ranks=self.shared.ranks)
         e.dims[index] = part
         e.tiles = {value: t for value, t in e.tiles.items() if whole not in t.dims}
         for (stage, value), old in zip(stages, results, strict=True):
             e.location = location_of(stage)
-            new = ClusterReduceScatterOp(stage.kind.data, old.value, old.dims.index(whole), self.shared.ranks)
+            new = tile.ClusterReduceScatterOp(stage.kind.data, old.value, old.dims.index(whole), self.shared.ranks)
             e.insert(new, old.depth, value.name_hint)
             e.tiles[value] = Tile(new.result, tuple(part if d is whole else d for d in old.dims), old.depth)
         self.body([op for op in ops if op not in sums])
@@ -192,7 +112,6 @@ class Reducer:
         return found
 
     def _dims(self, indices: Indices) -> tuple[Dim, ...]:
-        """The dimensions of a tile of a value that depends on `indices`."""
         dims = self.emitter.dims
         return union(d for v in indices if (d := dims[v]).tile > 1)
 
@@ -205,7 +124,7 @@ class Reducer:
             if count != 1:
                 counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
                 looped += 1
-            among = (self.rank, self.shared.ranks) if arg in self.shared.indices else (None, 1)
+            among = self.ranks.get(arg, (None, 1))
             dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, orders[i], depth, arg.name_hint, *among)
             dims.append(dim)
             for stage in stages:
@@ -225,66 +144,66 @@ class Reducer:
         return [self._order + i for i in range(len(indices))]
 
     def _counts(self, op: loop.ReduceOp) -> list[Count]:
-        """How many chunks of each index of `op` a block computes."""
         counts = [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
         pairs = zip(op.body.block.args, counts, strict=True)
         return [self.shared.steps(a, n) if isinstance(n, int) else n for a, n in pairs]
 
     def _is_shared(self, op: loop.ReduceOp) -> bool:
-        """Whether a block computes only a part of `op`, others of its cluster the rest."""
         return any(a in self.shared.indices for a in op.body.block.args)
 
     def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
         """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
-        if self._is_shared(stages[0]):
-            counts = self._counts(stages[0])
+        first, counts = stages[0], self._counts(stages[0])
+        masked = any(isinstance(o, payload.CmpOp) or getattr(o, "domain", None) for o in first.body.walk())
+        if not masked or self._is_shared(first):
             return [(self.emitter.number(0), self.emitter.count(counts[i])) for i in looped]
-        chunks = [self.chunks[a] for a in stages[0].body.block.args]
-        return self.bounds.of(stages, looped, self._counts(stages[0]), chunks)
+        return self.bounds.of(stages, looped, counts, [self.chunks[a] for a in first.body.block.args])
 
     # Reductions
 
     def reduce(self, op: loop.ReduceOp) -> None:
-        """Lower a plain reduction.
-
-        In chunks, a contraction adds each chunk's sum to the accumulator, so that it can become a matrix product, and
-        so does a thread that reduces columns; any other reduction keeps one accumulator for each element of the chunk
-        and combines those at the end.
-        """
-        e = self.emitter
-        kind, element = op.kind.data, op.result.type
+        """Lower a plain reduction."""
+        e, element = self.emitter, op.result.type
         with e.at(self._depth(op)):
-            if 0 in op.sizes:
-                e.tiles[op.result] = e.constant(identity(kind, element), element, (), 0)
-                return
-            if (number := counted(op)) is not None:
+            number = identity(op.kind.data, element) if 0 in op.sizes else counted(op)
+            if number is not None:
                 e.tiles[op.result] = e.constant(number, element, (), 0)
                 return
-            looped = [i for i, n in enumerate(self._counts(op)) if n != 1]
-            if not looped:
-                own = self._bind((op,), ())
-                e.tiles[op.result] = self._together(op, self._combined(op, self._reduced(op, own)))
-                return
-            dims = self._dims(self.dependence.of_reduce(op))
-            every_chunk = self._product(op) is not None or self._is_of_columns(op, dims)
-            partial = () if every_chunk else self._chunk_dims(op)
-            start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
-            start.value.name_hint = op.result.name_hint
+            if looped := [i for i, n in enumerate(self._counts(op)) if n != 1]:
+                total = self._in_chunks(op, looped)
+            else:
+                total = self._combined(op, self._reduced(op, self._bind((op,), ())))
+            e.tiles[op.result] = self._together(op, total) if self._is_shared(op) else total
 
-            def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
-                own = self._bind((op,), counters)
-                if every_chunk:
-                    new, all_dims = self._reduced(op, own), dims
-                    new = self._combined(op, new, Tile(carried[0], dims, e.depth))
-                else:
-                    value, all_dims = self._body_value(op, own), (*dims, *(d for d in own if d.tile > 1))
-                    new = e.combine(kind, Tile(carried[0], all_dims, e.depth), value)
-                return [e.spread(new, all_dims, e.depth)]
+    def _in_chunks(self, op: loop.ReduceOp, looped: Sequence[int]) -> Tile:
+        """Reduce chunk by chunk, in loops over the indices `looped`.
 
-            hints = [op.body.block.args[i].name_hint for i in looped]
-            (result,) = e.loops(self._visited((op,), looped), [start.value], chunk, hints)
-            total = Tile(result, (*dims, *partial), e.depth)
-            e.tiles[op.result] = self._together(op, self._finish(op, total, partial))
+        A contraction adds each chunk's sum to the accumulator, so that it can become a matrix product, and so does a
+        thread that reduces columns; any other reduction keeps one accumulator for each element of the chunk and
+        combines those at the end.
+        """
+        e, kind, element = self.emitter, op.kind.data, op.result.type
+        dims, partial = self._dims(self.dependence.of_reduce(op)), tuple[Dim, ...]()
+        every_chunk = self._product(op) is not None or self._is_of_columns(op, dims)
+        if not every_chunk:
+            pairs = enumerate(zip(op.body.block.args, op.sizes, strict=True))
+            partial = tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
+        start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
+        start.value.name_hint = op.result.name_hint
+
+        def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+            own = self._bind((op,), counters)
+            if every_chunk:
+                new, all_dims = self._reduced(op, own), dims
+                new = self._combined(op, new, Tile(carried[0], dims, e.depth))
+            else:
+                value, all_dims = self._body_value(op, own), (*dims, *(d for d in own if d.tile > 1))
+                new = e.combine(kind, Tile(carried[0], all_dims, e.depth), value)
+            return [e.spread(new, all_dims, e.depth)]
+
+        hints = [op.body.block.args[i].name_hint for i in looped]
+        (result,) = e.loops(self._visited((op,), looped), [start.value], chunk, hints)
+        return self._finish(op, Tile(result, (*dims, *partial), e.depth), partial)
 
     def _product(self, op: loop.ReduceOp) -> Contraction | None:
         """The contraction that `op` is, if a chunk of it is one of two tiles."""
@@ -304,15 +223,10 @@ class Reducer:
         found = last if not wide else None if along is None else dims.get(along)
         return found is not None and found in around and found.tile >= MAX_LANES
 
-    def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
-        """The dimensions of an accumulator that keeps every element of a chunk apart."""
-        pairs = enumerate(zip(op.body.block.args, op.sizes, strict=True))
-        return tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
-
     def _body_value(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile:
-        """The reduced value on a tile of the indices, the identity past their ends."""
         self._lower_body(op, own)
-        return self._masked(yielded(op.body.block)[0], [d for d in own if d.has_tail], op)
+        value, tails = yielded(op.body.block)[0], [d for d in own if d.has_tail]
+        return self._masked(value, tails, op) if tails else self.emitter.tile_of(value)
 
     def _lower_body(self, op: loop.ReduceOp, own: Sequence[Dim], without: Operation | None = None) -> None:
         self._order += len(own)
@@ -322,25 +236,22 @@ class Reducer:
     def _reduced(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile | tuple[Tile, Tile]:
         """`op` over the tile of its indices `own`; if that is a product of matrices, these."""
         found = self._product(op)
-        if found is None:
-            return self._finish(op, self._body_value(op, own), own)
+        return self._finish(op, self._body_value(op, own), own) if found is None else self._factors(op, own, found)
+
+    def _factors(self, op: loop.ReduceOp, own: Sequence[Dim], found: Contraction) -> Tile | tuple[Tile, Tile]:
+        """The two factors of the contraction `found`, if they are matrices; else the sum of their products."""
         e, product = self.emitter, found.product
         self._lower_body(op, own, product if product.result.has_one_use() else None)
         factors = [e.tile_of(v) for v in product.operands]
         known = padding_of(product, factors, union(*(f.dims for f in factors)))
         tails = [d for d in own if d.has_tail and known.get(d) != 0]
-        lhs, rhs = sorted(
-            (self._masked(v, tails, op) for v in product.operands), key=lambda t: [d.order for d in t.dims]
-        )
+        a, b = (self._masked(v, tails, op) for v in product.operands)
+        lhs, rhs = sorted((a, b), key=lambda t: [d.order for d in t.dims])
         dims, summed = union(lhs.dims, rhs.dims), [d for d in own if d.tile > 1]
         if len(dims) == 3 and summed == [dims[1]] and (lhs.dims, rhs.dims) == (dims[:2], dims[1:]):
             return lhs, rhs
-        emit_remark(
-            op,
-            "convert-loop-to-tile",
-            f"{len(dims) - len(summed)} free and {len(summed)} summed dimensions; a dot has 2 and 1",
-        )
-        a, b = (self._masked(v, tails, op) for v in product.operands)
+        why = f"{len(dims) - len(summed)} free and {len(summed)} summed dimensions; a dot has 2 and 1"
+        emit_remark(op, "convert-loop-to-tile", why)
         return self._finish(op, e.payload(product, (a, b)), own)
 
     def _combined(self, op: loop.ReduceOp, new: Tile | tuple[Tile, Tile], old: Tile | None = None) -> Tile:
@@ -380,12 +291,8 @@ class Reducer:
         missing = [d for d in tails if found.beyond(d) != neutral]
         if not missing:
             return found
-        inner = value.owner
-        if (
-            op.kind.data == ReductionKind.ADD
-            and isinstance(inner, arith.MulfOp)
-            and inner.parent_block() is op.body.block
-        ):
+        inner, is_sum = value.owner, op.kind.data == ReductionKind.ADD
+        if is_sum and isinstance(inner, arith.MulfOp) and inner.parent_block() is op.body.block:
             # Two factors that are both zero are cheaper to arrange than their product, and keep it a contraction.
             a, b = (self._masked(o, missing, op) for o in inner.operands)
             return e.payload(inner, (a, b))
@@ -464,7 +371,7 @@ class Reducer:
         e = self.emitter
         peer = Dim(self.shared.ranks, self.shared.ranks, None, -1, 0, "peer")
         depth = max(v.depth for v in values)
-        op = ClusterAllGatherOp([v.value for v in values], self.shared.ranks)
+        op = tile.ClusterAllGatherOp([v.value for v in values], self.shared.ranks)
         e.insert(op, depth)
         for result, value in zip(op.res, values, strict=True):
             result.name_hint = value.value.name_hint
@@ -472,7 +379,7 @@ class Reducer:
 
     def _together(self, op: loop.ReduceOp, value: Tile) -> Tile:
         """The result of a plain reduction, from what each block of the cluster has of it, if they share it."""
-        if not self._is_shared(op) or self.shared.part is not None:
+        if self.shared.part is not None:
             return value
         self.emitter.location = location_of(op)
         peer, (values,) = self._peers([value])

@@ -71,7 +71,6 @@ class Tile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tile's shape."""
         return shape(self.dims)
 
     def beyond(self, dim: Dim) -> float | None:
@@ -80,12 +79,10 @@ class Tile:
 
 
 def shape(dims: Iterable[Dim]) -> tuple[int, ...]:
-    """The shape of a tile over `dims`."""
     return tuple(d.tile for d in dims)
 
 
 def union(*groups: Iterable[Dim]) -> tuple[Dim, ...]:
-    """The dimensions of a value computed from values with these dimensions, in their fixed order."""
     return tuple(sorted({d for group in groups for d in group}, key=lambda d: d.order))
 
 
@@ -151,7 +148,6 @@ class Coordinates:
         return expr if expr is not None else AffineExpr.constant(0)
 
     def map(self, results: Sequence[AffineExpr]) -> AffineMap:
-        """A map with these results (made of expressions from here), simplified."""
         full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
         return simplify_map(full, shape(self.dims), self._ranges)
 

@@ -15,16 +15,16 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.kernel.cp_async import COPY_BYTES
-from ....dialects.layouts.attributes import LayoutAttr, bases_of
+from ....dialects.kernel.copies import COPY_BYTES
+from ....dialects.layouts import LayoutAttr, bases_of
 from ....dialects.layouts.linear import Linear
 from ....dialects.payload import Predicate, element_bytes, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import refused
-from ....dialects.tile.async_copy import is_in_shared
+from ....dialects.tile.copies import is_in_shared
 from ...analysis.memory_access import memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
-from .emitter import Index, Lowering, lowers
+from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
 from .global_access import Places, described, holder_predicate, origins
 from .shared_staging import shared_place
 
@@ -40,18 +40,15 @@ class Ring:
 
     @property
     def size(self) -> int:
-        """Elements of a slot."""
         return layout_in_shared(self.tile).size
 
     @property
     def hint(self) -> str:
-        """A name: that of the tile, or of the buffer that it is copied from."""
         op = self.tile.owner
         source = op.source.name_hint if isinstance(op, tile.StageAsyncOp) else None
         return self.tile.name_hint or source or "tile"
 
     def slot(self, out: Lowering, offset: Index, hint: str) -> SSAValue:
-        """The slot that starts at element `offset`."""
         made = kernel.SharedOp(element_type(self.tile.type), self.slots * self.size)
         buffer = out.at_head(made, f"{self.hint}_ring", key=self)
         return out.emit(kernel.SubviewOp(buffer, out.value(offset), self.size), hint)
@@ -159,7 +156,6 @@ class Rings:
         return op in self.pipelines and op not in self._continued
 
     def destination(self, op: tile.StageAsyncOp) -> tuple[Ring, Index]:
-        """The ring of a copy and the offset of the slot that it goes to."""
         ring = self.of_tile[op.result]
         return ring, ring.free if op in self._inside else self._first_slots.get(op, 0) * ring.size
 
@@ -209,20 +205,18 @@ def stage_async(out: Lowering, op: tile.StageAsyncOp) -> None:
 
 @lowers(tile.CommitOp)
 def commit(out: Lowering, op: tile.CommitOp) -> None:
-    """The end of a group of copies."""
     out.add_op(kernel.AsyncCommitOp())
 
 
 @lowers(tile.AwaitOp)
 def await_copies(out: Lowering, op: tile.AwaitOp) -> None:
-    """A wait for groups of copies, behind which tiles are in their slots."""
     out.add_op(kernel.AsyncWaitOp(op.pending.data))
     for old, new in zip(op.tiles, op.res, strict=True):
         ring = out.state(Rings).of_tile[old]
         out.values[new] = ring.slot(out, out.values[old], new.name_hint or f"{ring.hint}_shared")
 
 
-class Carried:
+class Carried(LoopState):
     """How the carried tiles of a loop become offsets of slots: rings with slots of one size turn together, so only the
     first of them, a leader, has its offsets carried; the others follow."""
 
@@ -234,35 +228,35 @@ class Carried:
             leader = self.leaders.setdefault((p.ring.size, p.ring.slots), p)
             if leader is not p:
                 self.followers.append((p, leader))
-
-    def kept(self) -> list[int]:
-        """The positions among the carried values that are still carried."""
-        gone = {i for p, _ in self.followers for i in p.positions}
-        return [i for i in range(len(self.op.iter_args)) if i not in gone]
+        self.dropped = {i for p, _ in self.followers for i in p.positions}
 
     def entry(self) -> list[SSAValue]:
         """The free slots with which the loop starts: those behind the ones that are filling."""
         rings = [(p, p.ring) for p in self.leaders.values()]
         return [self.out.value(ring.free if p.goes_on else len(p.positions) * ring.size) for p, ring in rings]
 
-    def set(self, tiles: Sequence[SSAValue], free: Sequence[SSAValue]) -> None:
-        """Inside of the loop, or behind it: `tiles` are its carried tiles, `free` its free slots."""
-        values = self.out.values
-        for p, slot in zip(self.leaders.values(), free, strict=True):
+    def bind(self, carried: Sequence[SSAValue], values: Sequence[SSAValue], inside: bool) -> None:
+        offsets = self.out.values
+        for p, slot in zip(self.leaders.values(), values, strict=True):
             p.ring.free = slot
+            if inside:
+                slot.name_hint = "free"
+                for offset in (offsets[carried[i]] for i in p.positions):
+                    if isinstance(offset, SSAValue):
+                        offset.name_hint = "slot"
         for p, leader in self.followers:
             p.ring.free = leader.ring.free
-            values.update({tiles[i]: values[tiles[own]] for i, own in zip(p.positions, leader.positions, strict=True)})
+            pairs = zip(p.positions, leader.positions, strict=True)
+            offsets.update({carried[i]: offsets[carried[own]] for i, own in pairs})
 
-    def name(self, tiles: Sequence[SSAValue], free: Sequence[SSAValue]) -> None:
-        """Name the slots inside of the loop."""
-        for p, slot in zip(self.leaders.values(), free, strict=True):
-            slot.name_hint = "free"
-            for i in p.positions:
-                if isinstance(offset := self.out.values[tiles[i]], SSAValue):
-                    offset.name_hint = "slot"
-
-    def freed(self, tiles: Sequence[SSAValue]) -> list[SSAValue]:
-        """What the next iteration finds free: the slots whose tiles this one has read."""
-        found = (p.ring.free if p.passes_on else self.out.of(tiles[p.positions[0]]) for p in self.leaders.values())
+    def next(self, carried: Sequence[SSAValue]) -> list[SSAValue]:
+        """The slots that the next iteration finds free: those whose tiles this one has read."""
+        found = (p.ring.free if p.passes_on else self.out.of(carried[p.positions[0]]) for p in self.leaders.values())
         return [self.out.value(slot) for slot in found]
+
+    def close(self) -> None:
+        if self.out.state(Rings).drains(self.op):  # nothing is in flight, and whoever reuses the memory can see that
+            self.out.add_op(kernel.AsyncWaitOp(0))
+
+
+LOOP_STATES[tile.StageAsyncOp] = Carried

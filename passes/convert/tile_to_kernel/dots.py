@@ -9,12 +9,8 @@ from xdsl.dialects.builtin import Float32Type, VectorType
 from xdsl.ir import Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.kernel.mma import ROW_BYTES
-from ....dialects.kernel.warp_specialize import WARPGROUP
-from ....dialects.kernel.wgmma import slice_elements
 from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, blocked, log2
-from ....dialects.layouts.mma import fragment, matrix_rows
-from ....dialects.layouts.wgmma import Boxes, boxes_of, warpgroup_accumulator
+from ....dialects.layouts.mma import Boxes, boxes_of, fragment, matrix_rows, warpgroup_accumulator
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
 from ...analysis.tile_layouts import (
@@ -33,7 +29,6 @@ Dot = tile.DotOp | tile.DotAsyncOp
 
 @lowers(tile.DotOp)
 def lower_dot(out: Lowering, op: tile.DotOp) -> SSAValue:
-    """A contraction by multiply-adds or by warps."""
     if op.is_wgmma:
         why = "is asynchronous (tile-pipeline-dots makes it tile.dot_async)"
         raise refused(op, why, argument="atom")
@@ -122,7 +117,7 @@ def _mma(out: Lowering, op: tile.DotOp) -> SSAValue:
 def _matrices(out: Lowering, op: tile.DotOp, operand: int, acc: Linear, k: Index) -> SSAValue:
     """The operand's matrices for the k of one atom from `k` on."""
     buffer, hint, atom = out.of(op.operands[operand]), "ab"[operand], atom_of(op)
-    row = ROW_BYTES // element_bytes(atom.element)
+    row = kernel.ROW_BYTES // element_bytes(atom.element)
     for trans in atom.matrix_orders:
         layout, count = matrix_rows(acc, operand, atom.k, trans, atom)
         place = _slice(out, op, operand, layout, k, atom.k)
@@ -136,7 +131,6 @@ def _matrices(out: Lowering, op: tile.DotOp, operand: int, acc: Linear, k: Index
 
 
 def _rounded(out: Lowering, registers: SSAValue) -> SSAValue:
-    """What a product takes of registers: of an f32 the nearest tf32."""
     if not isinstance(element_type(registers.type), Float32Type):
         return registers
     return out.emit(payload.RoundTf32Op(registers), registers.name_hint)
@@ -144,14 +138,12 @@ def _rounded(out: Lowering, registers: SSAValue) -> SSAValue:
 
 @lowers(tile.AccumulatorsOp)
 def lower_accumulators(out: Lowering, op: tile.AccumulatorsOp) -> SSAValue:
-    """Sums in flight, which start as a tile or without values."""
     t = VectorType(Float32Type(), [out.layout(op.result).registers])
     return out.emit(kernel.AccumulatorsOp(out.maybe(op.start), kernel.AsyncAccumulatorsType(t)))
 
 
 @lowers(tile.DotWaitOp)
 def lower_dot_wait(out: Lowering, op: tile.DotWaitOp) -> SSAValue:
-    """A wait for groups of products."""
     return out.emit(kernel.WgmmaWaitOp(op.pending.data, out.of(op.acc), done=op.result.type != op.acc.type))
 
 
@@ -166,7 +158,7 @@ def dot_async(out: Lowering, op: tile.DotAsyncOp) -> SSAValue:
         left = _Boxed.of(op, 0)
         if left.boxes.swizzle != right.boxes.swizzle:
             raise refused(op, f"operands swizzled by {left.boxes.swizzle} and {right.boxes.swizzle} bytes")
-    depth, each = shape_of(op.lhs.type)[1], slice_elements(op.lhs.type)
+    depth, each = shape_of(op.lhs.type)[1], kernel.slice_elements(op.lhs.type)
     step = min([depth, *(p.boxes.row for p in (left, right) if p is not None and p.boxes.fast == 1 - p.operand)])
     if not _follows(op):
         out.add_op(kernel.WgmmaFenceOp())
@@ -216,7 +208,6 @@ class _Boxed:
 
     @staticmethod
     def of(op: tile.DotAsyncOp, operand: int) -> _Boxed:
-        """Operand 0 or 1 of `op`."""
         value = op.operands[operand]
         shared = layout_in_shared(value)
         if (boxes := boxes_of(shared, element_bytes(value.type))) is None:
@@ -229,8 +220,8 @@ class _Boxed:
         def at(basis: Coordinate, k: int = 0) -> int:
             return self.shared.place((basis[0], k) if self.operand == 0 else (k, basis[1]))
 
-        own = [at(basis) for basis in acc.warp[log2(WARPGROUP) :]]
-        origin = out.thread_bits([*([0] * (LANE_BITS + log2(WARPGROUP))), *own])
+        own = [at(basis) for basis in acc.warp[log2(kernel.WARPGROUP) :]]
+        origin = out.thread_bits([*([0] * (LANE_BITS + log2(kernel.WARPGROUP))), *own])
         return out.value(out.add(origin, at((0, 0), k)))
 
     def panel(self, op: tile.DotAsyncOp, acc: Linear) -> int | None:

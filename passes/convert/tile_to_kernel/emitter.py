@@ -6,7 +6,8 @@ who the thread is goes to the head of the kernel, any other to where it is neede
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,7 +21,6 @@ from ....dialects.payload import shape_of
 from ....dialects.shapes.extents import Count, SymbolAttr
 from ....dialects.shapes.ranges import constant_index
 from ....dialects.support.locations import refused
-from ....dialects.tile.dot import without_flight
 from ....errors import BorderError
 from ...analysis.tile_layouts import layout_in_registers
 
@@ -55,19 +55,16 @@ class Emitter:
 
     @property
     def block(self) -> Block:
-        """The block that ops are appended to."""
         return self._blocks[-1]
 
     @contextmanager
     def inside(self, block: Block) -> Generator[None]:
-        """Append to `block`, a region of the op being built."""
         self._blocks.append(block)
         yield
         self._blocks.pop()
 
     @contextmanager
     def when(self, condition: SSAValue) -> Generator[None]:
-        """Append to what is done where the condition holds."""
         body = Block()
         with self.inside(body):
             yield
@@ -96,11 +93,9 @@ class Emitter:
         return op
 
     def emit(self, op: Operation, hint: str | None = None) -> SSAValue:
-        """Append `op` and return its only result."""
         return self.add_op(op, hint).results[0]
 
     def compare(self, predicate: str, a: Index, b: Index, hint: str) -> SSAValue:
-        """Whether a comparison of two indices holds."""
         return self.emit(payload.CmpOp(predicate, self.value(a), self.value(b)), hint)
 
     def _at_head(self, op: Operation) -> SSAValue:
@@ -115,7 +110,6 @@ class Emitter:
         return op.results[0]
 
     def _once(self, key: object, make: Callable[[], Operation]) -> SSAValue:
-        """What is at the head of the kernel by the name `key`."""
         if key not in self._memo:
             self._memo[key] = self._at_head(make())
         return self._memo[key]
@@ -128,13 +122,11 @@ class Emitter:
         return self._once(op if key is None else key, lambda: op)
 
     def value(self, index: Index) -> SSAValue:
-        """The index as a value of type `index`."""
         if isinstance(index, SSAValue):
             return index
         return self._once(index, lambda: payload.ConstantOp(index, IndexType()))
 
     def id(self, kind: str) -> SSAValue:
-        """The number of this `thread`, `lane`, `warp` or `block`."""
         return self._once(kind, lambda: kernel.IdOp(kind))
 
     def _binary(self, name: str, a: Index, b: Index) -> Index:
@@ -148,11 +140,9 @@ class Emitter:
         return self._at_head(op) if lhs in self._uniform and rhs in self._uniform else self.emit(op)
 
     def add(self, a: Index, b: Index) -> Index:
-        """`a + b`"""
         return b if a == 0 else a if b == 0 else self._binary("add", a, b)
 
     def mul(self, a: Index, b: Index) -> Index:
-        """`a * b`"""
         if a == 0 or b == 0:
             return 0
         return b if a == 1 else a if b == 1 else self._binary("mul", a, b)
@@ -196,13 +186,11 @@ class Emitter:
         return found[::-1]
 
     def count(self, count: Count) -> Index:
-        """How many tiles there are."""
         if isinstance(count, int):
             return count
         return self.div(self.add(self.size(count.symbol), count.tile.data - 1), count.tile.data)
 
     def size(self, symbol: SymbolAttr) -> SSAValue:
-        """The value of a size known only at run time."""
         value = self._once(symbol, lambda: payload.ExtentOp(symbol, IndexType()))
         value.name_hint = symbol.hint
         return value
@@ -267,6 +255,7 @@ class Lowering(Emitter):
     def __init__(self, op: tile.KernelOp) -> None:
         super().__init__(Block(arg_types=[b.type for b in op.buffers]), op.grid_shape, op.warps.data)
         self.op = op
+        self.kinds = {type(inner) for inner in op.walk()}
         self.values: dict[SSAValue, Index] = {}
         self.producers = 0
         """Warps beside those that hold tiles."""
@@ -310,11 +299,9 @@ class Lowering(Emitter):
         self.values.update(zip(op.results, new.results, strict=True))
 
     def of(self, value: SSAValue) -> SSAValue:
-        """What `value` became."""
         return self.value(self.values[value])
 
     def maybe(self, value: SSAValue | None) -> SSAValue | None:
-        """What an optional operand became."""
         return None if value is None else self.of(value)
 
     def define(self, old: SSAValue, new: Index) -> None:
@@ -325,7 +312,7 @@ class Lowering(Emitter):
 
     def layout(self, value: SSAValue) -> Linear:
         """The register layout of a tile; a scalar is one register that all threads have."""
-        t = without_flight(value.type)
+        t = tile.without_flight(value.type)
         if not shape_of(t):
             return Linear((), (), ((),) * log2(self.op.lanes.data), ((),) * log2(self.warps))
         if (known := self._layouts.get(t)) is None:
@@ -333,7 +320,6 @@ class Lowering(Emitter):
         return known
 
     def vector(self, value: SSAValue) -> SSAValue:
-        """What a tile or scalar became, as a vector of registers."""
         new = self.of(value)
         return new if isinstance(new.type, VectorType) else self.emit(kernel.SplatOp(new, 1))
 
@@ -361,3 +347,32 @@ def lowers(*kinds: type[Operation]) -> Callable[[_Rule], _Rule]:
         return rule
 
     return register
+
+
+class LoopState(ABC):
+    """Values that a lowered loop carries for what is in flight, in place of some that the loop of tiles carries.
+
+    Attributes:
+        dropped: Positions of the carried values of the loop of tiles that are no longer carried.
+    """
+
+    dropped: Collection[int] = ()
+
+    @abstractmethod
+    def entry(self) -> list[SSAValue]:
+        """Returns the values with which the loop starts."""
+
+    @abstractmethod
+    def bind(self, carried: Sequence[SSAValue], values: Sequence[SSAValue], inside: bool) -> None:
+        """Notes the current `values`, in the body (`inside`) or after the loop, whose carried tiles are `carried`."""
+
+    @abstractmethod
+    def next(self, carried: Sequence[SSAValue]) -> list[SSAValue]:
+        """Returns the values for the next iteration, at the end of the body, whose carried tiles are `carried`."""
+
+    def close(self) -> None:
+        """Emits the operations that follow the loop."""
+
+
+LOOP_STATES: dict[type[Operation], Callable[[Lowering, scf.ForOp], LoopState]] = {}
+"""Operation -> the state of the loops of kernels that have such an operation, in the order of the carried values."""

@@ -23,7 +23,6 @@ from .emitter import Index, Lowering, lowers
 
 
 def is_vector(value: Index) -> TypeGuard[SSAValue]:
-    """Whether an index has a value for every register."""
     return isinstance(value, SSAValue) and isinstance(value.type, VectorType)
 
 
@@ -146,7 +145,6 @@ class Places(TileForms):
 
 @lowers(tile.AffineOp)
 def affine(out: Lowering, op: tile.AffineOp) -> Index:
-    """An index of the tile level in every register."""
     places = Places(out, op, out.layout(op.result))
     offsets = places.offsets(places.form(op.map.data.results[0]))
     origin = places.origin(offsets)
@@ -159,9 +157,11 @@ def holder_predicate(out: Lowering, layout: Linear) -> SSAValue | None:
     """True in the threads that hold an element nobody before them holds; None if that is every thread."""
     redundant, lanes = layout.redundant(), len(layout.lane)
     bits = sorted((*redundant.lane, *(lanes + b for b in redundant.warp)))
-    if not bits:
-        return None
-    total = lanes + len(layout.warp)
+    return _first_holder(out, bits, lanes + len(layout.warp)) if bits else None
+
+
+def _first_holder(out: Lowering, bits: list[int], total: int) -> SSAValue:
+    """True where `bits` of the thread's number, which has `total` bits, are zero."""
     if bits == list(range(bits[0], bits[-1] + 1)):
         mask = out.thread_field(bits[0], len(bits), total)
     else:
@@ -170,21 +170,21 @@ def holder_predicate(out: Lowering, layout: Linear) -> SSAValue | None:
 
 
 def origins(access: Access, places: Places) -> tuple[list[Index], list[Index]]:
-    """The coordinates and the checks of an access."""
     return [places.origin(c) for c in access.coordinates], [places.origin(c) for c in access.checks]
 
 
 def described(out: Lowering, access: Access, where: tuple[list[Index], list[Index]], bits: int) -> dict[str, Any]:
     """An access of 2^`bits` registers at the `origins` `where`, as builders of the kernel dialect take it."""
     coordinates, checks = ([out.value(index) for index in part] for part in where)
-    regs, steps = access.regs(bits), access.steps(bits)
-    places = {"coordinates": coordinates, "regs": regs, "vec": access.vec}
-    return {**places, "checks": checks, "steps": steps, "bounds": access.bounds}
+    places = {"coordinates": coordinates, "regs": access.regs(bits), "vec": access.vec}
+    if not checks:
+        return places
+    lower, upper = zip(*access.bounds, strict=True)
+    return {**places, "checks": checks, "steps": access.steps(bits), "lower": lower, "upper": upper}
 
 
 @lowers(tile.LoadOp)
 def load(out: Lowering, op: tile.LoadOp) -> SSAValue:
-    """The registers of a tile, from where it is in memory."""
     layout = out.layout(op.result)
     fill = out.maybe(op.fill)
     places = Places(out, op, layout)

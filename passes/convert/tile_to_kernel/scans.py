@@ -43,7 +43,6 @@ class _Order:
 
 @lowers(tile.ScanOp)
 def scan(out: Lowering, op: tile.ScanOp) -> None:
-    """A tile scanned along a dimension."""
     layout, dim, kind, hint = out.layout(op.source), op.dim.data, op.kind.data, op.result.name_hint
     order, left = _Order.of(layout, dim), layout.without([dim])
     if order is None:
@@ -83,7 +82,6 @@ class _Steps:
         self.neutral = out.emit(payload.ConstantOp(identity(kind, element_type(init.type)), init.type))
 
     def combined(self, first: SSAValue, second: SSAValue, hint: str | None = None) -> SSAValue:
-        """Returns `first` combined with `second`, which comes after it."""
         return self.out.emit(combine(self.kind, first, second), hint)
 
     def _chosen(self, condition: SSAValue, value: SSAValue, other: SSAValue) -> SSAValue:

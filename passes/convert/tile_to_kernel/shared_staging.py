@@ -13,8 +13,6 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, i64
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.kernel.mma import ROW_BYTES
-from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.conversion import Exchange, find_exchange
 from ....dialects.layouts.linear import (
     LANE_BITS,
@@ -28,7 +26,7 @@ from ....dialects.layouts.linear import (
     register_width,
     unit,
 )
-from ....dialects.layouts.wgmma import part_of_group
+from ....dialects.layouts.mma import part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor import combine
@@ -54,7 +52,6 @@ class SharedPlace:
     trans: bool = False
 
     def load(self, out: Lowering, buffer: SSAValue, hint: str | None = None) -> SSAValue:
-        """Emit the load of the registers."""
         where = out.value(self.origin)
         if self.matrices:
             op = kernel.LdMatrixOp(buffer, where, self.regs, count=self.matrices, trans=self.trans, xor=self.xor)
@@ -62,7 +59,6 @@ class SharedPlace:
         return out.emit(kernel.LoadOp(buffer, [where], [[r] for r in self.regs], vec=self.vec, xor=self.xor), hint)
 
     def store(self, out: Lowering, value: SSAValue, buffer: SSAValue, predicate: SSAValue | None) -> None:
-        """Emit the store of the registers, in the threads where the predicate, if any, holds."""
         where = out.value(self.origin)
         if self.matrices:
             steps, count = self.regs, self.matrices
@@ -97,7 +93,7 @@ def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribu
     if not isinstance(element, BFloat16Type | Float16Type) or not layout.reg or not layout.is_injective:
         return None
     pairs, rows = (layout.reg[0], *layout.lane[:2]), layout.lane[2:]
-    chosen, row = layout.reg[1:3], ROW_BYTES // element_bytes(element)
+    chosen, row = layout.reg[1:3], kernel.ROW_BYTES // element_bytes(element)
     nothing = (0,) * len(layout.shape)
     for trans in (False, True):
         along, names = (rows, pairs) if trans else (pairs, rows)
@@ -133,7 +129,6 @@ def load_shared(out: Lowering, buffer: SSAValue, shared: Shared, layout: Linear,
 
 
 def stage(out: Lowering, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
-    """A new shared buffer that holds the tile; the buffer."""
     buffer = out.at_head(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
     store_shared(out, value, layout, buffer, shared)
     return buffer
@@ -151,7 +146,7 @@ class Scratch:
     def take(self, out: Lowering, element: Attribute, shared: Shared, held: Sequence[Linear], hint: str) -> SSAValue:
         """A buffer of the size of `shared` for a tile that is held as each of `held`; a new one, until there are enough
         for turns. It is private to warpgroups as long as all who take it keep to their warpgroup's part."""
-        kind, private = (element, shared.size), WARPGROUP if groups_apart(shared, *held) else None
+        kind, private = (element, shared.size), kernel.WARPGROUP if groups_apart(shared, *held) else None
         free = self._free.setdefault(kind, [])
         if not free or self._made[kind] < EPILOGUE_BUFFERS:
             self._made[kind] += 1
@@ -163,7 +158,6 @@ class Scratch:
         return buffer
 
     def give(self, buffer: SSAValue) -> None:
-        """Whoever took `buffer` needs it no more."""
         t = memory_type(buffer)
         self._free[t.element_type, t.get_shape()[0]].append(buffer)
 
@@ -171,8 +165,8 @@ class Scratch:
 def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
     """The bases of the number of the warpgroup, if every warpgroup keeps to its own part of `shared` in all layouts,
     and the parts lie one behind the other; else, or for one warpgroup, none."""
-    groups = layouts[0].warp[log2(WARPGROUP) :]
-    if any(layout.warp[log2(WARPGROUP) :] != groups for layout in layouts):
+    groups = layouts[0].warp[log2(kernel.WARPGROUP) :]
+    if any(layout.warp[log2(kernel.WARPGROUP) :] != groups for layout in layouts):
         return ()
     if not groups or part_of_group(shared.shape, groups) is None:
         return ()
@@ -182,7 +176,6 @@ def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
 
 @lowers(tile.StageOp)
 def lower_stage(out: Lowering, op: tile.StageOp) -> None:
-    """A tile in shared memory; in scratch memory if it leaves as boxes."""
     value, held, at, hint = out.of(op.source), out.layout(op.source), layout_in_shared(op.result), op.source.name_hint
     if all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):
         buffer = out.state(Scratch).take(out, element_type(value.type), at, [held], hint or "tile")
@@ -235,7 +228,6 @@ def _converted(
 
 
 def _exchange(out: Lowering, value: SSAValue, found: Exchange, hint: str | None) -> SSAValue:
-    """The registers of a tile, exchanged within warps."""
     value = _renumbered(out, value, found.before, hint)
     value = out.picked(value, [combine_images(found.registers, r) for r in range(1 << len(found.registers))])
     if found.shuffles:
@@ -339,7 +331,6 @@ def cluster_reduce_scatter(out: Lowering, op: tile.ClusterReduceScatterOp) -> SS
 
 
 def _as_tile(layout: Linear) -> Linear:
-    """The layout, of a tile of one element where it is that of a scalar."""
     if layout.shape:
         return layout
     return Linear((1,), ((0,),) * len(layout.reg), ((0,),) * LANE_BITS, ((0,),) * len(layout.warp))
@@ -347,7 +338,6 @@ def _as_tile(layout: Linear) -> Linear:
 
 @lowers(tile.RowBufferOp)
 def row_buffer(out: Lowering, op: tile.RowBufferOp) -> None:
-    """Room for a row in shared memory: a slot for each place."""
     row, shared = op.result.type, _row_layout(out, op.result)
     assert isinstance(row, tile.RowBufferType)
     made = kernel.SharedOp(element_type(row.tile), row.places.data * shared.size)
@@ -364,7 +354,6 @@ def _row_layout(out: Lowering, row: SSAValue) -> Shared:
 
 
 def _row_slot(out: Lowering, op: tile.RowBufferStoreOp | tile.RowBufferLoadOp) -> tuple[SSAValue, Shared]:
-    """The slot of a place, and how a tile lies there."""
     shared = _row_layout(out, op.row)
     offset = out.value(out.mul(out.values[op.place], shared.size))
     return out.emit(kernel.SubviewOp(out.of(op.row), offset, shared.size), op.row.name_hint), shared
@@ -372,11 +361,9 @@ def _row_slot(out: Lowering, op: tile.RowBufferStoreOp | tile.RowBufferLoadOp) -
 
 @lowers(tile.RowBufferStoreOp)
 def row_buffer_store(out: Lowering, op: tile.RowBufferStoreOp) -> None:
-    """A tile in registers into its place."""
     store_shared(out, out.of(op.value), out.layout(op.value), *_row_slot(out, op))
 
 
 @lowers(tile.RowBufferLoadOp)
 def row_buffer_load(out: Lowering, op: tile.RowBufferLoadOp) -> SSAValue:
-    """The tile in a place, in registers."""
     return load_shared(out, *_row_slot(out, op), out.layout(op.result))

@@ -1,7 +1,7 @@
 """TMA boxes at the kernel level: those that partitions hand each other through rings, and those that results leave as.
 
 A ring is slots in shared memory, two mbarriers a slot, and a cursor in each partition: see
-`dialects/kernel/mbarrier.py` for how it works. The cursor, a slot and its phase, is carried by every loop that puts
+`dialects/kernel/barriers.py` for how it works. The cursor, a slot and its phase, is carried by every loop that puts
 into the ring or takes from it.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import reduce
 
 from xdsl.dialects import arith, scf
@@ -17,20 +16,16 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ....dialects import kernel, tile
-from ....dialects.kernel.mbarrier import MbarrierType
-from ....dialects.kernel.tma import TensorMapType
-from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, Shared, log2
-from ....dialects.layouts.wgmma import Boxes, boxes_of, part_of_group
+from ....dialects.layouts.mma import Boxes, boxes_of, part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.shapes.affine import DIM, number_of
 from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
-from ....dialects.tile.async_copy import box_dimensions
-from ....dialects.tile.warp_specialize import slots_of, tiles_of
+from ....dialects.tile.copies import box_dimensions, slots_of, tiles_of
 from ...analysis.async_copies import divides
 from ...analysis.tile_layouts import shared_of_type
-from .emitter import Index, Lowering, lowers
+from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
 from .global_access import Places
 from .shared_staging import Scratch, groups_apart
 
@@ -50,7 +45,7 @@ class Queue:
         self.tiles: list[tuple[Shared, Attribute]] = [(shared_of_type(t), element_type(t)) for t in tiles_of(ring)]
         self.buffers = [out.at_head(kernel.SharedOp(e, self.slots * s.size), hint) for s, e in self.tiles]
         self.full, self.empty = (
-            out.at_head(kernel.SharedOp(MbarrierType(), self.slots), name) for name in ("full", "empty")
+            out.at_head(kernel.SharedOp(kernel.MbarrierType(), self.slots), name) for name in ("full", "empty")
         )
         users = [u.operation for u in ring.uses]
         taken = [u.operation for o in users if isinstance(o, tile.ConsumerWaitOp) for r in o.res for u in r.uses]
@@ -64,54 +59,44 @@ class Queue:
         self.late: Index | None = None
 
     def advance(self, out: Lowering) -> None:
-        """Go on to the next slot."""
         op = out.add_op(kernel.AdvanceOp(out.value(self.slot), out.value(self.phase), self.slots))
         self.go_to(op.next_slot, op.next_phase)
 
     def go_to(self, slot: SSAValue, phase: SSAValue) -> None:
-        """Go on at a slot in a phase."""
         slot.name_hint, phase.name_hint = "slot", "phase"
         self.slot, self.phase = slot, phase
 
 
-class Queues:
-    """The queue of each ring of a kernel."""
-
-    def __init__(self, op: tile.KernelOp) -> None:
-        self.of: dict[SSAValue, Queue] = {}
-
-
-def queue_of(out: Lowering, ring: SSAValue) -> Queue:
-    """The queue of a ring."""
-    return out.state(Queues).of[ring]
+def queues(op: tile.KernelOp) -> dict[SSAValue, Queue]:
+    """The queue of each ring of a kernel; none as long as no ring is lowered."""
+    return {}
 
 
 @lowers(tile.RingOp)
 def ring(out: Lowering, op: tile.RingOp) -> None:
-    """Room for the ring in shared memory."""
-    out.state(Queues).of[op.result] = Queue(out, op.result)
+    out.state(queues)[op.result] = Queue(out, op.result)
 
 
 @lowers(tile.WarpSpecializeOp)
 def warp_specialize(out: Lowering, op: tile.WarpSpecializeOp) -> None:
     """The consumer's warps come first, so who a thread is stays as it was; of the producer one thread works. One thread
     initialises all barriers, before the partitions begin."""
-    queues = list(out.state(Queues).of.values())
+    rings = list(out.state(queues).values())
     with out.when(out.compare("eq", out.id("thread"), 0, "first")):
-        for q in queues:
-            arrivals = (out.warps // WARPGROUP if q.per_warpgroup else out.warps * LANES) * q.cluster
+        for q in rings:
+            arrivals = (out.warps // kernel.WARPGROUP if q.per_warpgroup else out.warps * LANES) * q.cluster
             for slot in range(q.slots):
                 out.add_op(kernel.MbarInitOp(q.full, out.value(slot), 1))
                 out.add_op(kernel.MbarInitOp(q.empty, out.value(slot), arrivals))
         out.add_op(kernel.FenceMbarInitOp())
-    clustered = any(q.cluster > 1 for q in queues)
+    clustered = any(q.cluster > 1 for q in rings)
     out.add_op(kernel.ClusterBarrierOp() if clustered else kernel.BarrierOp())
     consumer, producer = Block(arg_types=[IndexType()]), Block(arg_types=[IndexType()])
     for block in (consumer, producer):
         block.args[0].name_hint = "w"
     with out.inside(consumer):
         out.lower_block(op.consumer.block)
-    for q in queues:
+    for q in rings:
         q.slot = q.phase = 0
     with out.inside(producer), out.when(out.compare("eq", out.id("thread"), LANES * out.warps, "elected")):
         out.lower_block(op.producer.block)
@@ -126,7 +111,7 @@ def warp_specialize(out: Lowering, op: tile.WarpSpecializeOp) -> None:
 @lowers(tile.ConsumerWaitOp)
 def consumer_wait(out: Lowering, op: tile.ConsumerWaitOp) -> None:
     """A wait for the next group; its tiles become their places."""
-    queue = queue_of(out, op.ring)
+    queue = out.state(queues)[op.ring]
     if queue.taken is not None:
         raise refused(op, "takes from a ring before what was taken last is given back")
     queue.taken = out.block
@@ -140,7 +125,7 @@ def consumer_wait(out: Lowering, op: tile.ConsumerWaitOp) -> None:
 @lowers(tile.ConsumerReleaseOp)
 def consumer_release(out: Lowering, op: tile.ConsumerReleaseOp) -> None:
     """Give a slot back, where the condition holds; and go on to the next, unless that was done where it was taken."""
-    queue, condition = queue_of(out, op.ring), out.maybe(op.condition)
+    queue, condition = out.state(queues)[op.ring], out.maybe(op.condition)
     goes_on = queue.taken is not None
     slot = queue.late if op.is_late or not goes_on else queue.slot
     if slot is None or queue.taken not in (None, out.block):
@@ -156,7 +141,7 @@ def _arrive(out: Lowering, queue: Queue, slot: SSAValue, condition: SSAValue | N
     """Tell the producer, or those of all blocks that fill the slot together, that it is free."""
     ranks: list[SSAValue | None] = [None]
     if queue.per_warpgroup:  # the first threads of a warpgroup tell one block each
-        thread = out.value(out.rem(out.id("thread"), LANES * WARPGROUP))
+        thread = out.value(out.rem(out.id("thread"), LANES * kernel.WARPGROUP))
         ranks = [thread] if queue.cluster > 1 else ranks
         elected = out.compare(*(("lt", thread, queue.cluster) if queue.cluster > 1 else ("eq", thread, 0)), "elected")
         condition = elected if condition is None else out.emit(arith.AndIOp(elected, condition), "free")
@@ -176,7 +161,7 @@ def box(out: Lowering, op: tile.TmaLoadOp) -> None:
 @lowers(tile.ProducerLoadOp)
 def producer_load(out: Lowering, op: tile.ProducerLoadOp) -> None:
     """Wait for a free slot, announce what comes, and start the boxes."""
-    queue = queue_of(out, op.ring)
+    queue = out.state(queues)[op.ring]
     slot = out.value(queue.slot)
     out.add_op(kernel.MbarWaitOp(queue.empty, slot, out.value(out.xor(queue.phase, 1))))
     total = sum(shared.size * element_bytes(element) for shared, element in queue.tiles)
@@ -219,10 +204,10 @@ def tma_store(out: Lowering, op: tile.TmaStoreOp) -> None:
     if own[boxes.fast] < boxes.row:
         groups, own = (), shared.shape
     tensor_map = _tensor_map(out, op, op.target, boxes, own[1 - boxes.fast])
-    skipped = [0] * (LANE_BITS + log2(WARPGROUP))
+    skipped = [0] * (LANE_BITS + log2(kernel.WARPGROUP))
     first = [out.thread_bits([*skipped, *(b[d] for b in groups)]) for d in range(2)]
     start = out.thread_bits([*skipped, *(shared.place(b) for b in groups)])
-    thread = out.rem(out.id("thread"), LANES * WARPGROUP) if groups else out.id("thread")
+    thread = out.rem(out.id("thread"), LANES * kernel.WARPGROUP) if groups else out.id("thread")
     with out.when(out.compare("eq", thread, 0, "elected")):
         for panel in range(0, own[boxes.fast], boxes.row):
             at = [out.add(first[d], panel if d == boxes.fast else 0) for d in range(2)]
@@ -243,12 +228,11 @@ def _tensor_map(out: Lowering, op: Move, memory: SSAValue, boxes: Boxes, rows: i
     buffer = out.of(memory)
     extents = [1] * len(extents_of(buffer.type))
     extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, rows
-    t = TensorMapType.get(extents, element_type(buffer.type), boxes.swizzle)
+    t = kernel.TensorMapType.get(extents, element_type(buffer.type), boxes.swizzle)
     return out.at_head(kernel.TensorMapOp(buffer, t), f"{buffer.name_hint or 'x'}_map", key=(buffer, t))
 
 
 def _boxes(op: Move, tile: SSAValue) -> Boxes:
-    """The boxes that a tile in shared memory lies in. Raises ScheduleError if there are none."""
     boxes = boxes_of(shared_of_type(tile.type), element_bytes(tile.type))
     if boxes is None:
         raise refused(op, "is no tile of two dimensions in boxes")
@@ -268,36 +252,33 @@ def _coordinates(out: Lowering, op: Move, tile: SSAValue, at: Sequence[Index]) -
     return found
 
 
-@dataclass
-class Cursors:
+class Cursors(LoopState):
     """The cursors that a loop carries: of the rings that it puts into or takes from; and for those that it gives back
     an iteration late the slot that is still taken, at first any."""
 
-    queues: list[Queue]
-    late: list[Queue]
-
-    @staticmethod
-    def of(out: Lowering, op: scf.ForOp) -> Cursors:
-        """Those of `op`."""
-        users = [
-            o for o in op.walk() if isinstance(o, tile.ProducerLoadOp | tile.ConsumerWaitOp | tile.ConsumerReleaseOp)
-        ]
+    def __init__(self, out: Lowering, op: scf.ForOp) -> None:
+        users = (tile.ProducerLoadOp, tile.ConsumerWaitOp, tile.ConsumerReleaseOp)
+        rings = dict.fromkeys(o.ring for o in op.walk() if isinstance(o, users))
         releases = [o for o in op.body.block.ops if isinstance(o, tile.ConsumerReleaseOp)]
-        late = [queue_of(out, o.ring) for o in releases if o.is_late]
-        for q in late:
+        self.out, self.queues = out, [out.state(queues)[ring] for ring in rings]
+        self.late = [out.state(queues)[o.ring] for o in releases if o.is_late]
+        for q in self.late:
             q.late = q.slot
-        return Cursors([queue_of(out, ring) for ring in dict.fromkeys(o.ring for o in users)], late)
 
-    def values(self, out: Lowering) -> list[SSAValue]:
-        """Slot and phase of each, now, and the slots that are still taken."""
+    def entry(self) -> list[SSAValue]:
         late = [q.late for q in self.late if q.late is not None]
-        return [out.value(v) for v in (*(v for q in self.queues for v in (q.slot, q.phase)), *late)]
+        return [self.out.value(v) for v in (*(v for q in self.queues for v in (q.slot, q.phase)), *late)]
 
-    def set(self, values: Sequence[SSAValue]) -> None:
-        """Let `values` be them from now on."""
+    def bind(self, carried: Sequence[SSAValue], values: Sequence[SSAValue], inside: bool) -> None:
         cursors = values[: 2 * len(self.queues)]
         for q, slot, phase in zip(self.queues, cursors[::2], cursors[1::2], strict=True):
             q.go_to(slot, phase)
         for q, slot in zip(self.late, values[len(cursors) :], strict=True):
             slot.name_hint = "last"
             q.late = slot
+
+    def next(self, carried: Sequence[SSAValue]) -> list[SSAValue]:
+        return self.entry()
+
+
+LOOP_STATES[tile.RingOp] = Cursors

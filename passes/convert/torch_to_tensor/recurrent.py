@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from ....dialects import tensor
-from ....dialects.kernel.host import padded_row
+from ....dialects.kernel import padded_row
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import Extent, extents_of, fixed, static, tensor_of
 from ....dialects.tensor.builder import Builder, dims

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from xdsl.dialects.builtin import Float32Type
 
-from ....dialects.kernel.warp_specialize import WARPGROUP
+from ....dialects.kernel.barriers import WARPGROUP
 from ....dialects.layouts.mma import ATOM
 from ....dialects.loop.dependence import yielded
 from ....dialects.payload import CastOp, CombineBf16x3Op, element_type

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import Operation
 
-from ....dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
+from ....dialects.kernel.barriers import WARPGROUP, consumer_registers
 from ....dialects.loop.dependence import access_indices
 from ....dialects.payload import element_bytes, element_type
 from ....target.model import REGISTERS, REGISTERS_PER_SM, Target, occupancy

@@ -11,10 +11,9 @@ import numpy as np
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 
-from ....dialects.kernel.mbarrier import CLUSTERS
+from ....dialects.kernel.barriers import CLUSTERS
 from ....dialects.layouts.linear import LANES
-from ....dialects.layouts.mma import ATOM
-from ....dialects.layouts.wgmma import warpgroup_accumulator
+from ....dialects.layouts.mma import ATOM, warpgroup_accumulator
 from ....dialects.loop import LoadOp
 from ....dialects.loop.dependence import access_indices, contiguous_index
 from ....dialects.payload import element_bytes, tensor_bytes

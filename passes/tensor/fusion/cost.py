@@ -9,7 +9,7 @@ from math import inf, prod
 
 from xdsl.ir import Attribute
 
-from ....dialects.kernel.mbarrier import CLUSTERS
+from ....dialects.kernel.barriers import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ....dialects.shapes.affine import SYM
 from ....dialects.tensor import ReductionKind

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from ....dialects.kernel.host import aligned
+from ....dialects.kernel import aligned
 from ....dialects.payload import tensor_bytes
 from ....dialects.shapes.affine import DIM, Form
 from ....dialects.support.calls import Call

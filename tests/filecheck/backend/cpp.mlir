@@ -34,7 +34,7 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
   %s = payload.constant 0.0 : vector<32xf32>
   %r = scf.for %k = %0 to %3 step %1 iter_args(%acc = %s) -> (vector<32xf32>) {
     %at = arith.muli %k, %32 : index
-    %a = kernel.load %x[%block, %at] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] where (%at) steps [[1], [2], [4], [8], [16]] in [0:70] else %z : memref<8x70xf32> (index, index, index) -> vector<32xf32>
+    %a = kernel.load %x[%block, %at] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] where 0 <= %at < 70 steps [[1], [2], [4], [8], [16]] else %z : memref<8x70xf32> -> vector<32xf32>
     %e = math.exp %a : vector<32xf32>
     %n = arith.addf %acc, %e : vector<32xf32>
     scf.yield %n : vector<32xf32>
@@ -43,7 +43,7 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
   %u = kernel.extract %t[0] : vector<1xf32>
   %all = kernel.splat %u : f32 -> vector<32xf32>
   %v = math.sqrt %all : vector<32xf32>
-  kernel.store %v, %y[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] where (%0) steps [[1], [2], [4], [8], [16]] in [0:20] : memref<8x20xf32> (index, index, index), vector<32xf32>
+  kernel.store %v, %y[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] where 0 <= %0 < 20 steps [[1], [2], [4], [8], [16]] : memref<8x20xf32>, vector<32xf32>
 }
 
 // -----
@@ -58,9 +58,9 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 // CHECK:           t[row / 64] = reduced_lanes(
 kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
-  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0]] : memref<2x100xf32> (index, index) -> vector<128xf32>
+  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0]] : memref<2x100xf32> -> vector<128xf32>
   %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5] : vector<128xf32> -> vector<2xf32>
-  kernel.store %t, %y[%0] regs [[1]] : memref<2xf32> (index), vector<2xf32>
+  kernel.store %t, %y[%0] regs [[1]] : memref<2xf32>, vector<2xf32>
 }
 
 // -----
@@ -74,13 +74,13 @@ kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] war
 kernel.func @common(%w: memref<64xf32>, %x: memref<4x64xf32>, %y: memref<4x64xf32>) grid [4] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
   %block = kernel.id block
-  %a = kernel.load %w[%0] regs [[1], [2], [4], [8], [16], [32]] : memref<64xf32> (index) -> vector<64xf32>
+  %a = kernel.load %w[%0] regs [[1], [2], [4], [8], [16], [32]] : memref<64xf32> -> vector<64xf32>
   %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5] : vector<64xf32> -> vector<1xf32>
   %u = kernel.extract %t[0] : vector<1xf32>
   %all = kernel.splat %u : f32 -> vector<64xf32>
-  %b = kernel.load %x[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]] : memref<4x64xf32> (index, index) -> vector<64xf32>
+  %b = kernel.load %x[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]] : memref<4x64xf32> -> vector<64xf32>
   %sum = arith.addf %b, %all : vector<64xf32>
-  kernel.store %sum, %y[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]] : memref<4x64xf32> (index, index), vector<64xf32>
+  kernel.store %sum, %y[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]] : memref<4x64xf32>, vector<64xf32>
 }
 
 // -----
@@ -99,15 +99,15 @@ kernel.func @product(%x: memref<8x8xf32>, %w: memref<16x8xf32>, %y: memref<8x16x
   %0 = payload.constant 0 : index
   %4 = payload.constant 4 : index
   %z = payload.constant 0.0 : f32
-  %a = kernel.load %x[%0, %0] regs [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]] : memref<8x8xf32> (index, index) -> vector<32xf32>
-  %wt = kernel.load %w[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0], [8, 0]] : memref<16x8xf32> (index, index) -> vector<64xf32>
+  %a = kernel.load %x[%0, %0] regs [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]] : memref<8x8xf32> -> vector<32xf32>
+  %wt = kernel.load %w[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0], [8, 0]] : memref<16x8xf32> -> vector<64xf32>
   %b = kernel.shuffle_registers %wt from [0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57, 61, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47, 51, 55, 59, 63] : vector<64xf32> -> vector<64xf32>
   %s = payload.constant 0.0 : vector<128xf32>
   %c = kernel.panel_fma %a, %b, %s depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
-  %a1 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] where (%0) steps [[0], [0], [1], [2], [4]] in [0:5] else %z : memref<8x8xf32> (index, index, index) -> vector<32xf32>
+  %a1 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] where 0 <= %0 < 5 steps [[0], [0], [1], [2], [4]] else %z : memref<8x8xf32> -> vector<32xf32>
   %d = kernel.panel_fma %a1, %b, %c depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
-  %a2 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] : memref<8x8xf32> (index, index) -> vector<32xf32>
+  %a2 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] : memref<8x8xf32> -> vector<32xf32>
   %e = arith.addf %a2, %a2 : vector<32xf32>
   %f = kernel.panel_fma %e, %b, %d depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
-  kernel.store %f, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32> (index, index), vector<128xf32>
+  kernel.store %f, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32>, vector<128xf32>
 }

@@ -44,7 +44,7 @@ kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid [2] warps 2 att
   %c4 = payload.constant 4 : index
   %c0 = payload.constant 0 : index
   %col = arith.muli %thread, %c4 : index
-  %xt = kernel.load %x[%row, %col] regs [[0, 1], [0, 2]] vec 4 : memref<2x256xf32> (index, index) -> vector<4xf32> loc("src/model.py":7:3)
+  %xt = kernel.load %x[%row, %col] regs [[0, 1], [0, 2]] vec 4 : memref<2x256xf32> -> vector<4xf32> loc("src/model.py":7:3)
   %twice = arith.addf %xt, %xt : vector<4xf32> loc("src/model.py":8:3)
   %f = payload.constant -1.5 : vector<4xf32>
   %0 = arith.mulf %twice, %f : vector<4xf32> loc("src/model.py":8:3)
@@ -56,9 +56,9 @@ kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid [2] warps 2 att
   %c = kernel.shuffle_xor %b by 8 : vector<1xf32> loc("src/model.py":8:3)
   %d = arith.addf %b, %c : vector<1xf32> loc("src/model.py":8:3)
   %first = payload.cmp eq %lane, %c0 : index loc("src/model.py":8:3)
-  kernel.store %d, %part[%warp] if %first : memref<2xf32, "shared"> (index), vector<1xf32> loc("src/model.py":8:3)
-  %total = kernel.load %part[%c0] : memref<2xf32, "shared"> (index) -> vector<1xf32> loc("src/model.py":8:3)
-  kernel.store %total, %y[%row] : memref<2xf32> (index), vector<1xf32> loc("src/model.py":8:3)
+  kernel.store %d, %part[%warp] if %first : memref<2xf32, "shared">, vector<1xf32> loc("src/model.py":8:3)
+  %total = kernel.load %part[%c0] : memref<2xf32, "shared"> -> vector<1xf32> loc("src/model.py":8:3)
+  kernel.store %total, %y[%row] : memref<2xf32>, vector<1xf32> loc("src/model.py":8:3)
 }
 
 // -----
@@ -73,8 +73,8 @@ kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid [2] warps 2 att
 kernel.func @wide(%float: memref<2097152x1024xbf16>, %smem: memref<2097152x1024xbf16>) grid [2097152] warps 1 {
   %i = kernel.id block
   %c5 = payload.constant 5 : index
-  %v = kernel.load %float[%i, %c5] : memref<2097152x1024xbf16> (index, index) -> vector<1xbf16>
-  kernel.store %v, %smem[%i, %c5] : memref<2097152x1024xbf16> (index, index), vector<1xbf16>
+  %v = kernel.load %float[%i, %c5] : memref<2097152x1024xbf16> -> vector<1xbf16>
+  kernel.store %v, %smem[%i, %c5] : memref<2097152x1024xbf16>, vector<1xbf16>
 }
 
 // -----
@@ -94,12 +94,12 @@ kernel.func @conditions(%x: memref<128xf32>, %y: memref<128xf32>) grid [1] warps
   %c7 = payload.constant 7 : index
   %at = arith.muli %lane, %c4 : index
   %low = payload.constant 0xff800000 : f32
-  %v = kernel.load %x[%at] regs [[1], [2]] vec 4 where (%at) steps [[0], [0]] in [3:100] else %low : memref<128xf32> (index, index) -> vector<4xf32>
-  %w = kernel.load %x[%lane] where (%lane) steps [] in [0:7] else %low : memref<128xf32> (index, index) -> vector<1xf32>
-  kernel.store %v, %y[%at] regs [[1], [2]] vec 4 : memref<128xf32> (index), vector<4xf32>
+  %v = kernel.load %x[%at] regs [[1], [2]] vec 4 where 3 <= %at < 100 steps [[0], [0]] else %low : memref<128xf32> -> vector<4xf32>
+  %w = kernel.load %x[%lane] where 0 <= %lane < 7 else %low : memref<128xf32> -> vector<1xf32>
+  kernel.store %v, %y[%at] regs [[1], [2]] vec 4 : memref<128xf32>, vector<4xf32>
   %few = payload.cmp lt %lane, %c7 : index
   scf.if %few {
-    kernel.store %w, %y[%lane] : memref<128xf32> (index), vector<1xf32>
+    kernel.store %w, %y[%lane] : memref<128xf32>, vector<1xf32>
   }
 }
 
@@ -111,10 +111,10 @@ kernel.func @conditions(%x: memref<128xf32>, %y: memref<128xf32>) grid [1] warps
 kernel.func @exclusive(%y: memref<128xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<128xf32, "shared">
   %lane = kernel.id lane
-  %a = kernel.load %s[%lane] xor regs [[1], [32]] vec 2 : memref<128xf32, "shared"> (index) -> vector<4xf32>
-  %b = kernel.load %s[%lane] xor regs [[3], [6]] : memref<128xf32, "shared"> (index) -> vector<4xf32>
+  %a = kernel.load %s[%lane] xor regs [[1], [32]] vec 2 : memref<128xf32, "shared"> -> vector<4xf32>
+  %b = kernel.load %s[%lane] xor regs [[3], [6]] : memref<128xf32, "shared"> -> vector<4xf32>
   %c = arith.addf %a, %b : vector<4xf32>
-  kernel.store %c, %y[%lane] regs [[1], [2]] : memref<128xf32> (index), vector<4xf32>
+  kernel.store %c, %y[%lane] regs [[1], [2]] : memref<128xf32>, vector<4xf32>
 }
 
 // -----
@@ -138,12 +138,12 @@ kernel.func @sizes(%x: memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>>, %y: mem
   %7 = payload.constant 7 : index
   %8 = payload.constant 8 : index
   %row = arith.muli %lane, %8 : index
-  %a = kernel.load %x[%row, %block, %lane] regs [[8, 0, 0]] where (%row) steps [[8]] in [0:#s0] else %zero : memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>> (index, index, index, index) -> vector<2xf32>
+  %a = kernel.load %x[%row, %block, %lane] regs [[8, 0, 0]] where 0 <= %row < #s0 steps [[8]] else %zero : memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>> -> vector<2xf32>
   %n = payload.extent #s0 : index
   %up = arith.addi %n, %7 : index
   %many = arith.divui %up, %8 : index
   %b = kernel.shuffle_registers %a from [0] : vector<2xf32> -> vector<1xf32>
-  kernel.store %b, %y[%lane, %many] : memref<?x?xf32, #payload.extents<#s0, #s1>> (index, index), vector<1xf32>
+  kernel.store %b, %y[%lane, %many] : memref<?x?xf32, #payload.extents<#s0, #s1>>, vector<1xf32>
 }
 
 // -----
@@ -155,8 +155,8 @@ kernel.func @sizes(%x: memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>>, %y: mem
 kernel.func @assertions(%x: memref<64xi32>) grid [1] warps 1 {
   %lane = kernel.id lane
   %nine = payload.constant 9 : vector<2xi32>
-  %n = kernel.load %x[%lane] regs [[32]] : memref<64xi32> (index) -> vector<2xi32>
+  %n = kernel.load %x[%lane] regs [[32]] : memref<64xi32> -> vector<2xi32>
   %below = payload.cmp lt %n, %nine : vector<2xi32>
   %m = payload.assert %n where %below, "\"below\"" at "model.py:7" : vector<2xi32>
-  kernel.store %m, %x[%lane] regs [[32]] : memref<64xi32> (index), vector<2xi32>
+  kernel.store %m, %x[%lane] regs [[32]] : memref<64xi32>, vector<2xi32>
 }

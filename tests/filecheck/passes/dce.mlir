@@ -47,5 +47,5 @@ kernel.func @stores(%x: memref<32xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<32xf32, "shared">
   %v = payload.constant 1.0 : vector<1xf32>
   %lane = kernel.id lane
-  kernel.store %v, %x[%lane] : memref<32xf32> (index), vector<1xf32>
+  kernel.store %v, %x[%lane] : memref<32xf32>, vector<1xf32>
 }

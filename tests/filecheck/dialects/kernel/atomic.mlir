@@ -9,8 +9,8 @@ kernel.func @k0(%x: memref<10x8xf32>, %n: memref<?xi64, #payload.extents<#s0>>) 
   %p = kernel.indices %i steps [1, 2] : vector<4xindex>
   %w = payload.constant 1 : vector<1xi64>
   %first = payload.constant true : i1
-  // CHECK: kernel.atomic_rmw add %v, %x[%p, %i] regs {{\[\[}}0, 1], [0, 2]] where (%p) steps {{\[\[}}0], [0]] in [0:10] if %first : memref<10x8xf32> (vector<4xindex>, index, vector<4xindex>), vector<4xf32>
-  kernel.atomic_rmw add %v, %x[%p, %i] regs [[0, 1], [0, 2]] where (%p) steps [[0], [0]] in [0:10] if %first : memref<10x8xf32> (vector<4xindex>, index, vector<4xindex>), vector<4xf32>
-  // CHECK-NEXT: kernel.atomic_rmw min %w, %n[%i] where (%i) in [0:#s0] : memref<?xi64, #payload.extents<#s0>> (index, index), vector<1xi64>
-  kernel.atomic_rmw min %w, %n[%i] where (%i) in [0:#s0] : memref<?xi64, #payload.extents<#s0>> (index, index), vector<1xi64>
+  // CHECK: kernel.atomic_rmw add %v, %x[%p, %i] regs {{\[\[}}0, 1], [0, 2]] where 0 <= %p < 10 steps {{\[\[}}0], [0]] if %first : memref<10x8xf32>, vector<4xf32>
+  kernel.atomic_rmw add %v, %x[%p, %i] regs [[0, 1], [0, 2]] where 0 <= %p < 10 steps [[0], [0]] if %first : memref<10x8xf32>, vector<4xf32>
+  // CHECK-NEXT: kernel.atomic_rmw min %w, %n[%i] where 0 <= %i < #s0 : memref<?xi64, #payload.extents<#s0>>, vector<1xi64>
+  kernel.atomic_rmw min %w, %n[%i] where 0 <= %i < #s0 : memref<?xi64, #payload.extents<#s0>>, vector<1xi64>
 }

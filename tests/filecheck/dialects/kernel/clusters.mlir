@@ -7,13 +7,13 @@
 // CHECK-NEXT:    %s = kernel.shared at 0 : memref<64xf32, "shared">
 // CHECK-NEXT:    kernel.cluster_barrier
 // CHECK-NEXT:    %p = kernel.mapa %s of %r : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
-// CHECK-NEXT:    %v = kernel.load %p[%r] xor regs {{\[\[}}1]] vec 2 : memref<64xf32, "cluster"> (index) -> vector<2xf32>
+// CHECK-NEXT:    %v = kernel.load %p[%r] xor regs {{\[\[}}1]] vec 2 : memref<64xf32, "cluster"> -> vector<2xf32>
 kernel.func @peers(%x: memref<64xf32>) grid [#s0 / 64, 4] warps 2 cluster 4 shared 256 {
   %r = kernel.id rank
   %s = kernel.shared at 0 : memref<64xf32, "shared">
   kernel.cluster_barrier
   %p = kernel.mapa %s of %r : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
-  %v = kernel.load %p[%r] xor regs [[1]] vec 2 : memref<64xf32, "cluster"> (index) -> vector<2xf32>
+  %v = kernel.load %p[%r] xor regs [[1]] vec 2 : memref<64xf32, "cluster"> -> vector<2xf32>
 }
 
 // CHECK-LABEL: @boxes

@@ -10,10 +10,10 @@ kernel.func @k(%x: memref<4x?xf32, #payload.extents<4, #s0>>, %y: memref<?xf32, 
   %f = payload.constant 0.0 : f32
   // CHECK: %n = payload.extent #s0 : index
   %n = payload.extent #s0 : index
-  // CHECK: kernel.load %x[%t, %t] where (%t, %t) in [0:4, 1:#s0] else %f : memref<4x?xf32, #payload.extents<4, #s0>>
-  %v = kernel.load %x[%t, %t] where (%t, %t) in [0:4, 1:#s0] else %f : memref<4x?xf32, #payload.extents<4, #s0>> (index, index, index, index) -> vector<1xf32>
-  // CHECK-NEXT: kernel.store %v, %y[%t] where (%t) in [0:#s0]
-  kernel.store %v, %y[%t] where (%t) in [0:#s0] : memref<?xf32, #payload.extents<#s0>> (index, index), vector<1xf32>
+  // CHECK: kernel.load %x[%t, %t] where 0 <= %t < 4 and 1 <= %t < #s0 else %f : memref<4x?xf32, #payload.extents<4, #s0>>
+  %v = kernel.load %x[%t, %t] where 0 <= %t < 4 and 1 <= %t < #s0 else %f : memref<4x?xf32, #payload.extents<4, #s0>> -> vector<1xf32>
+  // CHECK-NEXT: kernel.store %v, %y[%t] where 0 <= %t < #s0
+  kernel.store %v, %y[%t] where 0 <= %t < #s0 : memref<?xf32, #payload.extents<#s0>>, vector<1xf32>
 }
 
 // CHECK: kernel.alloc : memref<4x?xf32, #payload.extents<4, #s0>>

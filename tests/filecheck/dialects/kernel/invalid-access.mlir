@@ -3,7 +3,7 @@
 // CHECK: error: kernel.load: one coordinate for each of 2 dimensions
 kernel.func @k(%x: memref<8x64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
-  %v = kernel.load %x[%i] regs [[1]] : memref<8x64xf32> (index) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] : memref<8x64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -12,7 +12,7 @@ kernel.func @k(%x: memref<8x64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
-  %v = kernel.load %x[%i] regs [[1]] where (%i) steps [[1, 2]] in [0:64] else %z : memref<64xf32> (index, index) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] where 0 <= %i < 64 steps [[1, 2]] else %z : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -20,7 +20,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 // CHECK: error: kernel.load: coordinates and checks are index, or a vector of index with one entry a register
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : i32
-  %v = kernel.load %x[%i] regs [[1]] : memref<64xf32> (i32) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -29,7 +29,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
-  kernel.store %v, %x[%i] regs [[1]] : memref<64xf32> (index), vector<2xi32>
+  kernel.store %v, %x[%i] regs [[1]] : memref<64xf32>, vector<2xi32>
 }
 
 // -----
@@ -47,7 +47,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<4xf32>
-  kernel.store %v, %x[%i] regs [[1]] : memref<64xf32> (index), vector<4xf32>
+  kernel.store %v, %x[%i] regs [[1]] : memref<64xf32>, vector<4xf32>
 }
 
 // -----
@@ -55,7 +55,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 // CHECK: error: kernel.load: an access 4 elements wide of 2 registers
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
-  %v = kernel.load %x[%i] regs [[1]] vec 4 : memref<64xf32> (index) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] vec 4 : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -63,7 +63,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 // CHECK: error: kernel.load: the first 1 register bits are not consecutive in memory
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
-  %v = kernel.load %x[%i] regs [[2]] vec 2 : memref<64xf32> (index) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[2]] vec 2 : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -72,7 +72,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
-  %v = kernel.load %x[%i] regs [[1]] vec 2 where (%i) steps [[1]] in [0:64] else %z : memref<64xf32> (index, index) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] vec 2 where 0 <= %i < 64 steps [[1]] else %z : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -81,7 +81,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %l = kernel.id lane
   %i = kernel.indices %l steps [1] : vector<2xindex>
-  %v = kernel.load %x[%i] regs [[1]] vec 2 : memref<64xf32> (vector<2xindex>) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] vec 2 : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -89,7 +89,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 // CHECK: error: kernel.load: only offsets in shared memory combine by exclusive or
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
-  %v = kernel.load %x[%i] xor regs [[1]] : memref<64xf32> (index) -> vector<2xf32>
+  %v = kernel.load %x[%i] xor regs [[1]] : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -97,7 +97,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 // CHECK: error: kernel.load: checks and a fill value come together
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
-  %v = kernel.load %x[%i] regs [[1]] where (%i) steps [[1]] in [0:64] : memref<64xf32> (index, index) -> vector<2xf32>
+  %v = kernel.load %x[%i] regs [[1]] where 0 <= %i < 64 steps [[1]] : memref<64xf32> -> vector<2xf32>
 }
 
 // -----
@@ -107,4 +107,20 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0 : i32
   %v = "kernel.load"(%z, %x, %i, %i) <{"regs" = [], "steps" = [], "lower" = [#builtin.int<0>], "upper" = [#builtin.int<64>], "vec" = #builtin.int<1>, "operandSegmentSizes" = array<i32: 1, 1, 1, 1>}> : (i32, memref<64xf32>, index, index) -> vector<1xf32>
+}
+
+// -----
+
+// CHECK: error: unknown value %j
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
+  %v = kernel.load %x[%j] : memref<64xf32> -> vector<1xf32>
+}
+
+// -----
+
+// CHECK: error: Expected '<'
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
+  %i = kernel.id lane
+  %z = payload.constant 0.0 : f32
+  %v = kernel.load %x[%i] where 0 <= %i else %z : memref<64xf32> -> vector<1xf32>
 }

@@ -3,7 +3,7 @@
 // CHECK: error: kernel.cp_async: a copy goes from global memory to a shared buffer of one dimension
 kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
-  kernel.cp_async %x[%i] to %y[%i] : memref<64xf32> (index), memref<64xf32>
+  kernel.cp_async %x[%i] to %y[%i] : memref<64xf32>, memref<64xf32>
 }
 
 // -----
@@ -12,7 +12,7 @@ kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xbf16, "shared">
-  kernel.cp_async %x[%i] to %s[%i] : memref<64xbf16> (index), memref<64xbf16, "shared">
+  kernel.cp_async %x[%i] to %s[%i] : memref<64xbf16>, memref<64xbf16, "shared">
 }
 
 // -----
@@ -21,7 +21,7 @@ kernel.func @k(%x: memref<64xbf16>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xf32, "shared">
-  kernel.cp_async %x[%i] regs [[1]] vec 2 to %s[%i] regs [[2]] : memref<64xf32> (index), memref<64xf32, "shared">
+  kernel.cp_async %x[%i] regs [[1]] vec 2 to %s[%i] regs [[2]] : memref<64xf32>, memref<64xf32, "shared">
 }
 
 // -----
@@ -30,7 +30,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xi32, "shared">
-  kernel.cp_async %x[%i] to %s[%i] : memref<64xf32> (index), memref<64xi32, "shared">
+  kernel.cp_async %x[%i] to %s[%i] : memref<64xf32>, memref<64xi32, "shared">
 }
 
 // -----

@@ -4,7 +4,7 @@
 kernel.func @k(%x: memref<64xi16>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi16>
-  kernel.atomic_rmw add %v, %x[%i] : memref<64xi16> (index), vector<1xi16>
+  kernel.atomic_rmw add %v, %x[%i] : memref<64xi16>, vector<1xi16>
 }
 
 // -----
@@ -14,7 +14,7 @@ kernel.func @k() grid [1] warps 1 {
   %x = kernel.shared : memref<64xi32, "shared">
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi32>
-  kernel.atomic_rmw add %v, %x[%i] : memref<64xi32, "shared"> (index), vector<1xi32>
+  kernel.atomic_rmw add %v, %x[%i] : memref<64xi32, "shared">, vector<1xi32>
 }
 
 // -----
@@ -23,7 +23,7 @@ kernel.func @k() grid [1] warps 1 {
 kernel.func @k(%x: memref<64xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
-  kernel.atomic_rmw add %v, %x[%i] regs [[1]] vec 2 : memref<64xi32> (index), vector<2xi32>
+  kernel.atomic_rmw add %v, %x[%i] regs [[1]] vec 2 : memref<64xi32>, vector<2xi32>
 }
 
 // -----
@@ -32,5 +32,5 @@ kernel.func @k(%x: memref<64xi32>) grid [1] warps 1 {
 kernel.func @k(%x: memref<64x2xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi32>
-  kernel.atomic_rmw add %v, %x[%i] : memref<64x2xi32> (index), vector<1xi32>
+  kernel.atomic_rmw add %v, %x[%i] : memref<64x2xi32>, vector<1xi32>
 }

@@ -84,7 +84,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
   %v = payload.constant 1.0 : vector<1xf32>
   %s = kernel.shared : memref<64xf32, "shared">
   %p = kernel.mapa %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
-  kernel.store %v, %p[%i] : memref<64xf32, "cluster"> (index), vector<1xf32>
+  kernel.store %v, %p[%i] : memref<64xf32, "cluster">, vector<1xf32>
 }
 
 // -----
@@ -94,7 +94,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
   %p = kernel.mapa %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
-  kernel.cp_async %p[%i] to %s[%i] : memref<64xf32, "cluster"> (index), memref<64xf32, "shared">
+  kernel.cp_async %p[%i] to %s[%i] : memref<64xf32, "cluster">, memref<64xf32, "shared">
 }
 
 // -----

@@ -19,16 +19,16 @@ kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64x
   %zero = payload.constant 0.0 : f32
   %t = payload.constant true
     : i1
-  // CHECK: %v = kernel.load %x[%block, %lane] regs {{\[\[}}0, 1], [8, 0]] vec 2 where (%block) steps {{\[\[}}0], [8]] in [0:100] else %zero : memref<100x64xf32> (index, index, index) -> vector<4xf32>
-  %v = kernel.load %x[%block, %lane] regs [[0, 1], [8, 0]] vec 2 where (%block) steps [[0], [8]] in [0:100] else %zero : memref<100x64xf32> (index, index, index) -> vector<4xf32>
-  // CHECK-NEXT: %b = kernel.load %w[%lane] : memref<64xbf16> (index) -> vector<1xbf16>
-  %b = kernel.load %w[%lane] : memref<64xbf16> (index) -> vector<1xbf16>
+  // CHECK: %v = kernel.load %x[%block, %lane] regs {{\[\[}}0, 1], [8, 0]] vec 2 where 0 <= %block < 100 steps {{\[\[}}0], [8]] else %zero : memref<100x64xf32> -> vector<4xf32>
+  %v = kernel.load %x[%block, %lane] regs [[0, 1], [8, 0]] vec 2 where 0 <= %block < 100 steps [[0], [8]] else %zero : memref<100x64xf32> -> vector<4xf32>
+  // CHECK-NEXT: %b = kernel.load %w[%lane] : memref<64xbf16> -> vector<1xbf16>
+  %b = kernel.load %w[%lane] : memref<64xbf16> -> vector<1xbf16>
   // CHECK-NEXT: %k = kernel.indices %lane steps [2, 16] : vector<4xindex>
   %k = kernel.indices %lane steps [2, 16] : vector<4xindex>
-  // CHECK-NEXT: %g = kernel.load %x[%block, %k] regs {{\[\[}}0, 0], [0, 0]] : memref<100x64xf32> (index, vector<4xindex>) -> vector<4xf32>
-  %g = kernel.load %x[%block, %k] regs [[0, 0], [0, 0]] : memref<100x64xf32> (index, vector<4xindex>) -> vector<4xf32>
-  // CHECK-NEXT: kernel.store %v, %s[%lane] xor regs {{\[\[}}1], [32]] vec 2 if %t : memref<64xf32, "shared"> (index), vector<4xf32>
-  kernel.store %v, %s[%lane] xor regs [[1], [32]] vec 2 if %t : memref<64xf32, "shared"> (index), vector<4xf32>
+  // CHECK-NEXT: %g = kernel.load %x[%block, %k] regs {{\[\[}}0, 0], [0, 0]] : memref<100x64xf32> -> vector<4xf32>
+  %g = kernel.load %x[%block, %k] regs [[0, 0], [0, 0]] : memref<100x64xf32> -> vector<4xf32>
+  // CHECK-NEXT: kernel.store %v, %s[%lane] xor regs {{\[\[}}1], [32]] vec 2 if %t : memref<64xf32, "shared">, vector<4xf32>
+  kernel.store %v, %s[%lane] xor regs [[1], [32]] vec 2 if %t : memref<64xf32, "shared">, vector<4xf32>
   // CHECK-NEXT: kernel.barrier
   kernel.barrier
   // CHECK-NEXT: %h = kernel.shuffle_xor %v by 16 : vector<4xf32>
@@ -51,8 +51,8 @@ kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64x
   %c = kernel.outer_fma %f, %f, %n rows [1] cols [0] : vector<2xf32>, vector<2xf32>, vector<4xf32>
   // CHECK-NEXT: %d = kernel.panel_fma %f, %f, %c depth 1 : vector<2xf32>, vector<2xf32>, vector<4xf32>
   %d = kernel.panel_fma %f, %f, %c depth 1 : vector<2xf32>, vector<2xf32>, vector<4xf32>
-  // CHECK-NEXT: kernel.store %c, %y[%block, %lane] regs {{\[\[}}0, 1], [0, 2]] : memref<100x64xf32> (index, index), vector<4xf32>
-  kernel.store %c, %y[%block, %lane] regs [[0, 1], [0, 2]] : memref<100x64xf32> (index, index), vector<4xf32>
+  // CHECK-NEXT: kernel.store %c, %y[%block, %lane] regs {{\[\[}}0, 1], [0, 2]] : memref<100x64xf32>, vector<4xf32>
+  kernel.store %c, %y[%block, %lane] regs [[0, 1], [0, 2]] : memref<100x64xf32>, vector<4xf32>
 }
 
 // CHECK-LABEL: func.func @main

@@ -3,7 +3,7 @@
 // Of threads that hold the same element one combines it, element by element.
 // CHECK-LABEL: kernel.func @k1
 // CHECK:         %first = payload.cmp eq
-// CHECK:         kernel.atomic_rmw add %{{.*}}, %y[%{{.*}}] regs {{\[\[}}1]] where (%{{.*}}) steps {{\[\[}}1]] in [0:20] if %first : memref<20xf32> (index, index), vector<2xf32>
+// CHECK:         kernel.atomic_rmw add %{{.*}}, %y[%{{.*}}] regs {{\[\[}}1]] where 0 <= %{{.*}} < 20 steps {{\[\[}}1]] if %first : memref<20xf32>, vector<2xf32>
 #l = #tile.layout<reg = [[1]], lane = [[2], [4], [8], [16], [0]], warp = []>
 tile.kernel @k1(%v: memref<32xf32>, %y: memref<20xf32>) blocks () in [] warps 1 {
   %a = tile.load %v[d0] : memref<32xf32> -> tensor<32xf32, #l>

@@ -11,7 +11,7 @@
 // CHECK:         kernel.store %{{.*}}, %x_row{{.*}}
 // CHECK:         kernel.reduce_registers add %{{.*}} over [0, 1, 2, 3, 4, 5] : vector<64xf32> -> vector<1xf32>
 // CHECK-NOT:     kernel.shuffle_xor
-// CHECK:         kernel.store %{{.*}}, %y[%block, %{{.*}}] regs {{.*}} : memref<8x512xf32> (index, index), vector<64xf32>
+// CHECK:         kernel.store %{{.*}}, %y[%block, %{{.*}}] regs {{.*}} : memref<8x512xf32>, vector<64xf32>
 func.func @main(%x: tensor<8x512xf32>) -> tensor<8x512xf32> {
   %y = loop.nest (%i, %j) in [8, 512] -> tensor<8x512xf32> attributes {schedule = #tile.schedule<block = [1, 64], serial = [1], chunk = [64], warps = 1, lanes = 1, cache_rows = shared>} {
     %s = loop.reduce add (%k) in [512] -> f32 {

@@ -6,7 +6,7 @@
 // CHECK-LABEL: kernel.func @row(%x: memref<8x256xf32>, %y: memref<8xf32>) grid [8] warps 2 {
 // CHECK:         %[[AT:.*]] = arith.muli %thread, %{{.*}} : index
 // CHECK:         %[[SHARED:.*]] = kernel.shared : memref<2xf32, "shared">
-// CHECK:         %v = kernel.load %x[%block, %[[AT]]] regs {{\[\[}}0, 1], [0, 2]] vec 4 : memref<8x256xf32> (index, index) -> vector<4xf32>
+// CHECK:         %v = kernel.load %x[%block, %[[AT]]] regs {{\[\[}}0, 1], [0, 2]] vec 4 : memref<8x256xf32> -> vector<4xf32>
 // CHECK-NEXT:    %[[S0:.*]] = kernel.reduce_registers add %v over [0, 1] : vector<4xf32> -> vector<1xf32>
 // CHECK-NEXT:    %[[T:.*]] = kernel.shuffle_xor %[[S0]] by 1 : vector<1xf32>
 // CHECK-NEXT:    %{{.*}} = arith.addf %[[S0]], %[[T]] : vector<1xf32>
@@ -14,7 +14,7 @@
 // CHECK-NEXT:    %[[S5:.*]] = arith.addf
 // CHECK-NEXT:    %first = payload.cmp eq %lane, %{{.*}} : index
 // CHECK-NEXT:    kernel.store %[[S5]], %[[SHARED]][%warp] if %first
-// CHECK-NEXT:    %[[P:.*]] = kernel.load %[[SHARED]][%{{.*}}] regs {{\[\[}}1]] vec 2 : memref<2xf32, "shared"> (index) -> vector<2xf32>
+// CHECK-NEXT:    %[[P:.*]] = kernel.load %[[SHARED]][%{{.*}}] regs {{\[\[}}1]] vec 2 : memref<2xf32, "shared"> -> vector<2xf32>
 // CHECK-NEXT:    %[[S:.*]] = kernel.reduce_registers add %[[P]] over [0] : vector<2xf32> -> vector<1xf32>
 // CHECK-NEXT:    %[[E:.*]] = kernel.extract %[[S]][0] : vector<1xf32>
 // CHECK-NEXT:    %[[V:.*]] = kernel.splat %[[E]] : f32 -> vector<1xf32>
@@ -40,8 +40,8 @@ func.func @main(%x: tensor<8x256xf32>) -> tensor<8xf32> {
 // always holds is gone.
 
 // CHECK-LABEL: kernel.func @ends
-// CHECK:         %a = kernel.load %x[%[[AT:.*]]] regs {{\[\[}}1], [2]] vec 4 where (%[[AT]]) steps {{\[\[}}0], [0]] in [0:120] else %z : memref<120xf32> (index, index) -> vector<4xf32>
-// CHECK-NEXT:    %b = kernel.load %x[%[[AT]]] regs {{\[\[}}1], [2]] vec 2 where (%[[AT]]) steps {{\[\[}}0], [2]] in [0:110] else %z
+// CHECK:         %a = kernel.load %x[%[[AT:.*]]] regs {{\[\[}}1], [2]] vec 4 where 0 <= %[[AT]] < 120 steps {{\[\[}}0], [0]] else %z : memref<120xf32> -> vector<4xf32>
+// CHECK-NEXT:    %b = kernel.load %x[%[[AT]]] regs {{\[\[}}1], [2]] vec 2 where 0 <= %[[AT]] < 110 steps {{\[\[}}0], [2]] else %z
 // CHECK-NEXT:    %c = kernel.load %w[%[[AT]]] regs {{\[\[}}1], [2]] vec 4 : memref<128xf32>
 #l = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
 tile.kernel @ends(%x: memref<120xf32>, %w: memref<128xf32>, %y: memref<128xf32>) blocks () in [] warps 1 {
@@ -61,7 +61,7 @@ tile.kernel @ends(%x: memref<120xf32>, %w: memref<128xf32>, %y: memref<128xf32>)
 // CHECK-LABEL: kernel.func @quotient
 // CHECK:         %[[D:.*]] = kernel.indices %{{.*}} steps [1] : vector<2xindex>
 // CHECK:         %[[Q:.*]] = arith.divui %[[D]], %{{.*}} : vector<2xindex>
-// CHECK:         %v = kernel.load %x[%[[Q]]] regs {{\[\[}}0]] : memref<22xf32> (vector<2xindex>) -> vector<2xf32>
+// CHECK:         %v = kernel.load %x[%[[Q]]] regs {{\[\[}}0]] : memref<22xf32> -> vector<2xf32>
 // CHECK-NEXT:    kernel.store %v, %y[%{{.*}}] regs {{\[\[}}1]] vec 2
 #q = #tile.layout<reg = [[1]], lane = [[2], [4], [8], [16], [32]], warp = []>
 tile.kernel @quotient(%x: memref<22xf32>, %y: memref<64xf32>) blocks () in [] warps 1 {
@@ -75,7 +75,7 @@ tile.kernel @quotient(%x: memref<22xf32>, %y: memref<64xf32>) blocks () in [] wa
 
 // CHECK-LABEL: kernel.func @rows
 // CHECK:         %[[N:.*]] = kernel.extract %{{.*}}[0] : vector<1xindex>
-// CHECK:         %g = kernel.load %x[%[[N]], %{{.*}}] regs {{\[\[}}0, 1], [0, 2]] vec 4 : memref<9x32xf32> (index, index) -> vector<4xf32>
+// CHECK:         %g = kernel.load %x[%[[N]], %{{.*}}] regs {{\[\[}}0, 1], [0, 2]] vec 4 : memref<9x32xf32> -> vector<4xf32>
 #one = #tile.layout<reg = [], lane = [[0], [0], [0], [1], [2]], warp = []>
 #all = #tile.layout<reg = [[0, 1], [0, 2]], lane = [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], warp = []>
 tile.kernel @rows(%x: memref<9x32xf32>, %t: memref<4xi64>, %y: memref<4x32xf32>) blocks () in [] warps 1 {
@@ -189,9 +189,8 @@ func.func @main(%x: tensor<4xf32>) -> tensor<2xf32> {
 // CHECK-NEXT:    %j = arith.remui %[[Q]], %[[C3]] : index
 // CHECK-NEXT:    %[[ALL:.*]] = arith.muli %[[N]], %[[C3]] : index
 // CHECK-NEXT:    %i = arith.divui %block, %[[ALL]] : index
-// CHECK:         kernel.load %x[%i, %{{.*}}] regs {{\[\[}}0, 1], [0, 2]] vec 4 where (%i
-// CHECK-SAME:    in [0:#s0
-// CHECK:         kernel.store %v, %y[%i, %j, %{{.*}}] regs {{\[\[}}0, 0, 1], [0, 0, 2]] where (%{{.*}}) steps {{\[\[}}1], [2]] in [0:#s0]
+// CHECK:         kernel.load %x[%i, %{{.*}}] regs {{\[\[}}0, 1], [0, 2]] vec 4 where 0 <= %i < #s0
+// CHECK:         kernel.store %v, %y[%i, %j, %{{.*}}] regs {{\[\[}}0, 0, 1], [0, 0, 2]] where 0 <= %{{.*}} < #s0 steps {{\[\[}}1], [2]]
 // CHECK:         kernel.launch @sizes(%x, %y)
 #l = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
 tile.kernel @sizes(%x: memref<?x48xf32, #payload.extents<#s0, 48>>, %y: memref<2x3x?xf32, #payload.extents<2, 3, #s0>>) blocks (%i, %j, %k) in [2, 3, #s0 / 128] warps 1 {
@@ -202,4 +201,25 @@ tile.kernel @sizes(%x: memref<?x48xf32, #payload.extents<#s0, 48>>, %y: memref<2
 func.func @main(%x: tensor<?x48xf32, #payload.extents<#s0, 48>>) -> tensor<2x3x?xf32, #payload.extents<2, 3, #s0>> {
   %y = tile.launch @sizes(%x) : (tensor<?x48xf32, #payload.extents<#s0, 48>>) -> tensor<2x3x?xf32, #payload.extents<2, 3, #s0>>
   func.return %y : tensor<2x3x?xf32, #payload.extents<2, 3, #s0>>
+}
+
+// -----
+
+// Tiles in shared memory are carried by pipelines of copies alone.
+
+#l = #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>
+#s = #tile.shared<offset = [[1], [2], [4], [8], [16]]>
+
+// CHECK: error: scf.for: carries a tile in shared memory that no pipeline of copies brings
+tile.kernel @carried(%x: memref<32xf32>, %y: memref<32xf32>) blocks () in [] warps 1 {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %v = tile.load %x[d0] : memref<32xf32> -> tensor<32xf32, #l>
+  %s = tile.stage %v : tensor<32xf32, #l> -> tensor<32xf32, #s>
+  %r = scf.for %k = %c0 to %c4 step %c1 iter_args(%a = %s) -> (tensor<32xf32, #s>) {
+    scf.yield %a : tensor<32xf32, #s>
+  }
+  %w = tile.convert_layout %r : tensor<32xf32, #s> -> tensor<32xf32, #l>
+  tile.store %w, %y[d0] : tensor<32xf32, #l>, memref<32xf32>
 }

@@ -23,14 +23,14 @@
 kernel.func @a(%x: memref<160xf32>, %y: memref<64xf32>) grid [2] warps 1 {
   %block = kernel.id block
   %thread = kernel.id thread
-  %v = kernel.load %x[%block] : memref<160xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<160xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @b(%x: memref<160xf32>, %z: memref<96xf32>) grid [3] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<160xf32> (index) -> vector<1xf32>
+  %v = kernel.load %x[%block] : memref<160xf32> -> vector<1xf32>
   %e = math.exp %v : vector<1xf32>
-  kernel.store %e, %z[%block] : memref<96xf32> (index), vector<1xf32>
+  kernel.store %e, %z[%block] : memref<96xf32>, vector<1xf32>
 }
 func.func @main(%x: memref<160xf32>, %y: memref<64xf32>, %z: memref<96xf32>) {
   kernel.launch @a(%x, %y) : memref<160xf32>, memref<64xf32>
@@ -47,13 +47,13 @@ func.func @main(%x: memref<160xf32>, %y: memref<64xf32>, %z: memref<96xf32>) {
 // CHECK-NEXT: kernel.launch @wide(%y, %x)
 kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @wide(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 2 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 func.func @ordered(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
   kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
@@ -70,13 +70,13 @@ func.func @ordered(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
 // CHECK-NEXT: kernel.launch @b(
 kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 1 shared 4096 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @b(%x: memref<64xf32>, %y: memref<64xf32>) grid [3] warps 1 shared 8704 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 func.func @crowded(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
   kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
@@ -93,8 +93,8 @@ func.func @crowded(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
 // CHECK-NEXT: kernel.launch @a_a(%y, %v, %w)
 kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 func.func @main(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>, %v: memref<64xf32>, %w: memref<64xf32>) {
   kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
@@ -112,13 +112,13 @@ func.func @main(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>, %v: 
 // CHECK-NEXT: kernel.launch @b(
 kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [#payload.symbol<s0[1:65]>] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @b(%x: memref<64xf32>, %y: memref<64xf32>) grid [3] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 func.func @sizes(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
   kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
@@ -135,25 +135,25 @@ func.func @sizes(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
 // CHECK-NEXT: kernel.launch @fourth(%x, %d)
 kernel.func @first(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @second(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 2 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @third(%x: memref<64xf32>, %b: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 1 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  %w = kernel.load %b[%block] : memref<64xf32> (index) -> vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  %w = kernel.load %b[%block] : memref<64xf32> -> vector<1xf32>
   %s = arith.addf %v, %w : vector<1xf32>
-  kernel.store %s, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  kernel.store %s, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @fourth(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 2 {
   %block = kernel.id block
-  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
 }
 func.func @behind_a_shared_launch(%x: memref<64xf32>, %a: memref<64xf32>, %b: memref<64xf32>, %c: memref<64xf32>, %d: memref<64xf32>) {
   kernel.launch @first(%x, %a) : memref<64xf32>, memref<64xf32>
@@ -179,8 +179,8 @@ func.func @behind_a_shared_launch(%x: memref<64xf32>, %a: memref<64xf32>, %b: me
 kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 8 blocks_per_sm 4 {
   kernel.warp_specialize {
     partition "computes"(%w) warps 4 registers 104 {
-      %v = kernel.load %x[%w] : memref<64xf32> (index) -> vector<1xf32>
-      kernel.store %v, %y[%w] : memref<64xf32> (index), vector<1xf32>
+      %v = kernel.load %x[%w] : memref<64xf32> -> vector<1xf32>
+      kernel.store %v, %y[%w] : memref<64xf32>, vector<1xf32>
     }
     partition "brings"(%w_1) warps 4 registers 24 {
     }
@@ -189,8 +189,8 @@ kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 8 blocks_p
 kernel.func @b(%x: memref<64xf32>, %y: memref<64xf32>) grid [3] warps 8 blocks_per_sm 5 {
   kernel.warp_specialize {
     partition "computes"(%w) warps 4 registers 72 {
-      %v = kernel.load %x[%w] : memref<64xf32> (index) -> vector<1xf32>
-      kernel.store %v, %y[%w] : memref<64xf32> (index), vector<1xf32>
+      %v = kernel.load %x[%w] : memref<64xf32> -> vector<1xf32>
+      kernel.store %v, %y[%w] : memref<64xf32>, vector<1xf32>
     }
     partition "brings"(%w_1) warps 4 registers 24 {
     }
@@ -199,8 +199,8 @@ kernel.func @b(%x: memref<64xf32>, %y: memref<64xf32>) grid [3] warps 8 blocks_p
 kernel.func @c(%x: memref<64xf32>, %y: memref<64xf32>) grid [3] warps 8 blocks_per_sm 4 {
   kernel.warp_specialize {
     partition "computes"(%w) warps 4 registers 72 {
-      %v = kernel.load %x[%w] : memref<64xf32> (index) -> vector<1xf32>
-      kernel.store %v, %y[%w] : memref<64xf32> (index), vector<1xf32>
+      %v = kernel.load %x[%w] : memref<64xf32> -> vector<1xf32>
+      kernel.store %v, %y[%w] : memref<64xf32>, vector<1xf32>
     }
     partition "brings"(%w_1) warps 4 registers 56 {
     }

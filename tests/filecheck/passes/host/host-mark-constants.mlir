@@ -9,16 +9,16 @@
 // CHECK-NEXT: kernel.launch @double(%w, %z) :
 kernel.func @double(%in: memref<1xf32>, %out: memref<1xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : index
-  %v = kernel.load %in[%i] : memref<1xf32> (index) -> vector<1xf32>
+  %v = kernel.load %in[%i] : memref<1xf32> -> vector<1xf32>
   %r = arith.addf %v, %v : vector<1xf32>
-  kernel.store %r, %out[%i] : memref<1xf32> (index), vector<1xf32>
+  kernel.store %r, %out[%i] : memref<1xf32>, vector<1xf32>
 }
 kernel.func @add(%l: memref<1xf32>, %r: memref<1xf32>, %out: memref<1xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : index
-  %v = kernel.load %l[%i] : memref<1xf32> (index) -> vector<1xf32>
-  %w = kernel.load %r[%i] : memref<1xf32> (index) -> vector<1xf32>
+  %v = kernel.load %l[%i] : memref<1xf32> -> vector<1xf32>
+  %w = kernel.load %r[%i] : memref<1xf32> -> vector<1xf32>
   %s = arith.addf %v, %w : vector<1xf32>
-  kernel.store %s, %out[%i] : memref<1xf32> (index), vector<1xf32>
+  kernel.store %s, %out[%i] : memref<1xf32>, vector<1xf32>
 }
 func.func @main(%x: memref<1xf32>, %w: memref<1xf32>, %y: memref<1xf32>, %z: memref<1xf32>)
     attributes {constants = array<i64: 1>} {
@@ -41,16 +41,16 @@ func.func @main(%x: memref<1xf32>, %w: memref<1xf32>, %y: memref<1xf32>, %z: mem
 // CHECK-NOT: {constant}
 kernel.func @double(%in: memref<1xf32>, %out: memref<1xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : index
-  %v = kernel.load %in[%i] : memref<1xf32> (index) -> vector<1xf32>
+  %v = kernel.load %in[%i] : memref<1xf32> -> vector<1xf32>
   %r = arith.addf %v, %v : vector<1xf32>
-  kernel.store %r, %out[%i] : memref<1xf32> (index), vector<1xf32>
+  kernel.store %r, %out[%i] : memref<1xf32>, vector<1xf32>
 }
 kernel.func @count(%in: memref<1xf32>, %out: memref<1xi64>) grid [1] warps 1 {
   %i = payload.constant 0 : index
   %n = payload.extent #payload.symbol<s0[1:1001]> : index
   %c = kernel.indices %n steps [] : vector<1xindex>
   %m = payload.cast %c : vector<1xindex> -> vector<1xi64>
-  kernel.store %m, %out[%i] : memref<1xi64> (index), vector<1xi64>
+  kernel.store %m, %out[%i] : memref<1xi64>, vector<1xi64>
 }
 func.func private @inverse(memref<1xf32>, memref<1xf32>) attributes {torch.eager = "aten.inverse", torch.eager_results = 1 : i64}
 func.func @main(%x: memref<1xf32>, %w: memref<1xf32>, %y: memref<1xf32>) attributes {constants = array<i64: 1>} {

@@ -20,14 +20,14 @@ kernel.func @append(%start: memref<1xi64>, %new: memref<1xf32>, %old: memref<64x
   %b = arith.muli %block, %c : index
   %i = arith.addi %b, %thread : index
   %z = payload.constant 0 : index
-  %s = kernel.load %start[%z] : memref<1xi64> (index) -> vector<1xi64>
+  %s = kernel.load %start[%z] : memref<1xi64> -> vector<1xi64>
   %n = kernel.indices %i steps [] : vector<1xindex>
   %m = payload.cast %n : vector<1xindex> -> vector<1xi64>
   %is = payload.cmp eq %m, %s : vector<1xi64>
-  %v = kernel.load %new[%z] : memref<1xf32> (index) -> vector<1xf32>
-  %o = kernel.load %old[%i] : memref<64xf32> (index) -> vector<1xf32>
+  %v = kernel.load %new[%z] : memref<1xf32> -> vector<1xf32>
+  %o = kernel.load %old[%i] : memref<64xf32> -> vector<1xf32>
   %r = payload.select %is, %v, %o : vector<1xf32>
-  kernel.store %r, %out[%i] : memref<64xf32> (index), vector<1xf32>
+  kernel.store %r, %out[%i] : memref<64xf32>, vector<1xf32>
 }
 func.func @step(%start: memref<1xi64>, %new: memref<1xf32>, %cache: memref<64xf32>, %out: memref<64xf32>)
     attributes {updates = array<i64: 3, 2>} {
@@ -44,9 +44,9 @@ func.func @step(%start: memref<1xi64>, %new: memref<1xf32>, %cache: memref<64xf3
 // CHECK-NEXT: kernel.launch @double(%x, %z)
 kernel.func @double(%x: memref<32xf32>, %y: memref<32xf32>) grid [1] warps 1 {
   %i = kernel.id thread
-  %v = kernel.load %x[%i] : memref<32xf32> (index) -> vector<1xf32>
+  %v = kernel.load %x[%i] : memref<32xf32> -> vector<1xf32>
   %w = arith.addf %v, %v : vector<1xf32>
-  kernel.store %w, %y[%i] : memref<32xf32> (index), vector<1xf32>
+  kernel.store %w, %y[%i] : memref<32xf32>, vector<1xf32>
 }
 func.func @chain(%x: memref<32xf32>, %y: memref<32xf32>, %z: memref<32xf32>) attributes {updates = array<i64: 1, 0>} {
   kernel.launch @double(%x, %y) : memref<32xf32>, memref<32xf32>
@@ -62,9 +62,9 @@ func.func @chain(%x: memref<32xf32>, %y: memref<32xf32>, %z: memref<32xf32>) att
 // CHECK-NEXT: kernel.launch @double(%x, %z)
 kernel.func @double(%x: memref<32xf32>, %y: memref<32xf32>) grid [1] warps 1 {
   %i = kernel.id thread
-  %v = kernel.load %x[%i] : memref<32xf32> (index) -> vector<1xf32>
+  %v = kernel.load %x[%i] : memref<32xf32> -> vector<1xf32>
   %w = arith.addf %v, %v : vector<1xf32>
-  kernel.store %w, %y[%i] : memref<32xf32> (index), vector<1xf32>
+  kernel.store %w, %y[%i] : memref<32xf32>, vector<1xf32>
 }
 // expected-remark@+1 {{x is not updated in place: its old value is needed after the new one is written}}
 func.func @late(%x: memref<32xf32>, %y: memref<32xf32>, %z: memref<32xf32>) attributes {updates = array<i64: 1, 0>} {
@@ -82,8 +82,8 @@ kernel.func @reverse(%x: memref<32xf32>, %y: memref<32xf32>) grid [1] warps 1 {
   %i = kernel.id thread
   %c = payload.constant 31 : index
   %j = arith.subi %c, %i : index
-  %v = kernel.load %x[%j] : memref<32xf32> (index) -> vector<1xf32>
-  kernel.store %v, %y[%i] : memref<32xf32> (index), vector<1xf32>
+  %v = kernel.load %x[%j] : memref<32xf32> -> vector<1xf32>
+  kernel.store %v, %y[%i] : memref<32xf32>, vector<1xf32>
 }
 // expected-remark@+1 {{x is not updated in place: a thread may read what another one has written}}
 func.func @crossed(%x: memref<32xf32>, %y: memref<32xf32>) attributes {updates = array<i64: 1, 0>} {
@@ -102,9 +102,9 @@ kernel.func @twice(%x: memref<16xf32>, %y: memref<16xf32>) grid [1] warps 1 {
   %c = payload.constant 15 : index
   %i = arith.andi %t, %c : index
   %first = payload.cmp eq %i, %t : index
-  %v = kernel.load %x[%i] : memref<16xf32> (index) -> vector<1xf32>
+  %v = kernel.load %x[%i] : memref<16xf32> -> vector<1xf32>
   %w = arith.addf %v, %v : vector<1xf32>
-  kernel.store %w, %y[%i] if %first : memref<16xf32> (index), vector<1xf32>
+  kernel.store %w, %y[%i] if %first : memref<16xf32>, vector<1xf32>
 }
 // expected-remark@+1 {{x is not updated in place: a thread may read what another one has written}}
 func.func @held_twice(%x: memref<16xf32>, %y: memref<16xf32>) attributes {updates = array<i64: 1, 0>} {
@@ -122,15 +122,15 @@ func.func @held_twice(%x: memref<16xf32>, %y: memref<16xf32>) attributes {update
 kernel.func @sum(%start: memref<1xi64>, %new: memref<32xf32>, %old: memref<32xf32>, %out: memref<32xf32>) grid [1] warps 1 {
   %i = kernel.id thread
   %z = payload.constant 0 : index
-  %s = kernel.load %start[%z] : memref<1xi64> (index) -> vector<1xi64>
+  %s = kernel.load %start[%z] : memref<1xi64> -> vector<1xi64>
   %n = kernel.indices %i steps [] : vector<1xindex>
   %m = payload.cast %n : vector<1xindex> -> vector<1xi64>
   %is = payload.cmp eq %m, %s : vector<1xi64>
-  %v = kernel.load %new[%i] : memref<32xf32> (index) -> vector<1xf32>
+  %v = kernel.load %new[%i] : memref<32xf32> -> vector<1xf32>
   %w = kernel.shuffle_xor %v by 1 : vector<1xf32>
-  %o = kernel.load %old[%i] : memref<32xf32> (index) -> vector<1xf32>
+  %o = kernel.load %old[%i] : memref<32xf32> -> vector<1xf32>
   %r = payload.select %is, %w, %o : vector<1xf32>
-  kernel.store %r, %out[%i] : memref<32xf32> (index), vector<1xf32>
+  kernel.store %r, %out[%i] : memref<32xf32>, vector<1xf32>
 }
 func.func @step(%start: memref<1xi64>, %new: memref<32xf32>, %cache: memref<32xf32>, %out: memref<32xf32>)
     attributes {updates = array<i64: 3, 2>} {
@@ -145,9 +145,9 @@ func.func @step(%start: memref<1xi64>, %new: memref<32xf32>, %cache: memref<32xf
 kernel.func @turned(%old: memref<2x4xf32>, %out: memref<4x2xf32>) grid [2] warps 1 {
   %i = kernel.id block
   %z = payload.constant 0 : index
-  %o = kernel.load %old[%i, %z] : memref<2x4xf32> (index, index) -> vector<1xf32>
+  %o = kernel.load %old[%i, %z] : memref<2x4xf32> -> vector<1xf32>
   %r = arith.negf %o : vector<1xf32>
-  kernel.store %r, %out[%i, %z] : memref<4x2xf32> (index, index), vector<1xf32>
+  kernel.store %r, %out[%i, %z] : memref<4x2xf32>, vector<1xf32>
 }
 // expected-remark@+1 {{cache is not updated in place: a thread may read what another one has written}}
 func.func @step(%cache: memref<8xf32>, %out: memref<8xf32>) attributes {updates = array<i64: 1, 0>} {

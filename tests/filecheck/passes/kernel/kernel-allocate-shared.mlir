@@ -12,9 +12,9 @@ kernel.func @small(%y: memref<4xf32>) grid [1] warps 1 {
   %b = kernel.shared : memref<3xf32, "shared">
   %m = kernel.shared : memref<4xi1, "shared">
   %i = payload.constant 0 : index
-  %v = kernel.load %a[%i] : memref<3xf32, "shared"> (index) -> vector<1xf32>
-  kernel.store %v, %b[%i] : memref<3xf32, "shared"> (index), vector<1xf32>
-  %c = kernel.load %m[%i] : memref<4xi1, "shared"> (index) -> vector<1xi1>
+  %v = kernel.load %a[%i] : memref<3xf32, "shared"> -> vector<1xf32>
+  kernel.store %v, %b[%i] : memref<3xf32, "shared">, vector<1xf32>
+  %c = kernel.load %m[%i] : memref<4xi1, "shared"> -> vector<1xi1>
 }
 
 // -----
@@ -30,11 +30,11 @@ kernel.func @large(%y: memref<4xf32>) grid [1] warps 1 {
   %b = kernel.shared : memref<4096xf32, "shared">
   %c = kernel.shared : memref<4096xf32, "shared">
   %i = payload.constant 0 : index
-  %v = kernel.load %a[%i] : memref<4096xf32, "shared"> (index) -> vector<1xf32>
-  kernel.store %v, %b[%i] : memref<4096xf32, "shared"> (index), vector<1xf32>
-  %u = kernel.load %a[%i] : memref<4096xf32, "shared"> (index) -> vector<1xf32>
-  kernel.store %u, %c[%i] : memref<4096xf32, "shared"> (index), vector<1xf32>
-  %w = kernel.load %b[%i] : memref<4096xf32, "shared"> (index) -> vector<1xf32>
+  %v = kernel.load %a[%i] : memref<4096xf32, "shared"> -> vector<1xf32>
+  kernel.store %v, %b[%i] : memref<4096xf32, "shared">, vector<1xf32>
+  %u = kernel.load %a[%i] : memref<4096xf32, "shared"> -> vector<1xf32>
+  kernel.store %u, %c[%i] : memref<4096xf32, "shared">, vector<1xf32>
+  %w = kernel.load %b[%i] : memref<4096xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -51,12 +51,12 @@ kernel.func @loop(%y: memref<4xf32>) grid [1] warps 1 {
   %1 = payload.constant 1 : index
   %8 = payload.constant 8 : index
   scf.for %k = %0 to %8 step %1 {
-    %v = kernel.load %a[%k] : memref<4096xf32, "shared"> (index) -> vector<1xf32>
+    %v = kernel.load %a[%k] : memref<4096xf32, "shared"> -> vector<1xf32>
     %b = kernel.shared : memref<4096xf32, "shared">
-    kernel.store %v, %b[%k] : memref<4096xf32, "shared"> (index), vector<1xf32>
-    %w = kernel.load %b[%k] : memref<4096xf32, "shared"> (index) -> vector<1xf32>
+    kernel.store %v, %b[%k] : memref<4096xf32, "shared">, vector<1xf32>
+    %w = kernel.load %b[%k] : memref<4096xf32, "shared"> -> vector<1xf32>
     %c = kernel.shared : memref<4096xf32, "shared">
-    kernel.store %w, %c[%k] : memref<4096xf32, "shared"> (index), vector<1xf32>
+    kernel.store %w, %c[%k] : memref<4096xf32, "shared">, vector<1xf32>
   }
 }
 
@@ -69,9 +69,9 @@ kernel.func @synchronised(%y: memref<4xf32>) grid [1] warps 1 {
   %a = kernel.shared : memref<4096xf32, "shared">
   %c = kernel.shared : memref<4096xf32, "shared">
   %i = payload.constant 0 : index
-  %v = kernel.load %a[%i] : memref<4096xf32, "shared"> (index) -> vector<1xf32>
+  %v = kernel.load %a[%i] : memref<4096xf32, "shared"> -> vector<1xf32>
   kernel.barrier
-  kernel.store %v, %c[%i] : memref<4096xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %c[%i] : memref<4096xf32, "shared">, vector<1xf32>
 }
 
 // -----
@@ -83,7 +83,7 @@ kernel.func @synchronised(%y: memref<4xf32>) grid [1] warps 1 {
 kernel.func @much(%y: memref<4xf32>) grid [1] warps 1 {
   %a = kernel.shared : memref<30000xf32, "shared">
   %i = payload.constant 0 : index
-  %v = kernel.load %a[%i] : memref<30000xf32, "shared"> (index) -> vector<1xf32>
+  %v = kernel.load %a[%i] : memref<30000xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -106,8 +106,8 @@ kernel.func @boxes(%x: memref<64x64xbf16>) grid [1] warps 4 {
   %c = kernel.shared : memref<4096xbf16, "shared">
   %i = payload.constant 0 : index
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
-  %v = kernel.load %o[%i] : memref<1024xf32, "shared"> (index) -> vector<1xf32>
-  %w = kernel.load %t[%i] : memref<4097xbf16, "shared"> (index) -> vector<1xbf16>
+  %v = kernel.load %o[%i] : memref<1024xf32, "shared"> -> vector<1xf32>
+  %w = kernel.load %t[%i] : memref<4097xbf16, "shared"> -> vector<1xbf16>
   kernel.tma_load %m[%i, %i] to %a[%i] signal %full[%i] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<2x!kernel.mbarrier, "shared">
   kernel.mbar_wait %full[%i] parity %i : memref<2x!kernel.mbarrier, "shared">
   %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>

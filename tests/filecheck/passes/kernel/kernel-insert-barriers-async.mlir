@@ -21,15 +21,15 @@ kernel.func @ring(%x: memref<32xf32>) grid [1] warps 1 {
   %c32 = arith.constant 32 : index
   %r = kernel.shared : memref<64xf32, "shared">
   %s = kernel.subview %r[%c0] : memref<64xf32, "shared"> -> memref<32xf32, "shared">
-  kernel.cp_async %x[%i] to %s[%i] : memref<32xf32> (index), memref<32xf32, "shared">
+  kernel.cp_async %x[%i] to %s[%i] : memref<32xf32>, memref<32xf32, "shared">
   kernel.async_commit
   %v, %p, %q = scf.for %k = %c0 to %c8 step %c1 iter_args(%w = %zero, %full = %c0, %free = %c32) -> (vector<1xf32>, index, index) {
     kernel.async_wait 0
     %read = kernel.subview %r[%full] : memref<64xf32, "shared"> -> memref<32xf32, "shared">
     %next = kernel.subview %r[%free] : memref<64xf32, "shared"> -> memref<32xf32, "shared">
-    kernel.cp_async %x[%i] to %next[%i] : memref<32xf32> (index), memref<32xf32, "shared">
+    kernel.cp_async %x[%i] to %next[%i] : memref<32xf32>, memref<32xf32, "shared">
     kernel.async_commit
-    %l = kernel.load %read[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    %l = kernel.load %read[%i] : memref<32xf32, "shared"> -> vector<1xf32>
     scf.yield %l, %free, %full : vector<1xf32>, index, index
   }
 }
@@ -49,9 +49,9 @@ kernel.func @same(%x: memref<32xf32>) grid [1] warps 1 {
   %v, %p, %q = scf.for %k = %c0 to %c8 step %c1 iter_args(%w = %zero, %full = %c0, %free = %c16) -> (vector<1xf32>, index, index) {
     %read = kernel.subview %r[%full] : memref<64xf32, "shared"> -> memref<32xf32, "shared">
     %next = kernel.subview %r[%free] : memref<64xf32, "shared"> -> memref<32xf32, "shared">
-    kernel.cp_async %x[%i] to %next[%i] : memref<32xf32> (index), memref<32xf32, "shared">
+    kernel.cp_async %x[%i] to %next[%i] : memref<32xf32>, memref<32xf32, "shared">
     kernel.async_commit
-    %l = kernel.load %read[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    %l = kernel.load %read[%i] : memref<32xf32, "shared"> -> vector<1xf32>
     kernel.async_wait 0
     scf.yield %l, %free, %full : vector<1xf32>, index, index
   }
@@ -76,10 +76,10 @@ kernel.func @single(%x: memref<32xf32>) grid [1] warps 1 {
   %c8 = arith.constant 8 : index
   %r = kernel.shared : memref<32xf32, "shared">
   %v = scf.for %k = %c0 to %c8 step %c1 iter_args(%w = %zero) -> (vector<1xf32>) {
-    kernel.cp_async %x[%i] to %r[%i] : memref<32xf32> (index), memref<32xf32, "shared">
+    kernel.cp_async %x[%i] to %r[%i] : memref<32xf32>, memref<32xf32, "shared">
     kernel.async_commit
     kernel.async_wait 0
-    %l = kernel.load %r[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    %l = kernel.load %r[%i] : memref<32xf32, "shared"> -> vector<1xf32>
     scf.yield %l : vector<1xf32>
   }
 }

@@ -13,8 +13,8 @@ kernel.func @exchange() grid [2] warps 1 cluster 2 {
   %r = kernel.id rank
   %v = payload.constant 1.0 : vector<1xf32>
   %p = kernel.mapa %s of %r : memref<32xf32, "shared"> -> memref<32xf32, "cluster">
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-  %w = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+  %w = kernel.load %p[%i] : memref<32xf32, "cluster"> -> vector<1xf32>
 }
 
 // -----
@@ -40,9 +40,9 @@ kernel.func @again() grid [2] warps 1 cluster 2 {
   %v = payload.constant 1.0 : vector<1xf32>
   %p = kernel.mapa %s of %r : memref<32xf32, "shared"> -> memref<32xf32, "cluster">
   scf.for %k = %c0 to %c4 step %c1 {
-    kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-    %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
-    %w = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+    kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+    %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
+    %w = kernel.load %p[%i] : memref<32xf32, "cluster"> -> vector<1xf32>
   }
 }
 
@@ -58,9 +58,9 @@ kernel.func @said() grid [2] warps 1 cluster 2 {
   %r = kernel.id rank
   %v = payload.constant 1.0 : vector<1xf32>
   %p = kernel.mapa %s of %r : memref<32xf32, "shared"> -> memref<32xf32, "cluster">
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   kernel.cluster_barrier
-  %w = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+  %w = kernel.load %p[%i] : memref<32xf32, "cluster"> -> vector<1xf32>
   kernel.cluster_barrier
 }
 
@@ -88,8 +88,8 @@ kernel.func @partition() grid [2] warps 2 cluster 2 {
   %p = kernel.mapa %s of %r : memref<32xf32, "shared"> -> memref<32xf32, "cluster">
   kernel.warp_specialize {
     partition "one"(%w) warps 1 {
-      kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-      %u = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+      kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+      %u = kernel.load %p[%i] : memref<32xf32, "cluster"> -> vector<1xf32>
     }
     partition "two"(%w) warps 1 {
       %u = kernel.id thread
@@ -111,8 +111,8 @@ kernel.func @partition() grid [2] warps 2 cluster 2 {
   kernel.warp_specialize {
     partition "one"(%w) warps 1 {
       scf.for %k = %c0 to %i step %c1 {
-        kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-        %u = kernel.load %p[%i] : memref<32xf32, "cluster"> (index) -> vector<1xf32>
+        kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+        %u = kernel.load %p[%i] : memref<32xf32, "cluster"> -> vector<1xf32>
       }
     }
     partition "two"(%w) warps 1 {

@@ -35,12 +35,12 @@ kernel.func @turns(%y: memref<64x64xf32>) grid [1] warps 8 {
   %t = kernel.shared warp_group_private 4 : memref<256xf32, "shared">
   %elected = payload.cmp eq %i, %c0 : index
   scf.for %k = %c0 to %c8 step %c1 {
-    kernel.store %v, %s[%i] : memref<256xf32, "shared"> (index), vector<1xf32>
+    kernel.store %v, %s[%i] : memref<256xf32, "shared">, vector<1xf32>
     scf.if %elected {
       kernel.tma_store %s[%c0] to %m[%k, %c0] : memref<256xf32, "shared">, !kernel.tensor_map<4x64xf32>
       kernel.bulk_commit
     }
-    kernel.store %v, %t[%i] : memref<256xf32, "shared"> (index), vector<1xf32>
+    kernel.store %v, %t[%i] : memref<256xf32, "shared">, vector<1xf32>
     scf.if %elected {
       kernel.tma_store %t[%c0] to %m[%k, %c0] : memref<256xf32, "shared">, !kernel.tensor_map<4x64xf32>
       kernel.bulk_commit
@@ -68,7 +68,7 @@ kernel.func @all(%y: memref<64x64xf32>) grid [1] warps 8 {
   %v = payload.constant 0.0 : vector<1xf32>
   %s = kernel.shared : memref<256xf32, "shared">
   %elected = payload.cmp eq %i, %c0 : index
-  kernel.store %v, %s[%i] : memref<256xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<256xf32, "shared">, vector<1xf32>
   scf.if %elected {
     kernel.tma_store %s[%c0] to %m[%c0, %c0] : memref<256xf32, "shared">, !kernel.tensor_map<4x64xf32>
     kernel.bulk_commit
@@ -77,7 +77,7 @@ kernel.func @all(%y: memref<64x64xf32>) grid [1] warps 8 {
     kernel.tma_store %s[%c0] to %m[%c0, %c0] : memref<256xf32, "shared">, !kernel.tensor_map<4x64xf32>
     kernel.bulk_commit
   }
-  kernel.store %v, %s[%i] : memref<256xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<256xf32, "shared">, vector<1xf32>
 }
 
 // -----
@@ -90,5 +90,5 @@ kernel.func @open(%y: memref<64x64xf32>) grid [1] warps 8 {
   %v = payload.constant 0.0 : vector<1xf32>
   %s = kernel.shared : memref<256xf32, "shared">
   kernel.tma_store %s[%c0] to %m[%c0, %c0] : memref<256xf32, "shared">, !kernel.tensor_map<4x64xf32>
-  kernel.store %v, %s[%i] : memref<256xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<256xf32, "shared">, vector<1xf32>
 }

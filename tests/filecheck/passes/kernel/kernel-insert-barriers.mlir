@@ -11,10 +11,10 @@ kernel.func @read_after_write(%y: memref<32xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<32xf32, "shared">
   %i = kernel.id lane
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   %e = math.exp %v : vector<1xf32>
-  %w = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
-  %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %w = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
+  %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -31,10 +31,10 @@ kernel.func @one_for_two(%y: memref<32xf32>) grid [1] warps 1 {
   %t = kernel.shared : memref<32xf32, "shared">
   %i = kernel.id lane
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-  kernel.store %v, %t[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-  %w = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
-  %u = kernel.load %t[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+  kernel.store %v, %t[%i] : memref<32xf32, "shared">, vector<1xf32>
+  %w = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
+  %u = kernel.load %t[%i] : memref<32xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -48,8 +48,8 @@ kernel.func @aliases(%y: memref<32xf32>) grid [1] warps 1 shared 128 {
   %s = kernel.shared at 0 : memref<32xf32, "shared">
   %t = kernel.shared at 64 : memref<16xf32, "shared">
   %i = kernel.id warp
-  %v = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
-  kernel.store %v, %t[%i] : memref<16xf32, "shared"> (index), vector<1xf32>
+  %v = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
+  kernel.store %v, %t[%i] : memref<16xf32, "shared">, vector<1xf32>
 }
 
 // -----
@@ -62,8 +62,8 @@ kernel.func @neighbours(%y: memref<32xf32>) grid [1] warps 1 shared 128 {
   %s = kernel.shared at 0 : memref<16xf32, "shared">
   %t = kernel.shared at 64 : memref<16xf32, "shared">
   %i = kernel.id warp
-  %v = kernel.load %s[%i] : memref<16xf32, "shared"> (index) -> vector<1xf32>
-  kernel.store %v, %t[%i] : memref<16xf32, "shared"> (index), vector<1xf32>
+  %v = kernel.load %s[%i] : memref<16xf32, "shared"> -> vector<1xf32>
+  kernel.store %v, %t[%i] : memref<16xf32, "shared">, vector<1xf32>
 }
 
 // -----
@@ -77,8 +77,8 @@ kernel.func @write_after_write(%y: memref<32xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<32xf32, "shared">
   %i = kernel.id lane
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
 }
 
 // -----
@@ -99,8 +99,8 @@ kernel.func @back_edge(%y: memref<32xf32>) grid [1] warps 1 {
   %1 = payload.constant 1 : index
   %8 = payload.constant 8 : index
   scf.for %k = %0 to %8 step %1 {
-    kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-    %w = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+    %w = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
   }
 }
 
@@ -125,10 +125,10 @@ kernel.func @in_turn(%y: memref<32xf32>) grid [1] warps 1 {
   %1 = payload.constant 1 : index
   %8 = payload.constant 8 : index
   scf.for %k = %0 to %8 step %1 {
-    kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-    %w = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
-    kernel.store %w, %t[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-    %u = kernel.load %t[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+    %w = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
+    kernel.store %w, %t[%i] : memref<32xf32, "shared">, vector<1xf32>
+    %u = kernel.load %t[%i] : memref<32xf32, "shared"> -> vector<1xf32>
   }
 }
 
@@ -148,11 +148,11 @@ kernel.func @around_a_loop(%y: memref<32xf32>) grid [4] warps 1 {
   %v = payload.constant 1.0 : vector<1xf32>
   %0 = payload.constant 0 : index
   %1 = payload.constant 1 : index
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   scf.for %k = %0 to %n step %1 {
-    %w = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    %w = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
   }
-  %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -173,11 +173,11 @@ kernel.func @after_a_loop(%y: memref<32xf32>) grid [4] warps 1 {
   %v = payload.constant 1.0 : vector<1xf32>
   %0 = payload.constant 0 : index
   %1 = payload.constant 1 : index
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   scf.for %k = %0 to %n step %1 {
-    kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+    kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   }
-  %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -190,9 +190,9 @@ kernel.func @given(%y: memref<32xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<32xf32, "shared">
   %i = kernel.id lane
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   kernel.barrier
-  %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -208,9 +208,9 @@ kernel.func @conditional(%y: memref<32xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %c = payload.constant true : i1
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
   scf.if %c {
-    %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
   }
 }
 
@@ -223,8 +223,8 @@ kernel.func @refused(%y: memref<32xf32>) grid [1] warps 1 {
   %c = payload.constant true : i1
   %v = payload.constant 1.0 : vector<1xf32>
   scf.if %c {
-    kernel.store %v, %s[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
-    %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    kernel.store %v, %s[%i] : memref<32xf32, "shared">, vector<1xf32>
+    %u = kernel.load %s[%i] : memref<32xf32, "shared"> -> vector<1xf32>
   }
 }
 
@@ -243,8 +243,8 @@ kernel.func @matrices(%x: memref<32xbf16>) grid [1] warps 4 {
   %s = kernel.shared at 0 : memref<256xbf16, "shared">
   %v = payload.constant 0.0 : vector<8xbf16>
   kernel.stmatrix count 4 %v, %s[%i] : vector<8xbf16>, memref<256xbf16, "shared">
-  %w = kernel.load %s[%i] : memref<256xbf16, "shared"> (index) -> vector<1xbf16>
-  kernel.store %w, %x[%i] : memref<32xbf16> (index), vector<1xbf16>
+  %w = kernel.load %s[%i] : memref<256xbf16, "shared"> -> vector<1xbf16>
+  kernel.store %w, %x[%i] : memref<32xbf16>, vector<1xbf16>
   kernel.stmatrix count 4 %v, %s[%i] : vector<8xbf16>, memref<256xbf16, "shared">
 }
 
@@ -273,15 +273,15 @@ kernel.func @own_cells(%y: memref<32xf32>) grid [1] warps 1 {
     %v = payload.constant 1.0 : vector<1xf32>
     %at = arith.muli %k, %c32 : index
     %t = kernel.subview %s[%at] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
-    kernel.store %v, %t[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+    kernel.store %v, %t[%i] : memref<32xf32, "shared">, vector<1xf32>
   }
   scf.for %k = %c0 to %c4 step %c1 {
     %at = arith.muli %k, %c32 : index
     %t = kernel.subview %s[%at] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
-    %w = kernel.load %t[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+    %w = kernel.load %t[%i] : memref<32xf32, "shared"> -> vector<1xf32>
   }
   %t = kernel.subview %s[%c0] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
-  %w = kernel.load %t[%other] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %w = kernel.load %t[%other] : memref<32xf32, "shared"> -> vector<1xf32>
 }
 
 // -----
@@ -301,6 +301,6 @@ kernel.func @overlapping_slots(%y: memref<32xf32>) grid [1] warps 1 {
     %v = payload.constant 1.0 : vector<1xf32>
     %at = arith.muli %k, %c16 : index
     %t = kernel.subview %s[%at] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
-    kernel.store %v, %t[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+    kernel.store %v, %t[%i] : memref<32xf32, "shared">, vector<1xf32>
   }
 }

@@ -13,22 +13,22 @@
 kernel.func @k0(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %x[%i] : memref<64xf32> (index), vector<1xf32>
+  kernel.store %v, %x[%i] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @k1(%other: memref<64xf32>) grid [1] warps 1 {
   %lane = kernel.id lane
   %one = payload.constant 1.0 : vector<1xf32>
-  kernel.store %one, %other[%lane] : memref<64xf32> (index), vector<1xf32>
+  kernel.store %one, %other[%lane] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @k2(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 2.0 : vector<1xf32>
-  kernel.store %v, %x[%i] : memref<64xf32> (index), vector<1xf32>
+  kernel.store %v, %x[%i] : memref<64xf32>, vector<1xf32>
 }
 kernel.func @k3(%x: memref<64xf32>) grid [2] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 1.0 : vector<1xf32>
-  kernel.store %v, %x[%i] : memref<64xf32> (index), vector<1xf32>
+  kernel.store %v, %x[%i] : memref<64xf32>, vector<1xf32>
 }
 func.func @main(%x: memref<64xf32>) {
   kernel.launch @k0(%x) : memref<64xf32>

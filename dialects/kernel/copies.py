@@ -1,5 +1,9 @@
-"""The tensor memory accelerator in the kernel dialect: boxes of a buffer to and from shared memory, by one thread.
+"""Asynchronous copies of the kernel dialect, between global and shared memory: without registers, without waiting.
 
+With `kernel.cp_async` a thread issues copies, closes a group of them with `kernel.async_commit`, and waits until all
+but its newest groups have arrived. Then it sees what it copied itself, and after a barrier what other threads copied.
+
+With the tensor memory accelerator one thread copies whole boxes of a buffer to or from shared memory.
 A *tensor map* says which boxes of which buffer are copied and how they lie in shared memory. It is a constant of the
 kernel, which the host makes from the buffer's address when it launches: it only follows from the memref's type.
 
@@ -19,27 +23,153 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr
+from xdsl import irdl
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, UnitAttr, i1
 from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
-from xdsl.irdl import (
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    result_def,
-    var_operand_def,
-)
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from ..layouts import bases_of
 from ..payload import element_bytes, element_type
 from ..shapes.extents import extents_of
 from ..support.assembly import NUMBERS, OrderedOp, PureOp
-from .cp_async import WaitForGroupsOp
-from .mbarrier import CLUSTERS, cluster_of, is_mbarriers, require_cluster
-from .memory import AtomicRmwOp, StoreOp, is_shared_line, memory_bytes, shape_of_memory
+from .barriers import CLUSTERS, cluster_of, is_mbarriers, require_cluster
+from .memory import (
+    ACCESS,
+    ACCESS_TYPES,
+    GLOBAL,
+    SHARED,
+    AtomicRmwOp,
+    MemoryAccess,
+    StoreOp,
+    is_shared_line,
+    memory_bytes,
+    shape_of_memory,
+    space_of,
+)
+
+COPY_BYTES = (4, 8, 16)
+"""How many bytes one asynchronous copy may move."""
+
+
+@irdl.irdl_op_definition
+class SubviewOp(PureOp):
+    """A part of a shared buffer, as a buffer: one slot of a ring. The offset, in elements, is the same in all threads.
+
+    ```
+    %s = kernel.subview %ring[%offset] : memref<3072xf32, "shared"> -> memref<1024xf32, "shared">
+    ```
+    """
+
+    name = "kernel.subview"
+    ring = irdl.operand_def(irdl.base(MemRefType))
+    offset = irdl.operand_def(IndexType())
+    result = irdl.result_def(irdl.base(MemRefType))
+    assembly_format = "$ring `` `[` $offset `]` attr-dict `:` type($ring) `->` type($result)"
+
+    def __init__(self, ring: SSAValue, offset: SSAValue, size: int):
+        super().__init__(ring, offset, SHARED.buffer(element_type(ring.type), [size]))
+
+    def verify_(self) -> None:
+        for t in (self.ring.type, self.result.type):
+            if not is_shared_line(t):
+                raise VerifyException(f"a slot is a part of a shared buffer, not {t}")
+        if element_type(self.ring.type) != element_type(self.result.type):
+            raise VerifyException("ring and slot have one element type")
+        if memory_bytes(self.ring.type) < memory_bytes(self.result.type):
+            raise VerifyException("a slot is no larger than its ring")
+
+
+@irdl.irdl_op_definition
+class CopyAsyncOp(MemoryAccess, OrderedOp):
+    """Start copying from global to shared memory, in the threads where the predicate, if any, holds.
+
+    The left side is that of a `kernel.load`; where its checks fail, zeros arrive. `to` is where it goes: each thread's
+    coordinate in a one-dimensional buffer, and what every bit of the register number adds to it (`xor`: combines with
+    it). `vec` elements, together 4, 8 or 16 bytes, move at once.
+
+    ```
+    kernel.cp_async %x[%i, %k] regs [[0, 1], [0, 2], [8, 0]] vec 4 where 0 <= %i < 100 steps [[0], [0], [8]]
+         to %s[%o] xor regs [[1], [2], [64]] if %p
+         : memref<100x64xf32>, memref<1024xf32, "shared">
+    ```
+    """
+
+    name = "kernel.cp_async"
+    target = irdl.operand_def(irdl.base(MemRefType))
+    place = irdl.operand_def(IndexType())
+    predicate = irdl.opt_operand_def(i1)
+    target_regs = irdl.prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
+    target_xor = irdl.opt_prop_def(UnitAttr)
+    assembly_format = (
+        f"{ACCESS} `to` $target `` `[` $place `]` (`xor` $target_xor^)? (`regs` custom<Bases>($target_regs)^)?"
+        f" (`if` $predicate^)? {ACCESS_TYPES} `,` type($target)"
+    )
+
+    @property
+    def registers(self) -> int:
+        return 1 << len(self.regs)
+
+    @property
+    def target_bases(self) -> tuple[int, ...]:
+        """For every bit of the register number, its step in the target."""
+        return tuple(b[0] for b in bases_of(self.target_regs))
+
+    def verify_(self) -> None:
+        if space_of(self.memory.type) is not GLOBAL or not is_shared_line(self.target.type):
+            raise VerifyException("a copy goes from global memory to a shared buffer of one dimension")
+        if self.xor is not None:
+            raise VerifyException("offsets in global memory do not combine by exclusive or")
+        element = element_type(self.target.type)
+        self.verify_places(element)
+        width = self.vec.data
+        one = MemRefType(element, [1])
+        if width * memory_bytes(one) not in COPY_BYTES:
+            raise VerifyException(f"{width} elements of {element}: a copy moves 4, 8 or 16 bytes at once")
+        if len(self.target_regs) != len(self.regs) or any(len(b) != 1 for b in bases_of(self.target_regs)):
+            raise VerifyException("one step in the target for each bit of the register number")
+        low = width.bit_length() - 1
+        if any(self.target_bases[b] != 1 << b for b in range(low)):
+            raise VerifyException(f"the first {low} register bits are not consecutive in the target")
+        if any(c.type != IndexType() for c in self.operand_indices):
+            raise VerifyException("coordinates and checks of a copy are index")
+
+
+@irdl.irdl_op_definition
+class AsyncCommitOp(OrderedOp):
+    """Close a group: all copies that this thread has issued since the last group. A group may be empty.
+
+    ```
+    kernel.async_commit
+    ```
+    """
+
+    name = "kernel.async_commit"
+
+
+class WaitForGroupsOp(OrderedOp):
+    """What waits until all groups of asynchronous operations but the `pending` newest are done."""
+
+    pending = irdl.prop_def(IntAttr)
+
+    def verify_(self) -> None:
+        if not 0 <= self.pending.data < 8:
+            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
+
+
+@irdl.irdl_op_definition
+class AsyncWaitOp(WaitForGroupsOp):
+    """Wait until all groups of this thread have arrived but the `pending` newest.
+
+    ```
+    kernel.async_wait 1
+    ```
+    """
+
+    name = "kernel.async_wait"
+    assembly_format = "custom<Int>($pending) attr-dict"
+
 
 SWIZZLES = (0, 32, 64, 128)
 """Bytes of the rows that a swizzle permutes; 0: none."""
@@ -57,7 +187,7 @@ PLAIN_ALIGNMENT = 128
 """To how many bytes any other box is aligned in shared memory."""
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class TensorMapType(ParametrizedAttribute, TypeAttribute):
     """Boxes of a buffer: `!kernel.tensor_map<64x64xbf16, swizzle 128>`. The shape has as many extents as the buffer."""
 
@@ -67,17 +197,14 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
 
     @staticmethod
     def get(box: Sequence[int], element: Attribute, swizzle: int) -> TensorMapType:
-        """A map of boxes of the shape `box`."""
         return TensorMapType(MemRefType(element, list(box)), IntAttr(swizzle))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of a box."""
         return shape_of_memory(self.box)
 
     @property
     def element(self) -> Attribute:
-        """The type of the elements."""
         return element_type(self.box)
 
     @property
@@ -120,7 +247,7 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
                 printer.print_string(f", swizzle {self.swizzle.data}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class TensorMapOp(PureOp):
     """The map of an argument of the kernel, at the top of the kernel. In CUDA it is a further parameter.
 
@@ -130,8 +257,8 @@ class TensorMapOp(PureOp):
     """
 
     name = "kernel.tensor_map"
-    memory = operand_def(base(MemRefType))
-    result = result_def(base(TensorMapType))
+    memory = irdl.operand_def(irdl.base(MemRefType))
+    result = irdl.result_def(irdl.base(TensorMapType))
     assembly_format = "$memory attr-dict `:` type($memory) `->` type($result)"
 
     def verify_(self) -> None:
@@ -152,14 +279,13 @@ class _BoxOp(OrderedOp):
     """What moves one box has in common: the buffer in shared memory, the element of it where the box starts, the map
     and the coordinates of the box's first element."""
 
-    shared = operand_def(base(MemRefType))
-    place = operand_def(IndexType())
-    map = operand_def(base(TensorMapType))
-    coordinates = var_operand_def(IndexType())
+    shared = irdl.operand_def(irdl.base(MemRefType))
+    place = irdl.operand_def(IndexType())
+    map = irdl.operand_def(irdl.base(TensorMapType))
+    coordinates = irdl.var_operand_def(IndexType())
 
     @property
     def map_type(self) -> TensorMapType:
-        """The type of the map."""
         assert isinstance(self.map.type, TensorMapType)
         return self.map.type
 
@@ -175,7 +301,7 @@ class _BoxOp(OrderedOp):
             raise VerifyException(f"one coordinate for each of {len(t.shape)} dimensions")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class TmaLoadOp(_BoxOp):
     """Start copying a box from global to shared memory; every thread that gets here starts one.
 
@@ -192,9 +318,9 @@ class TmaLoadOp(_BoxOp):
     """
 
     name = "kernel.tma_load"
-    barriers = operand_def(base(MemRefType))
-    index = operand_def(IndexType())
-    multicast = opt_prop_def(NUMBERS)
+    barriers = irdl.operand_def(irdl.base(MemRefType))
+    index = irdl.operand_def(IndexType())
+    multicast = irdl.opt_prop_def(NUMBERS)
     assembly_format = (
         "$map `` `[` $coordinates `]` `to` $shared `` `[` $place `]` `signal` $barriers `` `[` $index `]`"
         " (`multicast` $multicast^)? attr-dict"
@@ -218,7 +344,7 @@ class TmaLoadOp(_BoxOp):
             raise VerifyException(f"a box for the blocks {list(self.ranks)} of a cluster of {most}, in order")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class TmaStoreOp(_BoxOp):
     """Start copying a box from shared to global memory; what lies outside of the buffer is left out.
 
@@ -236,7 +362,7 @@ class TmaStoreOp(_BoxOp):
     )
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class BulkCommitOp(OrderedOp):
     """Close the group of this thread's `kernel.tma_store`s since the last group.
 
@@ -248,7 +374,7 @@ class BulkCommitOp(OrderedOp):
     name = "kernel.bulk_commit"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class BulkWaitOp(WaitForGroupsOp):
     """Wait until all bulk groups of this thread but the `pending` newest are done; with `read`, until they have read
     shared memory. A thread waits for all its groups, at least for their reads, before it ends.
@@ -259,11 +385,11 @@ class BulkWaitOp(WaitForGroupsOp):
     """
 
     name = "kernel.bulk_wait"
-    read = opt_prop_def(UnitAttr)
+    read = irdl.opt_prop_def(UnitAttr)
     assembly_format = "custom<Int>($pending) (`read` $read^)? attr-dict"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class FenceAsyncOp(OrderedOp):
     """Order this thread's stores to shared memory before what asynchronous copies and `kernel.wgmma` do there later.
 

@@ -1,4 +1,5 @@
-"""Barriers of the kernel dialect beside the block's: mbarriers in shared memory, groups of warps, clusters of blocks.
+"""Partitions of the kernel dialect, warps of a block that run different programs at the same time; and barriers in
+addition to the block's: mbarriers in shared memory, groups of warps, clusters of blocks.
 
 An mbarrier is a cell of shared memory that counts. Its *phase* n is complete when `arrivals` threads have arrived and
 every byte announced with `kernel.mbar_expect` has been written by asynchronous copies; then phase n + 1 begins. Who
@@ -26,26 +27,178 @@ themselves.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr
-from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
-from xdsl.irdl import (
-    base,
-    irdl_attr_definition,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-)
+from xdsl import irdl
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr
+from xdsl.ir import Attribute, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from ...target.model import launch_registers
 from ..payload import element_type
-from ..support.assembly import OrderedOp, PureOp
-from ..support.locations import ancestors
+from ..support.assembly import NUMBERS, FormattedOp, OrderedOp, PureOp
+from ..support.locations import ancestors, enclosing
 from .memory import CLUSTER, is_shared, is_shared_line
-from .warp_specialize import partition_of
+
+WARPGROUP = 4
+"""Warps of a warpgroup; its first warp's number is a multiple of this."""
+
+PRODUCER_REGISTERS = 24
+"""Registers of a thread that starts copies: enough for a few indices."""
+
+MOST_REGISTERS = 240
+"""Registers of any other thread: as many as the hardware hands out."""
+
+
+def register_pool(threads: int, blocks_per_sm: int = 1) -> int:
+    """Registers of a block of `threads` threads: what its partitions share."""
+    return threads * launch_registers(threads, blocks_per_sm)
+
+
+def consumer_registers(warps: int, blocks_per_sm: int = 1) -> int:
+    """Registers that each thread of `warps` warps can have beside a warpgroup that gives away what it does not need."""
+    left = register_pool(32 * (warps + WARPGROUP), blocks_per_sm) - 32 * WARPGROUP * PRODUCER_REGISTERS
+    return min(left // (32 * warps) // 8 * 8, MOST_REGISTERS)
+
+
+@irdl.irdl_op_definition
+class WarpSpecializeOp(FormattedOp):
+    """The warps of the block part: the first partition's warps are the block's first, and so on; together they are all.
+
+    Every partition has its own program, whose argument is the number of the warp within the partition; `kernel.id`
+    still counts within the block. Partitions agree on nothing but what mbarriers order. With `registers` each of a
+    partition's threads gives registers up or takes them, to have that many; all partitions say so or none, and each is
+    made of whole warpgroups. Together they have no more than the block has at its launch (`register_pool`): nobody
+    would ever get the rest. Partitions stand at the top of a kernel, once, behind everything but constants, ids and
+    index arithmetic; there is no `kernel.barrier` inside, and no two partitions have a `kernel.group_barrier` with one
+    number. A `kernel.cluster_barrier` waits for all threads of the cluster, so each partition has as many of them.
+
+    ```
+    kernel.warp_specialize {
+      partition "producer"(%w) warps 4 registers 40 { ... }
+      partition "consumer"(%v) warps 8 registers 232 { ... }
+    }
+    ```
+    """
+
+    name = "kernel.warp_specialize"
+    names = irdl.prop_def(ArrayAttr[StringAttr])
+    warps = irdl.prop_def(NUMBERS)
+    registers = irdl.prop_def(NUMBERS)
+    programs = irdl.var_region_def("single_block")
+    traits = irdl.traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
+
+    @property
+    def partition_names(self) -> list[str]:
+        return [n.data for n in self.names]
+
+    @property
+    def partition_warps(self) -> list[int]:
+        return [int(n) for n in self.warps.get_values()]
+
+    @property
+    def partition_registers(self) -> list[int]:
+        """How many registers a thread of each partition has; empty where that is left alone."""
+        return [int(n) for n in self.registers.get_values()]
+
+    def first_warp(self, partition: int) -> int:
+        return sum(self.partition_warps[:partition])
+
+    def verify_(self) -> None:
+        count, warps, registers = len(self.programs), self.partition_warps, self.partition_registers
+        if count < 1 or len(self.names) != count or len(warps) != count or len(registers) not in (0, count):
+            raise VerifyException(
+                f"one name, one number of warps and one or no number of registers for {count} partitions"
+            )
+        if len(set(self.partition_names)) != count:
+            raise VerifyException(f"partitions of one name: {self.partition_names}")
+        if min(warps) < 1:
+            raise VerifyException(f"a partition has at least one warp, not {min(warps)}")
+        if any([a.type for a in p.block.args] != [IndexType()] for p in self.programs):
+            raise VerifyException("the argument of a partition is the number of the warp in it, an index")
+        parent = self.parent_op()
+        if parent is not None and parent.name != "kernel.func":
+            raise VerifyException(f"partitions stand at the top of a kernel, not in {parent.name}")
+        if any(op.name == "kernel.barrier" for op in self.walk()):
+            raise VerifyException("a barrier of the whole block inside of a partition, which other warps never reach")
+        barriers = [[op for op in p.walk() if op.name == "kernel.cluster_barrier"] for p in self.programs]
+        if any(op.parent is not p.block for p, found in zip(self.programs, barriers, strict=True) for op in found):
+            raise VerifyException("a barrier of the cluster in a loop or condition of a partition")
+        if len({len(found) for found in barriers}) > 1:
+            counts = [len(found) for found in barriers]
+            raise VerifyException(
+                f"partitions with {counts} barriers of the cluster, each of which waits for all threads"
+            )
+        if registers:
+            self._verify_registers(warps, registers)
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """How many blocks the kernel wants on a multiprocessor; they share its registers."""
+        kernel = self.parent_op()
+        found: Attribute | None = None if kernel is None else kernel.properties.get("blocks_per_sm")
+        return max(1, found.data) if isa(found, IntAttr) else 1
+
+    def _verify_registers(self, warps: list[int], registers: list[int]) -> None:
+        if any(n % WARPGROUP for n in warps):
+            raise VerifyException(f"whole warpgroups change their registers, not {warps} warps")
+        if any(n % 8 or not 24 <= n <= 240 for n in registers):
+            raise VerifyException(f"a thread has 24 to 240 registers, in steps of 8, not {registers}")
+        threads, blocks = 32 * sum(warps), self.blocks_per_sm
+        total = sum(32 * w * r for w, r in zip(warps, registers, strict=True))
+        if total > register_pool(threads, blocks):
+            raise VerifyException(
+                f"the partitions want {total} registers; the block has {register_pool(threads, blocks)}, {threads}"
+                f" threads with {launch_registers(threads, blocks)} each at its launch"
+            )
+
+    @classmethod
+    def parse(cls, parser: Parser) -> WarpSpecializeOp:
+        names: list[str] = []
+        warps: list[int] = []
+        registers: list[int] = []
+        programs: list[Region] = []
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        parser.parse_punctuation("{")
+        while parser.parse_optional_punctuation("}") is None:
+            parser.parse_keyword("partition")
+            names.append(parser.parse_str_literal())
+            with parser.in_parens():
+                argument = parser.parse_argument(expect_type=False).resolve(IndexType())
+            parser.parse_keyword("warps")
+            warps.append(parser.parse_integer())
+            if parser.parse_optional_keyword("registers"):
+                registers.append(parser.parse_integer())
+            programs.append(parser.parse_region([argument]))
+        op = cls(names, warps, registers, programs)
+        op.attributes.update(attributes.data if attributes else {})
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" {")
+        registers = self.partition_registers or [0] * len(self.programs)
+        with printer.indented():
+            partitions = zip(self.partition_names, self.partition_warps, registers, self.programs, strict=True)
+            for name, warps, budget, program in partitions:
+                printer._print_new_line()  # pyright: ignore[reportPrivateUsage]
+                printer.print_string("partition ")
+                printer.print_string_literal(name)
+                with printer.in_parens():
+                    printer.print_ssa_value(program.block.args[0])
+                printer.print_string(f" warps {warps} {f'registers {budget} ' if budget else ''}")
+                printer.print_region(program, print_entry_block_args=False, print_empty_block=False)
+        printer._print_new_line()  # pyright: ignore[reportPrivateUsage]
+        printer.print_string("}")
+
+
+def partition_of(op: Operation) -> tuple[WarpSpecializeOp, int] | None:
+    """The partitions that `op` is inside of, and the number of its partition; None outside of partitions."""
+    found = enclosing(op, WarpSpecializeOp)
+    return None if found is None else (found, next(i for i, r in enumerate(found.programs) if r.is_ancestor(op)))
+
 
 CLUSTERS = (1, 2, 4, 8)
 """How many blocks a cluster may have on every card that has clusters."""
@@ -64,7 +217,7 @@ def require_cluster(op: Operation, what: str) -> None:
         raise VerifyException(f"{what} in a kernel without clusters")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class ClusterBarrierOp(OrderedOp):
     """All threads of all blocks of the cluster wait for each other; what they did before is seen after, in shared
     memory of any of the blocks as in global memory (PTX `barrier.cluster.arrive.release`, `.wait.acquire`).
@@ -83,7 +236,7 @@ class ClusterBarrierOp(OrderedOp):
         require_cluster(self, "a barrier of the cluster")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class MapaOp(PureOp):
     """A shared buffer as the block with the given rank has it (PTX `mapa`); `kernel.load` reads it.
 
@@ -93,9 +246,9 @@ class MapaOp(PureOp):
     """
 
     name = "kernel.mapa"
-    shared = operand_def(base(MemRefType))
-    rank = operand_def(IndexType())
-    result = result_def(base(MemRefType))
+    shared = irdl.operand_def(irdl.base(MemRefType))
+    rank = irdl.operand_def(IndexType())
+    result = irdl.result_def(irdl.base(MemRefType))
     assembly_format = "$shared `of` $rank attr-dict `:` type($shared) `->` type($result)"
 
     def __init__(self, shared: SSAValue, rank: SSAValue):
@@ -111,7 +264,6 @@ class MapaOp(PureOp):
 
 
 def _of_cluster(t: Attribute) -> Attribute:
-    """The type of another block's instance of a buffer."""
     return CLUSTER.buffer(element_type(t), t.get_shape()) if isinstance(t, MemRefType) else t  # pyright: ignore
 
 
@@ -122,7 +274,7 @@ MOST_NAMED = 16
 """Hardware barriers of a block; number 0 is that of `kernel.barrier`."""
 
 
-@irdl_attr_definition
+@irdl.irdl_attr_definition
 class MbarrierType(ParametrizedAttribute, TypeAttribute):
     """The element type of a buffer of mbarriers, eight bytes each: `memref<3x!kernel.mbarrier, "shared">`."""
 
@@ -130,22 +282,21 @@ class MbarrierType(ParametrizedAttribute, TypeAttribute):
 
 
 def is_mbarriers(t: Attribute) -> bool:
-    """Whether `t` is a shared buffer of mbarriers."""
     return is_shared_line(t) and isinstance(element_type(t), MbarrierType)
 
 
 class MbarrierOp(OrderedOp):
     """What works on one barrier of a buffer has in common; `index` is the barrier's number in the buffer."""
 
-    barriers = operand_def(base(MemRefType))
-    index = operand_def(IndexType())
+    barriers = irdl.operand_def(irdl.base(MemRefType))
+    index = irdl.operand_def(IndexType())
 
     def verify_(self) -> None:
         if not is_mbarriers(self.barriers.type):
             raise VerifyException(f"works on a shared buffer of mbarriers, not {self.barriers.type}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class MbarInitOp(MbarrierOp):
     """Set a barrier up, for `arrivals` arrivals a phase. One thread does this; before anybody uses the barrier, that
     thread executes `kernel.fence_mbar_init` and all threads meet at a `kernel.barrier`.
@@ -156,7 +307,7 @@ class MbarInitOp(MbarrierOp):
     """
 
     name = "kernel.mbar_init"
-    arrivals = prop_def(IntAttr)
+    arrivals = irdl.prop_def(IntAttr)
     assembly_format = "$barriers `` `[` $index `]` `arrivals` custom<Int>($arrivals) attr-dict `:` type($barriers)"
 
     def verify_(self) -> None:
@@ -165,7 +316,7 @@ class MbarInitOp(MbarrierOp):
             raise VerifyException(f"a barrier counts 1 to {MOST_ARRIVALS} arrivals, not {self.arrivals.data}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class MbarExpectOp(MbarrierOp):
     """Arrive, and announce that `bytes` more bytes will be copied in this phase; by every thread that gets here.
 
@@ -177,7 +328,7 @@ class MbarExpectOp(MbarrierOp):
     """
 
     name = "kernel.mbar_expect"
-    bytes = prop_def(IntAttr)
+    bytes = irdl.prop_def(IntAttr)
     assembly_format = "$barriers `` `[` $index `]` `bytes` custom<Int>($bytes) attr-dict `:` type($barriers)"
 
     def verify_(self) -> None:
@@ -186,7 +337,7 @@ class MbarExpectOp(MbarrierOp):
             raise VerifyException(f"a phase counts 1 to {MOST_ARRIVALS} bytes, not {self.bytes.data}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class MbarArriveOp(MbarrierOp):
     """Arrive, once for every thread that gets here; with a rank, at the barrier of that block of the cluster (PTX
     `mapa` and `mbarrier.arrive.release.cluster.shared::cluster`). With `async` it tells the other block only that the
@@ -201,8 +352,8 @@ class MbarArriveOp(MbarrierOp):
     """
 
     name = "kernel.mbar_arrive"
-    rank = opt_operand_def(IndexType())
-    asynchronous = opt_prop_def(UnitAttr)
+    rank = irdl.opt_operand_def(IndexType())
+    asynchronous = irdl.opt_prop_def(UnitAttr)
     assembly_format = (
         "$barriers `` `[` $index `]` (`of` $rank^)? (`async` $asynchronous^)? attr-dict `:` type($barriers)"
     )
@@ -215,7 +366,7 @@ class MbarArriveOp(MbarrierOp):
             raise VerifyException("an arrival at the block's own barrier tells of all that the thread has done")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class MbarWaitOp(MbarrierOp):
     """Wait until the phase of the given parity (0 or 1) is complete: see the module's docstring.
 
@@ -225,11 +376,11 @@ class MbarWaitOp(MbarrierOp):
     """
 
     name = "kernel.mbar_wait"
-    parity = operand_def(IndexType())
+    parity = irdl.operand_def(IndexType())
     assembly_format = "$barriers `` `[` $index `]` `parity` $parity attr-dict `:` type($barriers)"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class FenceMbarInitOp(OrderedOp):
     """Make the barriers that this thread has set up visible to asynchronous copies.
 
@@ -241,7 +392,7 @@ class FenceMbarInitOp(OrderedOp):
     name = "kernel.fence_mbar_init"
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class AdvanceOp(PureOp):
     """The next slot of a ring of `slots`, and the phase there: the phase flips when the ring starts over.
 
@@ -251,11 +402,11 @@ class AdvanceOp(PureOp):
     """
 
     name = "kernel.advance"
-    slot = operand_def(IndexType())
-    phase = operand_def(IndexType())
-    slots = prop_def(IntAttr)
-    next_slot = result_def(IndexType())
-    next_phase = result_def(IndexType())
+    slot = irdl.operand_def(IndexType())
+    phase = irdl.operand_def(IndexType())
+    slots = irdl.prop_def(IntAttr)
+    next_slot = irdl.result_def(IndexType())
+    next_phase = irdl.result_def(IndexType())
     assembly_format = "$slot `,` $phase `of` custom<Int>($slots) attr-dict"
 
     def verify_(self) -> None:
@@ -263,7 +414,7 @@ class AdvanceOp(PureOp):
             raise VerifyException(f"a ring has at least one slot, not {self.slots.data}")
 
 
-@irdl_op_definition
+@irdl.irdl_op_definition
 class GroupBarrierOp(OrderedOp):
     """The threads of each group of `warps` consecutive warps of the partition wait for each other; what they did before
     is seen after. Outside of partitions the groups are those of the block.
@@ -277,8 +428,8 @@ class GroupBarrierOp(OrderedOp):
     """
 
     name = "kernel.group_barrier"
-    first = prop_def(IntAttr)
-    warps = prop_def(IntAttr)
+    first = irdl.prop_def(IntAttr)
+    warps = irdl.prop_def(IntAttr)
     assembly_format = "custom<Int>($first) `warps` custom<Int>($warps) attr-dict"
 
     def verify_(self) -> None:

@@ -1,0 +1,60 @@
+"""Carried values of loops: what an iteration does with one, and loops that carry others; and the order of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects import scf
+from xdsl.ir import Operation, SSAValue, Use
+
+FIRST_CARRIED = 3
+"""Number of operands of a loop before those that it carries: its bounds and its step."""
+
+
+def carried_uses(loop: scf.ForOp, position: int) -> list[Use]:
+    """Returns the uses by which an iteration changes the value that `loop` carries at `position`.
+
+    The first operation takes the carried value, each other one the result of the operation before it, and nothing else
+    takes any of them. The last result is carried to the next iteration. Operations of a loop that carries the value on
+    are among them. Returns no uses if the value is used in another way.
+    """
+    block, uses = loop.body.block, list[Use]()
+    value: SSAValue = block.args[1 + position]
+    while (use := value.get_unique_use()) is not None and (op := use.operation).parent is block:
+        if isinstance(op, scf.YieldOp):
+            return uses if use.index == position else []
+        inner, results = use.index - FIRST_CARRIED, list(op.results)
+        if isinstance(op, scf.ForOp) and inner >= 0:
+            steps, results = carried_uses(op, inner), [op.results[inner]]
+        else:
+            steps = [use] if len(results) == 1 else []
+        if not steps:
+            return []
+        uses += steps
+        value = results[0]
+    return []
+
+
+def rebuilt(
+    loop: scf.ForOp, inits: Sequence[SSAValue], lower: SSAValue | None = None, upper: SSAValue | None = None
+) -> scf.ForOp:
+    """Returns a loop with the body of `loop`, which loses it, that starts with the values `inits`.
+
+    Args:
+        loop: The loop.
+        inits: The values that the new loop starts with, in the order of the arguments of the body.
+        lower: The first value of the counter; that of `loop` by default.
+        upper: The end of the counter; that of `loop` by default.
+    """
+    new = scf.ForOp(lower or loop.lb, upper or loop.ub, loop.step, inits, loop.detach_region(loop.body))
+    new.attributes.update(loop.attributes)
+    for old, result in zip(loop.results, new.results, strict=False):
+        result.name_hint = old.name_hint
+    return new
+
+
+def ops_after(op: Operation) -> Iterator[Operation]:
+    """Yields the operations that follow `op` in its block."""
+    while (following := op.next_op) is not None:
+        yield following
+        op = following
