@@ -1,9 +1,8 @@
 """Loads and stores of global memory, as wide as can be proved right.
 
-Of an affine expression of a tile's indices, register 0 of a thread has some value, and every bit of the register number
-adds a step to it. What is known of both without emitting anything: the steps, and a number that divides the value of
-register 0 in all threads. Expressions that are not linear in the tile's indices, and gathers, have a value of their own
-in every register.
+An affine expression of a tile's indices has a value in register 0 of a thread, and every bit of the register number
+adds a step to it. Known are the steps, and a divisor of the value of register 0 in all threads. Expressions that are
+not linear in the tile's indices, and gathers, have a value of their own in every register.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ WIDEST = 16
 
 @dataclass
 class Access:
-    """What a `kernel.load` or `kernel.store` of one tile is, but for the values that it takes."""
+    """A `kernel.load` or `kernel.store` of one tile, without the values that it takes."""
 
     coordinates: list[Offsets]
     checks: list[Offsets]
@@ -53,41 +52,36 @@ class Access:
 
     @property
     def per_register(self) -> bool:
-        """Whether some coordinate or check has a value of its own in every register."""
+        """True if some coordinate or check has a value of its own in every register."""
         return any(p.per_register for p in (*self.coordinates, *self.checks))
 
     def regs(self, bits: int) -> list[list[int]]:
-        """For every bit of the register number, its step in every dimension of the memory."""
+        """Returns the step of every bit of the register number in every dimension of the memory."""
         return [[p.steps[b] for p in self.coordinates] for b in range(bits)]
 
     def steps(self, bits: int) -> list[list[int]]:
-        """For every bit of the register number, its step in every check; none within one access."""
+        """Returns the step of every bit of the register number in every check; none within one access."""
         low = log2(self.vec)
         return [[0 if b < low else c.steps[b] for c in self.checks] for b in range(bits)]
 
 
 def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, memory: MemRefType[Attribute]) -> Access:
-    """Compute where `op` goes: coordinates, the checks that are not always true, and the widest legal access."""
-    coordinates = [forms.offsets(forms.form(e)) for e in op.map.data.results]
-    checks: list[Offsets] = []
-    bounds: list[tuple[int, Extent]] = []
-    never = False
+    """Returns coordinates, the checks that are not always true, and the widest legal access."""
+    access = Access([forms.offsets(forms.form(e)) for e in op.map.data.results], [], [], 1, False)
     if op.domain is not None:
         for expr, (lo, hi) in zip(op.domain.affine.results, op.domain.limits, strict=True):
             form = forms.form(expr)
-            if forms.simplifier.within(form, lo, hi):
-                continue
-            never = never or forms.simplifier.outside(form, lo, hi)
-            checks.append(forms.offsets(form))
-            bounds.append((lo, hi))
-    access = Access(coordinates, checks, bounds, 1, never)
-    if forms.layout.lanes > 1:  # a core's vectors need no alignment, so its accesses are of single elements
+            if not forms.simplifier.within(form, lo, hi):
+                access.never |= forms.simplifier.outside(form, lo, hi)
+                access.checks.append(forms.offsets(form))
+                access.bounds.append((lo, hi))
+    if forms.layout.lanes > 1:  # vectors of a core need no alignment, so its accesses are of single elements
         access.vec = _width(access, len(forms.layout.reg), memory)
     return access
 
 
 def _width(access: Access, bits: int, memory: MemRefType[Attribute]) -> int:
-    """The number of consecutive registers that move at once."""
+    """Returns the number of consecutive registers that move at once."""
     shape = extents_of(memory)
     if not shape or access.per_register:
         return 1
@@ -110,8 +104,8 @@ def _is_legal(access: Access, vec: int, bits: int, shape: Sequence[Extent]) -> b
 
 
 def _is_uniform(check: Offsets, bound: tuple[int, Extent], low: int) -> bool:
-    """Whether the check has one answer for all registers that differ in the lowest `low` bits only: these lie between
-    two neighbouring multiples of a number that divides both bounds. Nothing is known to divide a symbol."""
+    """Returns true if the check has one answer for all registers that differ in the lowest `low` bits: they are between
+    consecutive multiples of a divisor of both bounds. A symbol has no known divisor."""
     if any(s < 0 for s in check.steps[:low]):
         return False
     spread = sum(check.steps[:low])
@@ -120,18 +114,14 @@ def _is_uniform(check: Offsets, bound: tuple[int, Extent], low: int) -> bool:
 
 
 def memory_type(value: SSAValue) -> MemRefType[Attribute]:
-    """The type of a buffer."""
     assert isinstance(value.type, MemRefType), value.type
     return value.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """One expression in the registers of a thread.
-
-    `steps` is what each set bit of the register number adds to the value of register 0, which `divisor` divides in all
-    threads; or every register has a value of its own, and the steps are zero.
-    """
+    """An expression in the registers of a thread: every set bit of the register number adds one of `steps` to the value
+    of register 0, which `divisor` divides in all threads; or every register has a value of its own, without steps."""
 
     form: Form
     steps: tuple[int, ...]
@@ -149,12 +139,13 @@ class TileForms:
         gathered: Sequence[bool] = (),
         below: Mapping[SSAValue, int] | None = None,
     ) -> None:
-        """`gathered` symbols have a value for every register; `below` are upper bounds of symbols that hold wherever
-        the expressions are used."""
+        """`gathered` symbols have a value for every register; `below` has upper bounds of symbols."""
         self.layout = layout
         self.divisors = [divisor_of(s) for s in symbols]
         self.gathered = tuple(gathered) or (False,) * len(symbols)
-        ranges = [_limited(range_of_value(s), (below or {}).get(s)) for s in symbols]
+        ranges = [range_of_value(s) for s in symbols]
+        if below:
+            ranges = [_limited(r, below.get(s)) for r, s in zip(ranges, symbols, strict=True)]
         self.simplifier = Simplifier(layout.shape, ranges)
         self._dims = [dim(i) if n != 1 else constant(0) for i, n in enumerate(layout.shape)]
         self._symbols = [
@@ -164,11 +155,10 @@ class TileForms:
         """Whether index d is the sum, not only the exclusive or, of what the bits of register and thread add."""
 
     def form(self, expr: AffineExpr) -> Form:
-        """`expr`, simplified in the ranges of the tile and its symbols."""
+        """Returns `expr`, simplified in the ranges of the tile and its symbols."""
         return self.simplifier.read(expr, self._dims, self._symbols)
 
     def offsets(self, form: Form) -> Offsets:
-        """How `form` varies over the registers."""
         steps = [0] * len(self.layout.reg)
         if not all(self.is_scalar(atom) or atom[0] == DIM and self.clean[number_of(atom)] for atom, _ in form.terms):
             return Offsets(form, tuple(steps), 1, per_register=True)
@@ -184,14 +174,12 @@ class TileForms:
         return Offsets(form, tuple(steps), divisor)
 
     def is_scalar(self, atom: Atom) -> bool:
-        """Whether the atom has one value for the whole tile."""
         if atom[0] == SYM:
             return not self.gathered[number_of(atom)]
         return atom[0] != DIM and all(self.is_scalar(a) for a in Form(atom[1], atom[2]).atoms())
 
 
 def _limited(values: Range, bound: int | None) -> Range:
-    """A range below `bound` as well."""
     if bound is None or not isinstance(values, tuple):
         return values
     return values[0], max(values[0] + 1, min(values[1], bound))

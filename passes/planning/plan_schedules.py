@@ -97,30 +97,30 @@ class PlanSchedulesPass(ModulePass, Decisions):
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
     reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are the
-    points of a space: for matmuls tiles of the result, chunks of the sums and an atom and for
-    other reductions elements of a row in a block (`planning/gpu/space.py`), for elementwise work vectors of 16
-    bytes, with each way to copy and to divide (`planning/gpu/space.py`); for the cores of a CPU tiles for one thread
-    (`planning/cpu/model.py`). The model of the kind of target (`planning/model.py`) predicts all times, and the
-    fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
-    `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
-    already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `pack`, `thread`,
-    `warps`, `lanes`, `stages`, `split_k`, `cluster_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`,
-    `copy`, `promotion_interval`, `promotion_memory` and `cache_rows` decide in the planner's place, for the nest that
-    `nest` names (`k0` is the first) or for all that they fit; if that is none, it is an error. How many blocks a
-    product counts on at once on a multiprocessor (`blocks_per_sm`) follows from what is decided, unless it is
-    decided, too. With `exact` the options are the whole schedule: what is not among them has the plainest value,
-    not the planner's, and with `nest` other nests are left to the next `plan-schedules`. `record` names a file of
-    schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the model's. Where
-    several speak, what is in the text comes first, then the options, the record, the model. The target is that of the
-    module (`#deplodock.target`), `sm_90a` where it has none; the option `target` writes another one there. A record has
-    entries for each number of multiprocessors (`sm_90a:114` is an H100 PCIe). `again` plans what `loop-split-k` made:
-    the options have decided by then, and nothing is divided twice. `f32_matmul_precision = input_dtype` permits it to
-    round factors computed in f32 (the weights of attention) for tensor cores.
-    Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels than is left of that
-    gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more is refused, options
-    and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple` takes one schedule by a
-    rule in place of the model's (`planning/simple.py`), as does a target without rates. With `cluster_sums` the planner
-    also considers schedules with `cluster_k`; the default is false, as no GPU has confirmed their predicted times.
+    points of a space: for matmuls tiles of the result, chunks of the sums and an atom, for other reductions elements of
+    a row in a block, for elementwise work vectors of 16 bytes, with each way to copy and to divide
+    (`planning/gpu/space.py`); for the cores of a CPU tiles for one thread (`planning/cpu/model.py`). The model of the
+    kind of target (`planning/model.py`) predicts all times, and the fastest is taken; of nests that could share a
+    launch, the fastest two with which they can, if that is worth it. `explain` tells of the candidates in remarks:
+    their times, what these consist of, what limits. A schedule that is already there is checked and kept: it is the
+    user's. The options `block`, `chunk`, `serial`, `pack`, `thread`, `warps`, `lanes`, `stages`, `split_k`,
+    `cluster_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy`, `promotion_interval`,
+    `promotion_memory` and `cache_rows` decide in the planner's place, for the nest that `nest` names (`k0` is the
+    first) or for all that they fit; if that is none, it is an error. How many blocks a product counts on at once on a
+    multiprocessor (`blocks_per_sm`) follows from what is decided, unless it is decided, too. With `exact` the options
+    are the whole schedule: what is not among them has the plainest value, not the planner's, and with `nest` other
+    nests are left to the next `plan-schedules`. `record` names a file of schedules (`records.py`): a nest that is in it
+    gets that schedule, checked, the others the model's. Where several speak, what is in the text comes first, then the
+    options, the record, the model. The target is that of the module (`#deplodock.target`), `sm_90a` where it has none;
+    the option `target` writes another one there. A record has entries for each number of multiprocessors (`sm_90a:114`
+    is an H100 PCIe). `again` plans what `loop-split-k` made: the options have decided by then, and nothing is divided
+    twice. `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of attention)
+    for tensor cores. Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels
+    than is left of that gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more
+    is refused, options and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple`
+    takes one schedule by a rule in place of the model's (`planning/simple.py`), as does a target without rates. With
+    `cluster_sums` the planner also considers schedules with `cluster_k`; the default is false, as no GPU has confirmed
+    their predicted times.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -190,15 +190,7 @@ class PlanSchedulesPass(ModulePass, Decisions):
         memory: Callable[[], HostMemory] | None,
         equal: EqualNests,
     ) -> dict[loop.NestOp, ScheduleAttr]:
-        """Returns the schedules that the model predicts to be fastest.
-
-        Args:
-            nests: all nests by name.
-            free: the nests to plan.
-            target: the target.
-            memory: the memory of the program, if it is limited.
-            equal: results for equal nests.
-        """
+        """Returns the schedules of `free` nests that the model predicts to be fastest."""
         ranked = dict[loop.NestOp, list[Candidate]]()
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
@@ -273,20 +265,8 @@ class PlanSchedulesPass(ModulePass, Decisions):
         planned: dict[loop.NestOp, ScheduleAttr],
         decisions: Mapping[str, Any],
     ) -> dict[loop.NestOp, ScheduleAttr]:
-        """Puts the decisions of the options into schedules, except for those that they do not fit.
-
-        Args:
-            nests: all nests by name.
-            target: the target.
-            planned: the schedules, which are changed in place.
-            decisions: the decisions by name.
-
-        Returns:
-            The changed schedules.
-
-        Raises:
-            ScheduleError: if the decisions fit no nest, or not the nest that the options name.
-        """
+        """Puts the decisions of the options into the `planned` schedules that they fit, and returns these. Raises
+        ScheduleError if the decisions fit no nest, or not the nest that the options name."""
         changed, refused = dict[loop.NestOp, ScheduleAttr](), list[ScheduleError]()
         for name, nest in nests.items():
             if nest not in planned or self.nest not in (None, name):
