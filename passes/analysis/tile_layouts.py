@@ -26,25 +26,24 @@ from ...errors import CompileError
 
 
 def linear_of(t: Attribute) -> Linear | None:
-    """The register layout of a tile type, if it has one; of sums in flight as well."""
+    """Returns the register layout of a tile type, or of sums in flight, or None."""
     t = without_flight(t)
-    e = encoding_of(t)
-    if not isinstance(e, LayoutAttr):
+    if not isinstance(e := encoding_of(t), LayoutAttr):
         return None
     return Linear(shape_of(t), bases_of(e.reg), bases_of(e.lane), bases_of(e.warp))
 
 
 def shared_of(t: Attribute) -> Shared | None:
-    """The shared layout of a tile type, if it has one."""
+    """Returns the shared layout of a tile type, or None."""
     e = encoding_of(t)
     return Shared(shape_of(t), bases_of(e.offset)) if isinstance(e, SharedAttr) else None
 
 
 def shared_of_type(t: Attribute) -> Shared:
-    """The shared layout of a type that is known to have one."""
-    found = shared_of(t)
-    assert found is not None
-    return found
+    """Returns the shared layout of a type that is known to have one."""
+    layout = shared_of(t)
+    assert layout is not None
+    return layout
 
 
 @overload
@@ -59,28 +58,28 @@ def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
 
 
 def layout_in_registers(value: SSAValue, warps: int, lanes: int = LANES) -> Linear:
-    """The register layout of a tile in a block of `warps` warps of `lanes` lanes. Raises `ScheduleError` if that
-    is missing or bad."""
-    found = linear_of(value.type)
-    if found is None:
+    """Returns the register layout of a tile in a block of `warps` warps. Raises ScheduleError if it is missing or
+    bad."""
+    layout = linear_of(value.type)
+    if layout is None:
         raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")
-    if (found.lanes, found.warps) != (lanes, warps):
-        raise _refused(value, f"has a layout with {len(found.lane)} lane and {len(found.warp)} warp bits")
-    _verify_bases(value, found.shape, found.bases)
-    if not found.is_surjective:
+    if (layout.lanes, layout.warps) != (lanes, warps):
+        raise _refused(value, f"has a layout with {len(layout.lane)} lane and {len(layout.warp)} warp bits")
+    _verify_bases(value, layout.shape, layout.bases)
+    if not layout.is_surjective:
         raise _refused(value, "has a layout that leaves out elements")
-    return found
+    return layout
 
 
 def layout_in_shared(value: SSAValue) -> Shared:
-    """The shared layout of a tile. Raises `ScheduleError` if it has none, or one that is no bijection."""
-    found = shared_of(value.type)
-    if found is None:
+    """Returns the shared layout of a tile. Raises ScheduleError if it has none, or one that is no bijection."""
+    layout = shared_of(value.type)
+    if layout is None:
         raise _refused(value, "is not in shared memory (tile-stage-dot-operands puts it there)")
-    _verify_bases(value, found.shape, found.offset)
-    if not found.is_bijective:
+    _verify_bases(value, layout.shape, layout.offset)
+    if not layout.is_bijective:
         raise _refused(value, "has a shared layout that is no bijection")
-    return found
+    return layout
 
 
 def _verify_bases(value: SSAValue, shape: Sequence[int], bases: Bases) -> None:
@@ -95,42 +94,35 @@ def _refused(value: SSAValue, reason: str) -> CompileError:
     return refused(op, f"{name}a tile {value.type} {reason}")
 
 
-WORD = 4
-"""Bytes that a shuffle moves."""
-
-CHOICES = 2
-"""So many registers are chosen by a condition in the time that one is shuffled."""
-
-BARRIERS = 16
-"""In that time too: what two barriers cost a warp."""
+SHUFFLED_BYTES, SELECTS_PER_SHUFFLE, BARRIERS_IN_SHUFFLES = 4, 2, 16
+"""Bytes of a shuffle, selects in the time of a shuffle, and shuffles in the time that two barriers cost a warp."""
 
 
 def route(source: Linear, target: Linear, bytes_each: int) -> str:
-    """The cheapest way from one layout to another, of elements of `bytes_each` bytes: `registers`, `shuffles` or
-    `shared`.
+    """Returns the cheapest route from one layout to another: `registers`, `shuffles` or `shared`.
 
-    A shuffle moves as much as a store to shared memory or a load does, 128 bytes of a warp, and there are two of those,
-    with barriers between them.
+    A shuffle moves 128 bytes of a warp, as a store to shared memory or a load does. There are two of those, with
+    barriers between them.
     """
     if target.picks(source) is not None:
         return "registers"
     found = find_exchange(source, target)
     if found is None:
         return "shared"
-    moved = (source.compact()[0].registers + target.registers) * bytes_each / WORD
-    return "shuffles" if price(found, source, bytes_each) <= moved + BARRIERS else "shared"
+    moved = (source.compact()[0].registers + target.registers) * bytes_each / SHUFFLED_BYTES
+    return "shuffles" if price(found, source, bytes_each) <= moved + BARRIERS_IN_SHUFFLES else "shared"
 
 
 def way_of(op: tile.ConvertLayoutOp, source: Linear, target: Linear) -> str:
-    """The way of a conversion between tiles of these layouts: as it says, or the cheapest."""
+    """Returns the route of a conversion: the one of its attribute, or the cheapest."""
     return route(source, target, element_bytes(op.source.type)) if op.via is None else op.via.data
 
 
 def price(found: Exchange, source: Linear, bytes_each: int) -> float:
-    """What an exchange costs, in registers that are shuffled."""
-    each = max(1, bytes_each // WORD)
-    halves = 2 if bytes_each < WORD and found.paired else 1
-    return (found.shuffles + found.choices(source.registers) / CHOICES) * each / halves
+    """Returns the cost of an exchange, in registers that are shuffled."""
+    each = max(1, bytes_each // SHUFFLED_BYTES)
+    halves = 2 if bytes_each < SHUFFLED_BYTES and found.paired else 1
+    return (found.shuffles + found.choices(source.registers) / SELECTS_PER_SHUFFLE) * each / halves
 
 
 IMPOSSIBLE = 1 << 40
@@ -139,17 +131,17 @@ IMPOSSIBLE = 1 << 40
 
 @dataclass(frozen=True)
 class Reader:
-    """An access to a shared tile: by whom, of elements of how many bytes, and how often compared with others."""
+    """An access to a shared tile by the threads of a layout, `weight` times as often as others. `elements` must be
+    contiguous: with fewer the access is wrong."""
 
     layout: Linear
     bytes_each: int
     weight: int = 1
     elements: int = 1
-    """Elements that have to lie next to each other: fewer are not only slow, but wrong."""
 
     def cost(self, shared: Shared) -> tuple[int, bool]:
-        """What one warp pays for all its registers, weighted: mostly wavefronts, a little for each instruction; and
-        whether no other layout with accesses of this width could be cheaper."""
+        """Returns the weighted cost of one warp for all its registers, mostly wavefronts, and true if no layout with
+        accesses of this width could be cheaper."""
         regs = shared.images(self.layout.reg)
         lanes = shared.images(self.layout.lane)
         vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
@@ -163,22 +155,20 @@ class Reader:
 def choose_shared(
     shape: Sequence[int], readers: Sequence[Reader], *, by_order: Sequence[Sequence[Reader]] | None = None
 ) -> Shared:
-    """The shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
+    """Returns the shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
 
-    Tried are row-major order, and that with the first dimension made the fastest, each with swizzles. `by_order` has
-    further readers for the one and for the other.
+    Candidates are row-major order, and that with the first dimension contiguous, each with swizzles. `by_order` has
+    further readers for either.
     """
     rank = len(shape)
-    orders = [tuple(reversed(range(rank)))]
-    if rank > 1:
-        orders.append((0, *reversed(range(1, rank))))
+    orders = [(*reversed(range(rank)),), *([(0, *reversed(range(1, rank)))] if rank > 1 else [])]
     more = by_order or [()] * len(orders)
-    found = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
-    return min(found, key=lambda pair: pair[0])[1]
+    layouts = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
+    return min(layouts, key=lambda pair: pair[0])[1]
 
 
 def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> tuple[int, Shared]:
-    """The best swizzle on one order of dimensions, found bit by bit: its cost and the layout."""
+    """Returns the cost and the layout of the best swizzle on one order of dimensions, which is searched bit by bit."""
 
     def cost(shared: Shared) -> tuple[int, bool]:
         costs = [r.cost(shared) for r in readers]
@@ -190,16 +180,13 @@ def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Re
     source = shape[order[0]]
     banks = 128 // min(r.bytes_each for r in readers)
     while source < shared.size and not free:
-        choice: tuple[int, int] | None = None
-        target = min(source, banks) // 2
+        fixed, target = [*pairs], min(source, banks) // 2
         while target >= 1:
-            candidate = ordered(shape, order, [*pairs, (source, target)])
-            found, unhindered = cost(candidate)
-            if found < best:
-                best, free, shared, choice = found, unhindered, candidate, (source, target)
+            candidate = ordered(shape, order, [*fixed, (source, target)])
+            total, unhindered = cost(candidate)
+            if total < best:
+                best, free, shared, pairs = total, unhindered, candidate, [*fixed, (source, target)]
             target //= 2
-        if choice is not None:
-            pairs.append(choice)
         source *= 2
     return best, shared
 
@@ -208,7 +195,7 @@ Dot = tile.DotOp | tile.DotAsyncOp
 
 
 def atom_of(op: Dot) -> MmaAtom:
-    """The atom whose fragments the operands of a contraction on tensor cores are. Raises ScheduleError."""
+    """Returns the atom of a contraction on tensor cores. Raises ScheduleError if there is none for its types."""
     atom = mma_atom(op.lhs.type, shape_of(op.lhs.type)[1])
     if atom is None:
         raise refused(op, f"multiplies tiles of {op.lhs.type}, for which tensor cores have no product")
@@ -216,7 +203,8 @@ def atom_of(op: Dot) -> MmaAtom:
 
 
 def bits_of_accumulator(op: Dot, acc: Linear) -> Bits:
-    """The register bits of rows and columns. Raises ScheduleError if the layout is not one of tensor cores."""
+    """Returns the register bits of rows and columns. Raises ScheduleError for a layout that tensor cores do not
+    have."""
     bits = accumulator_bits(acc, atom_of(op))
     if bits is None:
         raise refused(op, "accumulates in registers that are not those of a product on tensor cores")
@@ -224,8 +212,8 @@ def bits_of_accumulator(op: Dot, acc: Linear) -> Bits:
 
 
 def readers(op: Dot, acc: Linear, operand: int) -> tuple[Reader, Reader]:
-    """How a warp may read an operand that lies along k, and one that lies across: by rows of matrices, which only
-    elements of two bytes are transposed from, or element by element. Raises ScheduleError."""
+    """Returns how a warp reads an operand that is contiguous along k, and one that is not: by rows of matrices, which
+    can transpose elements of two bytes, or element by element. Raises ScheduleError."""
     bits_of_accumulator(op, acc)
     atom, depth = atom_of(op), shape_of(op.lhs.type)[1]
     bytes_each = element_bytes(op.operands[operand].type)
@@ -240,7 +228,7 @@ def readers(op: Dot, acc: Linear, operand: int) -> tuple[Reader, Reader]:
 
 
 def held_fragments(op: Dot, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] | None:
-    """If the threads that hold the left operand are those that multiply it: for every k of an atom their registers."""
+    """Returns the registers of the left operand for every k of an atom, or None if other threads multiply it."""
     bits_of_accumulator(op, acc)
     atom, depth = atom_of(op), shape_of(op.lhs.type)[1]
     picks = fragment(acc, 0, depth, atom).picks(lhs)
@@ -251,8 +239,8 @@ def held_fragments(op: Dot, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] |
 
 
 def operand_layout(acc: Linear, operand: int, depth: int) -> Linear:
-    """Who needs what of operand 0 ([m, k]) or 1 ([k, n]) of a contraction into `acc`, at k = 0: registers only for the
-    accumulator's rows, or columns."""
+    """Returns the elements of operand 0 ([m, k]) or 1 ([k, n]) at k = 0 that threads need for a contraction into
+    `acc`."""
 
     def own(b: Coordinate) -> Coordinate:
         return (b[0], 0) if operand == 0 else (0, b[1])
