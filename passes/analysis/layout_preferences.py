@@ -109,7 +109,6 @@ class Classes:
         return iter(self._classes.values())
 
     def of(self, value: SSAValue) -> TileClass:
-        """The class of a tile."""
         return self._classes[self._sets.find(value)]
 
     def replace(self, old: SSAValue, new: SSAValue) -> None:
@@ -182,12 +181,10 @@ class Preference:
 
 
 def accessed_tile(op: Access) -> SSAValue:
-    """The tile that an access loads or stores."""
     return op.result if isinstance(op, tile.LoadOp) else op.value
 
 
 def preference(op: Access) -> Preference:
-    """The preference of one access."""
     memory = memory_type(op.source if isinstance(op, tile.LoadOp) else op.target)
     shape, extents = shape_of(accessed_tile(op).type), extents_of(memory)
     simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
@@ -227,7 +224,7 @@ def _row(extents: Sequence[Extent]) -> int:
 
 
 def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
-    """A divisor of all terms of `form` but that of dimension `d`."""
+    """Returns a divisor of all terms of `form` except for that of dimension `d`."""
     divisor = form.constant
     for atom, factor in form.terms:
         if atom == (DIM, d):

@@ -17,14 +17,14 @@ from ...errors import ScheduleError
 
 
 def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:
-    """The reductions of a nest in the order in which they are printed, as a schedule's `chunk` lists their indices."""
+    """Yields the reductions of a nest in the order of a schedule's `chunk`."""
     for op in nest.body.walk():
         if isinstance(op, loop.ReduceOp):
             yield op
 
 
 def reduction_indices(nest: loop.NestOp) -> list[tuple[SSAValue, Extent]]:
-    """Every reduction index with its extent, in the order of a schedule's `chunk`."""
+    """Returns every reduction index with its extent, in the order of a schedule's `chunk`."""
     return [pair for op in reductions(nest) for pair in zip(op.body.block.args, op.sizes, strict=True)]
 
 
@@ -34,35 +34,37 @@ def extents_of_nest(nest: loop.NestOp) -> dict[SSAValue, Extent]:
 
 
 def reduction_groups(nest: loop.NestOp) -> list[list[loop.ReduceOp]]:
-    """Reductions that run together, chunk by chunk: the stages of each staged one, then every other one by itself."""
+    """Returns the reductions that run together, chunk by chunk: the stages of staged ones, then every other one."""
     staged = [list(op.stage_ops) for op in nest.body.walk() if isinstance(op, loop.StagedReduceOp)]
     grouped = {op for group in staged for op in group}
     return [*staged, *([op] for op in reductions(nest) if op not in grouped)]
 
 
 def schedule_of(nest: loop.NestOp) -> ScheduleAttr:
-    """The schedule of a nest; raises ScheduleError if there is none or it has the wrong number of entries."""
-    found = nest.attributes.get("schedule")
-    if not isinstance(found, ScheduleAttr):
+    """Returns the schedule of a nest. Raises ScheduleError if it is missing or has the wrong number of entries."""
+    schedule = nest.attributes.get("schedule")
+    if not isinstance(schedule, ScheduleAttr):
         raise ScheduleError("the nest has no schedule; run plan-schedules first")
-    wanted = len(nest.sizes), len(reduction_indices(nest))
-    given = len(found.data.block), len(found.data.chunk)
-    for name, n, m, what in zip(("block", "chunk"), wanted, given, ("free", "reduction"), strict=True):
-        if n != m:
-            raise ScheduleError(f"{m} extents for {n} {what} indices", argument=name)
-    return found
+    block, chunk = schedule.data.block, schedule.data.chunk
+    for name, extents, kind, count in (
+        ("block", block, "free", len(nest.sizes)),
+        ("chunk", chunk, "reduction", len(reduction_indices(nest))),
+    ):
+        if len(extents) != count:
+            raise ScheduleError(f"{len(extents)} extents for {count} {kind} indices", argument=name)
+    return schedule
 
 
 @dataclass(frozen=True)
 class Split:
-    """What is split: the only outermost reduction of a nest, along which of its indices, into how many parts."""
+    """The only outermost reduction of a nest, in `parts` along the index number `axis`. It depends on the free indices
+    at the positions `free`."""
 
     nest: loop.NestOp
     reduction: loop.ReduceOp | loop.StagedReduceOp
     axis: int
     parts: int
     free: tuple[int, ...]
-    """Positions of the free indices that the reduction depends on."""
 
     @property
     def stages(self) -> tuple[loop.ReduceOp, ...]:
@@ -71,14 +73,14 @@ class Split:
 
     @property
     def length(self) -> int:
-        """How many values of the index one part takes."""
+        """Values of the index in one part."""
         extent = self.stages[0].sizes[self.axis]
         assert isinstance(extent, int)  # find_split takes no symbol
         return extent // self.parts
 
 
 def splittable(nest: loop.NestOp) -> loop.ReduceOp | loop.StagedReduceOp | str:
-    """The reduction of `nest` that may be split, or why there is none."""
+    """Returns the reduction of `nest` that may be split, or why there is none."""
     found = [op for op in nest.body.block.ops if isinstance(op, loop.ReduceOp | loop.StagedReduceOp)]
     if len(found) != 1:
         return f"the nest has {len(found)} outermost reductions; one can be split"
@@ -89,12 +91,11 @@ def splittable(nest: loop.NestOp) -> loop.ReduceOp | loop.StagedReduceOp | str:
 
 
 def stages_of(op: loop.ReduceOp | loop.StagedReduceOp) -> tuple[loop.ReduceOp, ...]:
-    """The reductions that `op` consists of."""
     return (op,) if isinstance(op, loop.ReduceOp) else op.stage_ops
 
 
 def find_split(nest: loop.NestOp, parts: int) -> Split:
-    """How to split the reduction of `nest` into `parts`; raises ScheduleError if that cannot be done."""
+    """Returns how to split the reduction of `nest` into `parts`. Raises ScheduleError if it cannot be split."""
     reduction = splittable(nest)
     if isinstance(reduction, str):
         raise ScheduleError(reduction, argument="split_k")
@@ -104,40 +105,30 @@ def find_split(nest: loop.NestOp, parts: int) -> Split:
         raise ScheduleError(
             f"{parts} parts of equal size do not make [{', '.join(map(str, shape))}]", argument="split_k"
         )
-    chunks = _chunks(nest, len(shape))
+    schedule = nest.attributes.get("schedule")
+    chunks = schedule.data.chunk if isinstance(schedule, ScheduleAttr) else [1] * len(shape)
     dependence = Dependence()
     needed = frozenset[SSAValue]().union(*(dependence.of(r) for r in reduction.results))
     free = tuple(i for i, a in enumerate(nest.body.block.args) if a in needed)
     return Split(nest, reduction, max(whole, key=lambda i: (-(-whole[i] // chunks[i]), whole[i])), parts, free)
 
 
-def _chunks(nest: loop.NestOp, count: int) -> list[int]:
-    """The chunks of the first `count` reduction indices; 1 without a schedule."""
-    schedule = nest.attributes.get("schedule")
-    return list(schedule.data.chunk[:count]) if isinstance(schedule, ScheduleAttr) else [1] * count
-
-
 SHARED_LENGTH = 16384
-"""Rows that are shorter are not worth a cluster."""
+"""Elements of the shortest row that is worth a cluster."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Blocks of a cluster take the tiles of the indices `indices` in turn; `ranks` is how many they are. Where the
-    schedule has `cluster_k`, each block finishes the part with its number of the tile along the free index `part`."""
+    """What the `ranks` blocks of a cluster share: they take the tiles of `indices` in turn. With `cluster_k` each block
+    finishes the part with its number of the tile along the free index `part`."""
 
     ranks: int = 1
     indices: frozenset[SSAValue] = frozenset()
     part: SSAValue | None = None
 
     def steps(self, index: SSAValue, tiles: int) -> int:
-        """How many of its tiles one block takes."""
+        """Returns how many of the tiles of an index one block takes."""
         return -(-tiles // self.ranks) if index in self.indices else tiles
-
-
-def shares_rows(schedule: ScheduleAttr) -> bool:
-    """Whether the clusters of a schedule share rows, and not boxes that each of their blocks needs."""
-    return schedule.data.cluster > 1 and schedule.data.copy != "tma"
 
 
 def shared_indices(
@@ -147,19 +138,22 @@ def shared_indices(
     tiles: Mapping[SSAValue, Any],
     ranks: int,
 ) -> dict[SSAValue, Any]:
-    """Whether `ranks` blocks share an index: of the indices of each reduction in `groups`, which no other is around,
-    and of `rest`, which no reduction depends on, the longest one, if every block gets a tile of it, and if they share
-    one of a reduction.
+    """Returns whether blocks share an index: the longest of each group, if every block gets a tile of it.
 
-    `tiles` has extents, or columns of them for several schedules; so has the result.
+    Args:
+        groups: the indices of each outermost reduction, of which blocks must share one.
+        rest: the indices that no reduction depends on.
+        sizes: the extents of all indices.
+        tiles: the extents of tiles, or columns of them for several schedules; so is the result.
+        ranks: the number of blocks.
     """
 
     def longest(indices: Sequence[SSAValue]) -> dict[SSAValue, Any]:
         known = {i: n for i in indices if isinstance(n := sizes[i], int)}
         if len(known) < len(indices) or not known:
             return {}
-        found = max(known, key=lambda i: known[i])
-        return {found: (tiles[found] > 1) & (-(-known[found] // tiles[found]) >= ranks)}
+        index = max(known, key=lambda i: known[i])
+        return {index: (tiles[index] > 1) & (-(-known[index] // tiles[index]) >= ranks)}
 
     reduced = {i: shared for group in groups for i, shared in longest(group).items()}
     some: Any = sum(reduced.values()) > 0
@@ -211,11 +205,9 @@ def divisible_indices(nest: loop.NestOp, sums: Sequence[Sum]) -> list[SSAValue]:
 def part_indices(
     indices: Sequence[SSAValue], sizes: Mapping[SSAValue, Extent], tiles: Mapping[SSAValue, Any], ranks: int
 ) -> dict[SSAValue, Any]:
-    """Whether `ranks` blocks divide a tile along each of `indices`: they do along the first one that is no shorter than
-    the tile, if possible, and along none if no tile has so many parts of two elements.
-
-    `tiles` has extents, or columns of them for several schedules; so has the result.
-    """
+    """Returns whether `ranks` blocks divide a tile along each of `indices`: along the first one that is no shorter than
+    the tile, if possible, and along none if no tile has so many parts of two elements. `tiles` has extents, or columns
+    of them for several schedules; so has the result."""
     able = [(i, tiles[i] >= 2 * ranks) for i in indices]
     full = [(i, here & (tiles[i] <= n)) if isinstance(n := sizes[i], int) else (i, here) for i, here in able]
     found: dict[SSAValue, Any] = {}
@@ -228,20 +220,21 @@ def part_indices(
 
 
 def no_parts(ranks: int) -> str:
-    """The reason why the blocks of a cluster cannot divide a tile."""
+    """Returns the reason why the blocks of a cluster cannot divide a tile."""
     return f"no tile of the result has {ranks} parts of two elements, one part for each block of a cluster"
 
 
 def no_shared_rows(ranks: int) -> str:
-    """Why a cluster has nothing to share."""
+    """Returns the reason why a cluster has nothing to share."""
     return f"no reduction has {ranks} chunks, one for each block of a cluster"
 
 
 def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
-    """What the blocks of a cluster share of a nest under its schedule; nothing without clusters."""
+    """Returns what the blocks of a cluster share of a nest under its schedule; nothing without clusters, and nothing
+    where they share TMA tiles."""
     if schedule.data.cluster_k > 1:
         return _shared_sums_of(nest, schedule)
-    if not shares_rows(schedule):
+    if schedule.data.cluster == 1 or schedule.data.copy == "tma":
         return Shared()
     dependence, free = Dependence(), nest.body.block.args
     sizes, tiles, reductions = _extents(nest, schedule)

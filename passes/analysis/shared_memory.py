@@ -20,17 +20,17 @@ from ...dialects.support.locations import enclosing, refused
 from ...errors import CompileError
 
 Slot = SSAValue | int | None
-"""Where in its buffer an access goes, in elements: a value, a constant, or anywhere."""
+"""Offset of an access in its buffer, in elements: a value, a constant, or unknown."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Bytes [start, end) of a block's shared memory are read or written; without offsets, buffers are apart.
+    """A read or write of the bytes [start, end) of a block's shared memory; without offsets, buffers are disjoint.
 
-    In a ring it is only the `slot` of `size` elements that is. `cells` says which elements of a slot each thread has,
-    the same for all slots, where that is known: threads that store all they have into their cells have different ones.
-    With `peer` it is another block's instance that is read. `apart`: each group of so many warps makes it in a part of
-    the buffer of its own.
+    slot, size          in a circular buffer the slot and its elements
+    cells               the elements of a slot that each thread has, the same for all slots, where they are known
+    peer                true if the memory is that of another block
+    warp_group_private  warps of a group that has a part of the buffer of its own
     """
 
     buffer: SSAValue
@@ -44,19 +44,18 @@ class Access:
     warp_group_private: int | None = None
 
     def conflicts(self, other: Access) -> bool:
-        """Whether the order of the two accesses matters, if different threads of a block make them."""
+        """Returns true if the order of two accesses by different threads of a block matters."""
         return self.peer == other.peer and (self.writes or other.writes) and self.touches(other)
 
     def conflicts_across(self, other: Access) -> bool:
-        """Whether the order of the two matters, if different blocks of a cluster make them, at whatever iterations."""
+        """Returns true if the order of two accesses by different blocks of a cluster matters, in any iterations."""
         return self.peer != other.peer and (self.writes or other.writes) and self.shares_memory(other)
 
     def touches(self, other: Access) -> bool:
-        """Whether the two may meet in a byte."""
         return self.shares_memory(other) and not (self.buffer is other.buffer and _are_apart(self, other))
 
     def shares_memory(self, other: Access) -> bool:
-        """Whether the buffers of the two overlap, whatever the slots."""
+        """Returns true if the buffers of two accesses overlap, in any slots."""
         if self.buffer is other.buffer:
             return True
         if self.start is None or other.start is None:
@@ -64,13 +63,13 @@ class Access:
         return self.start < other.end and other.start < self.end
 
     def renamed(self, slots: dict[tuple[SSAValue, Slot], SSAValue]) -> Access:
-        """The access, with its slot called what it is called elsewhere."""
+        """Returns the access with the name of its slot elsewhere."""
         new = slots.get((self.buffer, self.slot))
         return self if new is None else replace(self, slot=new)
 
 
 def _are_apart(a: Access, b: Access) -> bool:
-    """Whether two slots of one buffer are surely different, or each thread has the same part of all for itself."""
+    """Returns true if two slots of one buffer are different, or each thread has the same part of all slots."""
     if a.cells is not None and a.cells == b.cells:
         return True
     if isinstance(a.slot, int) and isinstance(b.slot, int):
@@ -82,7 +81,7 @@ def _are_apart(a: Access, b: Access) -> bool:
 
 
 def rotation_of(slot: BlockArgument) -> tuple[BlockArgument, ...] | None:
-    """The carried values of a loop that `slot` is one of and that only change places; None if there is more to them."""
+    """Returns the carried values of a loop that rotate with `slot`, or None if they change otherwise."""
     loop = slot.owner.parent_op()
     if not isinstance(loop, scf.ForOp) or slot.index == 0:
         return None
@@ -99,7 +98,7 @@ def rotation_of(slot: BlockArgument) -> tuple[BlockArgument, ...] | None:
 
 
 def _distance(rotation: Sequence[BlockArgument]) -> int:
-    """The least distance between the slots with which a rotation starts; 0 if they are not known."""
+    """Returns the least distance between the first slots of a rotation; 0 if they are not known."""
     loop = rotation[0].owner.parent_op()
     assert isinstance(loop, scf.ForOp)
     inits = [loop.iter_args[a.index - 1] for a in rotation]
@@ -128,25 +127,20 @@ def _yielded(loop: scf.ForOp) -> Sequence[SSAValue]:
 
 
 Renaming = dict[tuple[SSAValue, Slot], SSAValue]
-"""(ring, slot) -> what the slot is called elsewhere."""
+"""(ring, slot) -> the name of the slot elsewhere."""
 
 
 def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming, Renaming]:
-    """How slots are called as a loop is entered, from the end of an iteration to the next, behind the loop, and there
-    if it did not run."""
-    entry: Renaming = {}
-    skipped: Renaming = {}
-    again: Renaming = {}
-    leaving: Renaming = {}
+    """Returns the names of slots at the entry of a loop, in the next iteration, after the loop, and after a loop
+    without iterations."""
+    entry, again, leaving, skipped = (Renaming() for _ in range(4))
     rings: dict[SSAValue, dict[SSAValue, None]] = {}
     for op in loop.walk():
         if isinstance(op, SubviewOp) and isinstance(op.offset, BlockArgument):
             for slot in _slots_of(loop, rotation_of(op.offset) or ()):
                 rings.setdefault(slot, {})[op.ring] = None
-    yielded = _yielded(loop)
-    for argument, init, value, result in zip(
-        loop.body.block.args[1:], loop.iter_args, yielded, loop.results, strict=True
-    ):
+    carried = zip(loop.body.block.args[1:], loop.iter_args, _yielded(loop), loop.results, strict=True)
+    for argument, init, value, result in carried:
         for ring in rings.get(argument, ()):
             entry[ring, slot_key(init)] = argument
             again[ring, value] = argument
@@ -156,7 +150,7 @@ def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming, Renaming]:
 
 
 def _slots_of(loop: scf.ForOp, rotation: Sequence[SSAValue]) -> Sequence[SSAValue]:
-    """The carried values of `loop` with which a rotation starts that a loop inside of it carries on, or its own."""
+    """Returns the carried values of `loop` that are a rotation, or the start of one in a loop inside of it."""
     slots = [v for v in rotation if isinstance(v, BlockArgument) and v.index]
     if not slots or len(slots) < len(rotation) or slots[0].owner is loop.body.block:
         return slots
@@ -165,13 +159,13 @@ def _slots_of(loop: scf.ForOp, rotation: Sequence[SSAValue]) -> Sequence[SSAValu
 
 
 def slot_key(value: SSAValue) -> Slot:
-    """A slot by its number, if that is known."""
+    """Returns the number of a slot, if it is known, or the slot."""
     number = constant_index(value)
     return value if number is None else number
 
 
 def accesses_of(op: Operation) -> list[Access]:
-    """The accesses to shared memory that `op` makes. Raises CompileError for memory of unknown origin."""
+    """Returns the accesses of `op` to shared memory. Raises CompileError for memory of unknown origin."""
     if isinstance(op, WgmmaOp):
         return [_access(op, m) for m in (op.lhs, op.rhs) if isinstance(m.type, MemRefType)]
     if isinstance(op, TmaStoreOp):
@@ -201,9 +195,9 @@ def _access(op: Operation, memory: SSAValue) -> Access:
 
 
 def _cells(op: Operation) -> Hashable:
-    """Which elements of a slot each thread reads or writes; None where that differs from slot to slot, or is unknown.
+    """Returns the elements of a slot that each thread accesses; None if they are unknown or differ between slots.
 
-    The slots are multiples of their size apart, so what is one thread's in one of them is nobody else's in another.
+    Slots are multiples of their size apart, so a thread has the same elements in all of them.
     """
     if not isinstance(op, LoadOp | StoreOp) or len(op.checks) or (isinstance(op, StoreOp) and op.predicate is not None):
         return None
@@ -218,7 +212,6 @@ def _cells(op: Operation) -> Hashable:
 
 
 def _divides(size: int, offset: SSAValue) -> bool:
-    """Whether `offset` is surely a multiple of `size`."""
     number = constant_index(offset)
     if number is not None:
         return number % size == 0
