@@ -42,7 +42,7 @@ from .tile_layouts import (
 
 @dataclass(frozen=True)
 class Copy:
-    """A staged tile that is exactly a load: `layout` says who copies what, `shared` where it is put."""
+    """A staged tile that is a load. Threads copy it by `layout` to the place `shared`."""
 
     stage: tile.StageOp
     load: tile.LoadOp
@@ -50,7 +50,7 @@ class Copy:
     shared: SharedAttr
 
     def make(self, counter: SSAValue, at: SSAValue, predicate: SSAValue | None) -> tile.StageAsyncOp:
-        """The copy of the iteration `at` of the loop that `counter` counts."""
+        """Returns the copy of the iteration `at` of the loop that `counter` counts."""
         load, result = self.load, self.stage.result.type
         symbols = [at if s is counter else s for s in load.symbols]
         t = tile.tile_type(element_type(load.source.type), shape_of(result), self.shared)
@@ -103,7 +103,7 @@ def _hindrance(load: tile.LoadOp, loop: scf.ForOp) -> str | None:
 
 
 def is_zero(value: SSAValue) -> bool:
-    """Whether `value` is 0, and not -0.0."""
+    """Returns true if `value` is 0, and not -0.0."""
     number = constant_of(value)
     return number == 0 and copysign(1, number) > 0
 
@@ -136,23 +136,18 @@ def _rearranged(stage: tile.StageOp, writer: Linear) -> Shared | None:
     return choose_shared(writer.shape, readers)
 
 
-MOST_RANKS = 5
-"""Dimensions of a buffer that boxes can be cut from."""
+MOST_RANKS, PITCH = 5, 16
+"""Dimensions of a buffer for TMA, at most, and the alignment of its rows in bytes."""
 
-PITCH = 16
-"""Bytes of which every row of such a buffer starts at a multiple."""
-
-EPILOGUE_ROW = 128
-"""Bytes of a part of a result along its columns: the widest row of a box."""
-
-EPILOGUE_BUFFERS = 2
-"""Scratch buffers of a kind for parts of results: one is filled while what is in the other leaves."""
+EPILOGUE_ROW, EPILOGUE_BUFFERS = 128, 2
+"""Bytes of a part of a result along its columns, the widest row of a box, and scratch buffers for parts: one is filled
+while the other is stored."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A staged tile that is exactly a load of a box, how it lies in shared memory, and whether the blocks of a cluster
-    load it together."""
+    """A staged tile that is a load of a box, its layout in shared memory, and whether the blocks of a cluster load it
+    together."""
 
     stage: tile.StageOp
     load: tile.LoadOp
@@ -161,20 +156,19 @@ class Box:
 
     @property
     def type(self) -> Attribute:
-        """The type of the tile in shared memory."""
         shape = shape_of(self.stage.result.type)
         layout = self.boxes.layout(shape, element_bytes(self.stage.result.type))
         return tile.tile_type(element_type(self.load.source.type), shape, attr_of(layout))
 
     def make(self, symbols: Sequence[SSAValue]) -> TmaLoadOp:
-        """The start of the box, at `symbols`."""
+        """Returns the start of the copy, at `symbols`."""
         op = TmaLoadOp(self.load.source, self.load.map, symbols, self.multicast, self.type)
         op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
         return op
 
 
 def find_box(stage: tile.StageOp) -> Box | str:
-    """How `stage` is a box, or why it is none."""
+    """Returns the box that `stage` loads, or why it is none."""
     load = staged_load(stage)
     if isinstance(load, str):
         return load
@@ -188,7 +182,7 @@ def find_box(stage: tile.StageOp) -> Box | str:
 
 
 def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
-    """Why the tile that is loaded or stored is no box of its buffer; None if it is one."""
+    """Returns why the tile that is loaded or stored is no box of its buffer, or None."""
     dimensions = box_dimensions(access.map.data)
     memory = memory_type(access.source if isinstance(access, tile.LoadOp) else access.target)
     if dimensions is None or len(dimensions) != 2:
@@ -211,7 +205,7 @@ def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
 
 
 def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Extent]) -> bool:
-    """Whether the domain of an access says no more than that its coordinates are inside of the buffer."""
+    """Returns true if the domain of an access is that of its buffer."""
     if access.domain is None:
         return True
     shape = shape_of((access.result if isinstance(access, tile.LoadOp) else access.value).type)
@@ -222,9 +216,8 @@ def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Exte
 
 
 def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
-    """How the tile lies in shared memory: as it does, if in boxes with rows along what is contiguous in memory; in such
-    boxes, if those who read it read any layout: the widest that warps read without bank conflicts, or else the widest.
-    """
+    """Returns the boxes of a tile in shared memory, with rows along the contiguous dimension: those of its layout for
+    wgmma; otherwise the widest that warps read without bank conflicts, or else the widest."""
     dimensions = box_dimensions(load.map.data)
     assert dimensions is not None
     rank, size = len(extents_of(memory_type(load.source))), element_bytes(load.result.type)
@@ -249,7 +242,7 @@ def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
 
 
 def _reader(use: Use, fast: int) -> Reader | None:
-    """How warps read an operand of a product on tensor cores that has its dimension `fast` in rows."""
+    """Returns how warps read an operand on tensor cores whose dimension `fast` is contiguous."""
     dot = use.operation
     if not isinstance(dot, tile.DotOp) or dot.atom is None or (acc := linear_of(dot.acc.type)) is None:
         return None
@@ -258,7 +251,7 @@ def _reader(use: Use, fast: int) -> Reader | None:
 
 
 def is_index(value: SSAValue) -> bool:
-    """Whether `value` is computed from block numbers, loop counters and constants alone."""
+    """Returns true if `value` is computed from block numbers, loop counters and constants alone."""
     if isinstance(value, BlockArgument):
         parent = value.owner.parent_op()
         return isinstance(value.type, IndexType) and (
@@ -276,8 +269,8 @@ RANK = symbol(0)
 
 
 class Alike(FormReader):
-    """The index values of `kernel` as forms, for clusters of `size` blocks along its last index: all symbols but `RANK`
-    are the same in all blocks of a cluster."""
+    """The index values of `kernel` as forms, for clusters of `size` blocks along its last index: all symbols except for
+    `RANK` are the same in all blocks of a cluster."""
 
     def __init__(self, kernel: tile.KernelOp, size: int) -> None:
         super().__init__(Simplifier(symbols=[size]))
@@ -286,21 +279,21 @@ class Alike(FormReader):
         self._symbols = 0
 
     def same(self, value: SSAValue) -> bool:
-        """Whether `value` is the same in all blocks of a cluster."""
+        """Returns true if `value` is the same in all blocks of a cluster."""
         form = self.of(value)
         return form is not None and not _depends_on_rank(form)
 
     def same_trips(self, loop: scf.ForOp) -> bool:
-        """Whether all blocks of a cluster go through a loop equally often."""
+        """Returns true if all blocks of a cluster go through a loop equally often."""
         return all(self.same(v) for v in (loop.lb, loop.ub, loop.step)) or self._strides(loop)
 
     def _strides(self, loop: scf.ForOp) -> bool:
-        """Whether a loop starts at N * x + rank and walks in multiples of N up to one: it then ends alike."""
-        found = self.all((loop.lb, loop.ub, loop.step))
-        if found is None:
+        """Returns true if a loop starts at N * x + rank and walks in multiples of N up to one: it then ends alike."""
+        forms = self.all((loop.lb, loop.ub, loop.step))
+        if forms is None:
             return False
-        found[0] = add(found[0], RANK, -1)
-        return not any(_depends_on_rank(f) or _factor(f) % self.size for f in found)
+        forms[0] = add(forms[0], RANK, -1)
+        return not any(_depends_on_rank(f) or _factor(f) % self.size for f in forms)
 
     def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
         if isinstance(value, SymbolAttr):
@@ -328,7 +321,6 @@ class Alike(FormReader):
         return self._unknown(gcd(*(_factor(f) for f in self.all((parent.lb, parent.step)) or ())))
 
     def _unknown(self, factor: int = 1) -> Form:
-        """Some multiple of `factor`, the same in all blocks of a cluster."""
         self._symbols += 1
         return scale(symbol(self._symbols), factor)
 
@@ -341,30 +333,33 @@ def _depends_on_rank(form: Form) -> bool:
 
 
 def _factor(form: Form) -> int:
-    """A number that divides the form; 0 if that is 0."""
     return gcd(form.constant, *(coefficient for _, coefficient in form.terms))
 
 
 def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -> list[Box]:
-    """The boxes, some of them to be loaded together by clusters of so many blocks, which `kernel` then has; if there
-    are none, remarks in the name of the pass `name` say why."""
+    """Returns the boxes, with those marked that clusters of `blocks` blocks load together, which `kernel` then has.
+
+    Args:
+        kernel: the kernel.
+        boxes: its boxes.
+        blocks: blocks of a cluster.
+        name: the pass, in whose name remarks tell why boxes are not shared.
+    """
     if not kernel.has_clusters_of(blocks):
         emit_remark(kernel, name, f"the last extent of the grid is no multiple of clusters of {blocks}")
         return list(boxes)
     alike = Alike(kernel, blocks)
-    found: list[Box] = []
-    for box in boxes:
-        why = _unshared(kernel, alike, box, blocks)
+    reasons = [_unshared(alike, box, blocks) for box in boxes]
+    for box, why in zip(boxes, reasons, strict=True):
         if why is not None:
             emit_remark(box.stage, name, why)
-        found.append(replace(box, multicast=why is None))
-    if any(b.multicast for b in found):
+    if None in reasons:
         kernel.cluster = IntAttr(blocks)
-    return found
+    return [replace(box, multicast=why is None) for box, why in zip(boxes, reasons, strict=True)]
 
 
-def _unshared(kernel: tile.KernelOp, alike: Alike, box: Box, blocks: int) -> str | None:
-    """Why the blocks of a cluster cannot load a box together."""
+def _unshared(alike: Alike, box: Box, blocks: int) -> str | None:
+    """Returns why the blocks of a cluster cannot load a box together, or None."""
     if not all(alike.same(s) for s in box.load.symbols):
         return "the blocks of a cluster need different boxes"
     if not all(alike.same_trips(around) for around in ancestors(box.stage) if isinstance(around, scf.ForOp)):
@@ -377,6 +372,6 @@ def _unshared(kernel: tile.KernelOp, alike: Alike, box: Box, blocks: int) -> str
 
 
 def divides(rows: int, row_bytes: int, blocks: int) -> bool:
-    """Whether boxes of so many rows split into equal parts for the blocks of a cluster: each has to start where the
-    exclusive or of the swizzle starts over."""
+    """Returns true if boxes have an equal part for each block of a cluster that starts where the swizzle starts
+    over."""
     return rows % blocks == 0 and rows // blocks * row_bytes % SWIZZLED_ALIGNMENT == 0

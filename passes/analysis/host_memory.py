@@ -25,22 +25,20 @@ MEMORY_LIMIT, SCRATCH_LIMIT = "memory_limit", "scratch_limit"
 
 
 def limit_of(op: Operation, name: str) -> int | None:
-    """The limit of that name which `op` has, in bytes. Raises CompileError for what is no number of bytes."""
-    found = op.attributes.get(name)
-    if found is None:
-        return None
-    if not isinstance(found, IntegerAttr) or found.value.data < 0:
-        raise CompileError(f"is {found}, no number of bytes", argument=name)
-    return found.value.data
+    """Returns a limit of `op` in bytes, or None. Raises CompileError for an attribute that is no number of bytes."""
+    limit = op.attributes.get(name)
+    if limit is not None and (not isinstance(limit, IntegerAttr) or limit.value.data < 0):
+        raise CompileError(f"is {limit}, no number of bytes", argument=name)
+    return None if limit is None else limit.value.data
 
 
 def set_limit(op: Operation, name: str, bytes: int) -> None:
-    """Write a limit."""
+    """Writes a limit."""
     op.attributes[name] = IntegerAttr(bytes, i64)
 
 
 def result_bytes(function: FuncOp) -> int:
-    """Bytes of what `function` returns, but for what replaces an argument of `@main`."""
+    """Returns the bytes of the results of `function`, except for those that replace an argument of `@main`."""
     end = function.body.block.last_op
     assert isinstance(end, ReturnOp)
     replaced = {result for result, _ in pairs_of(function, UPDATES)} if function.sym_name.data == "main" else ()
@@ -48,15 +46,15 @@ def result_bytes(function: FuncOp) -> int:
 
 
 class HostMemory:
-    """The bytes that `@main` of a module at the loop level keeps beside its arguments."""
+    """The bytes that `@main` of a module at the loop level keeps in addition to its arguments."""
 
     def __init__(self, module: ModuleOp, target: Target) -> None:
         functions = [f for f in module.ops if isinstance(f, FuncOp) and not f.is_declaration]
         self._of = {f.sym_name.data: _Lifetimes(f) for f in functions}
         self._around: dict[str, int] = {}
-        """Function -> the bytes that are kept around a call of it, beside what `@main` returns."""
+        """Function -> the bytes that are kept around a call of it, in addition to the results of `@main`."""
         self.limit = None
-        """How many bytes a call may take; None if nothing says so."""
+        """Bytes that a call may take, if they are limited."""
         if "main" in self._of:
             sums = any(isinstance(op, loop.ReduceOp) for op in module.walk())
             self.limit = limit_of(self._of["main"].function, MEMORY_LIMIT)
@@ -64,7 +62,7 @@ class HostMemory:
             self._enter("main", 0)
 
     def _enter(self, name: str, around: int) -> None:
-        """Note that so much is kept around a call of a function, and what it then keeps around those it calls."""
+        """Notes the bytes that are kept around a call of a function, and around its calls of others."""
         if around <= self._around.get(name, -1):
             return
         self._around[name], lives = around, self._of[name]
@@ -75,8 +73,8 @@ class HostMemory:
                     self._enter(callee, around + lives.before[op] + lives.made[op])
 
     def room(self, nest: loop.NestOp) -> int | None:
-        """How many bytes may lie between two kernels that `nest` becomes; None where there is no limit. The first one
-        reads what the nest does, the second one gives its results and reads what the nest reads outside of sums."""
+        """Returns the bytes that may be between two kernels of `nest`, or None without a limit. The first kernel reads
+        what the nest does, the second yields its results and reads what the nest reads outside of sums."""
         function = nest.parent_op()
         if self.limit is None or not isinstance(function, FuncOp):
             return None
@@ -87,7 +85,7 @@ class HostMemory:
 
 
 class _Lifetimes:
-    """What lies in memory before and after every operation of a function, of all that it makes and does not return."""
+    """Bytes in memory before and after every operation of a function, of values that it does not return."""
 
     def __init__(self, function: FuncOp) -> None:
         self.function = function
@@ -102,7 +100,7 @@ class _Lifetimes:
         self.before: dict[Operation, int] = {}
         self.made: dict[Operation, int] = {}
         self.after: dict[Operation, int] = {}
-        """Bytes of what an operation finds, of what it gives, and of what it finds that is still needed after it."""
+        """Bytes before an operation, of its results, and of those before that are needed after it."""
         live = 0
         for op in ops:
             self.before[op] = live
@@ -111,7 +109,7 @@ class _Lifetimes:
             live = self.after[op] + self.made[op]
 
     def read_last(self, nest: loop.NestOp) -> int:
-        """Bytes of what nobody needs after `nest`, which reads it outside of its sums."""
+        """Returns the bytes whose last use is in `nest`, outside of its sums."""
         outside = {loop.unreshaped(op.source) for op in nest.body.block.ops if isinstance(op, loop.LoadOp)}
         return sum(self._kept[v] for v in self._ends[nest] if v in outside)
 

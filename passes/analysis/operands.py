@@ -28,8 +28,8 @@ PARTS = 3
 
 
 def widened_from(value: SSAValue) -> Attribute | None:
-    """The narrow type that an f32 value was widened from, directly or on both sides of a selection; None if it was
-    computed. The value is a scalar of the loop level or a tile."""
+    """Returns the narrow type that an f32 value, a scalar or a tile, was widened from, directly or on both sides of a
+    selection; None if it was computed."""
     op = value.owner
     if isinstance(op, CastOp):
         source = element_type(op.operand.type)
@@ -46,27 +46,23 @@ def widened_from(value: SSAValue) -> Attribute | None:
 
 
 def parts_of(value: SSAValue) -> list[SSAValue] | None:
-    """The narrow parts that an f32 value was joined from, the largest first; None if it was not."""
+    """Returns the narrow parts that an f32 value was joined from, the largest first, or None."""
     op = value.owner
     if not isinstance(op, CombineBf16x3Op) or any(widened_from(part) != bf16 for part in op.operands):
         return None
-    casts = [part.owner for part in op.operands]
-    return [cast.operand for cast in casts if isinstance(cast, CastOp)]
+    return [part.owner.operand for part in op.operands if isinstance(part.owner, CastOp)]
 
 
 def split_in_parts(value: SSAValue, made: list[Operation]) -> list[SSAValue]:
-    """Three bf16 numbers whose sum is `value`: what it rounds to, what the rest rounds to, and what is left then; new
-    operations go to `made`.
-
-    Nothing is left of what rounds to an infinity or to NaN.
-    """
-    found: list[SSAValue] = []
+    """Returns three bf16 numbers whose sum is `value`: the rounded value, the rounded rest, and the rest of that, which
+    is zero for an infinity or NaN. New operations are appended to `made`."""
+    parts: list[SSAValue] = []
     rest = value
     for number in range(PARTS):
         part = CastOp(rest, bf16)
         part.result.name_hint = f"{value.name_hint or 'part'}_{number}"
         made.append(part)
-        found.append(part.result)
+        parts.append(part.result)
         if number == PARTS - 1:
             break
         wide = CastOp(part.result, element_type(value.type))
@@ -77,11 +73,11 @@ def split_in_parts(value: SSAValue, made: list[Operation]) -> list[SSAValue]:
         kept = SelectOp(finite.result, left.result, zero.result)
         made += [wide, left, size, limit, zero, finite, kept]
         rest = kept.result
-    return found
+    return parts
 
 
 def is_exact(op: ConstantOp, narrow: Attribute) -> bool:
-    """Whether a constant is a number of the type `narrow`."""
+    """Returns true if a constant is a number of the type `narrow`."""
     value = float(op.scalar)
     bits = struct.pack("<f", value)
     if narrow == bf16:
@@ -97,25 +93,25 @@ STORED = "bf16x3_presplit"
 
 
 def wide_factors(nest: loop.NestOp) -> list[loop.LoadOp]:
-    """The loads of `nest` that are factors of contractions, in f32, each once."""
-    dependence, found = Dependence(), dict[loop.LoadOp, None]()
+    """Returns the loads of `nest` that are operands of contractions, in f32."""
+    dependence, loads = Dependence(), dict[loop.LoadOp, None]()
     for op in nest.body.block.walk():
         contraction = find_contraction(op, dependence) if isinstance(op, loop.ReduceOp) else None
         for factor in (contraction.lhs, contraction.rhs) if contraction is not None else ():
             load = factor.owner
             if isinstance(load, loop.LoadOp) and _may_be_split(load):
-                found[load] = None
-    return list(found)
+                loads[load] = None
+    return list(loads)
 
 
 def _may_be_split(load: loop.LoadOp) -> bool:
-    """Whether a load is of f32, and what it gives outside of its domain has parts that are plain to see."""
+    """Returns true if a load is of f32, and zero outside of its domain."""
     filled = load.fill is None or (isinstance(c := load.fill.owner, payload.ConstantOp) and c.scalar == 0)
     return filled and isinstance(element_type(load.result.type), Float32Type)
 
 
 def parts_nest(source: SSAValue) -> loop.NestOp:
-    """The nest that splits the tensor `source`."""
+    """Returns the nest that splits the tensor `source`."""
     extents = extents_of(source.type)
     block = Block(arg_types=[IndexType()] * len(extents))
     load = loop.LoadOp(source, AffineMap.identity(len(extents)), block.args)
@@ -130,7 +126,7 @@ def parts_nest(source: SSAValue) -> loop.NestOp:
 
 
 def load_parts(load: loop.LoadOp, parts: Sequence[SSAValue]) -> None:
-    """Load `parts` in the place of what they are parts of."""
+    """Replaces a load by loads of `parts`."""
     made: list[Operation] = []
     wide: list[payload.CastOp] = []
     for number, part in enumerate(parts):
@@ -145,7 +141,7 @@ def load_parts(load: loop.LoadOp, parts: Sequence[SSAValue]) -> None:
 
 
 def loaded_factor(value: SSAValue) -> loop.LoadOp | None:
-    """The load that a factor of a product is, or is a cast of."""
+    """Returns the load that an operand of a contraction is, or is a cast of."""
     op = value.owner
     while isinstance(op, CastOp):
         op = op.operand.owner
@@ -153,9 +149,8 @@ def loaded_factor(value: SSAValue) -> loop.LoadOp | None:
 
 
 def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | str:
-    """The loads that are factors of products along the free `index`, alone or in what they are cast to; or why they
-    cannot be copied before."""
-    dependence, found = Dependence(), dict[loop.LoadOp, None]()
+    """Returns the loads of operands along the free `index`, or why they cannot be packed before."""
+    dependence, loads = Dependence(), dict[loop.LoadOp, None]()
     for op in reductions(nest):
         contraction = find_contraction(op, dependence)
         if contraction is None or index not in contraction.only_lhs | contraction.only_rhs:
@@ -165,14 +160,21 @@ def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | st
             return "a factor along this index is computed"
         if load.symbols or not (load.fill is None or isinstance(load.fill.owner, ConstantOp)):
             return "a factor along this index is gathered"
-        found[load] = None
-    return list(found) or "no product has columns along this index"
+        loads[load] = None
+    return list(loads) or "no product has columns along this index"
 
 
 def copying_nest(
     load: loop.LoadOp, at: Mapping[SSAValue, AffineExpr], sizes: Sequence[Extent], source: SSAValue | None = None
 ) -> loop.NestOp:
-    """The nest over `sizes` of what `load` loads, from `source` if that is given, where its indices are `at`."""
+    """Returns a nest that copies the elements of a load.
+
+    Args:
+        load: the load.
+        at: its indices as expressions of those of the nest.
+        sizes: extents of the nest.
+        source: tensor in place of the source of the load.
+    """
     block = Block(arg_types=[IndexType()] * len(sizes))
     dims = [at.get(i, AffineExpr.constant(0)) for i in load.indices]
 
@@ -190,8 +192,8 @@ def copying_nest(
 
 
 def is_constant(value: SSAValue) -> bool:
-    """Whether a tensor at the loop level is the same in every call of a program: one of the `constants` of its
-    function, or what nests make of these alone."""
+    """Returns true if a tensor at the loop level is the same in every call: one of the `constants` of its function, or
+    the result of nests on these alone."""
     seen, todo = set[SSAValue](), [value]
     while todo:
         found = loop.unreshaped(todo.pop())

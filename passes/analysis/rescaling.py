@@ -43,12 +43,12 @@ class Declined(Exception):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Does not depend on the frame."""
+    """A value that does not depend on the frame."""
 
 
 @dataclass(frozen=True)
 class OfFrame:
-    """Depends on the frame alone, not on the reduced index."""
+    """A value that depends on the frame alone, not on the reduced index."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,10 @@ class Typing:
         (value,) = yielded(block)
         result = self._type(value, block)
         kind = reduce.kind.data
-        if isinstance(result, Fixed):
-            return result
-        if kind == ReductionKind.ADD and not isinstance(result, Chosen):
+        if kind == ReductionKind.ADD and not isinstance(result, Fixed | Chosen):
             return _as_linear(value, result)
-        if kind in (ReductionKind.MAX, ReductionKind.MIN) and isinstance(result, Shift):
-            return result
-        if isinstance(result, Chosen) and _may_stand_in(result, reduce):
+        extreme = kind in (ReductionKind.MAX, ReductionKind.MIN) and isinstance(result, Shift)
+        if extreme or isinstance(result, Fixed) or isinstance(result, Chosen) and _may_stand_in(result, reduce):
             return result
         raise Declined(f"a {kind.value} of values that depend on an earlier result")
 
@@ -213,37 +210,30 @@ class Typing:
         return Shift(by, bound)
 
     def _move_of(self, value: SSAValue, type: Kinds) -> Expr:
-        if isinstance(type, Shift):
-            return type.by
-        if isinstance(type, OfFrame):
-            move: Expr = ("sub", ("at", value, "new"), ("at", value, "old"))
-            sums = [m for m, r in self.members.items() if r.kind.data == ReductionKind.ADD and depends_on(value, {m})]
-            for member in [m for m in sums if is_count(self.members[m])] or sums:
-                move = ("guard", member, move)  # a sum over nothing is no frame, and nothing has to move from it
-            return move
-        return ZERO
+        if not isinstance(type, OfFrame):
+            return type.by if isinstance(type, Shift) else ZERO
+        move: Expr = ("sub", ("at", value, "new"), ("at", value, "old"))
+        sums = [m for m, r in self.members.items() if r.kind.data == ReductionKind.ADD and depends_on(value, {m})]
+        for member in [m for m in sums if is_count(self.members[m])] or sums:
+            move = ("guard", member, move)  # a sum over nothing is no frame, and nothing has to move from it
+        return move
 
     def _meeting(self, op: payload.CmpOp, block: Block) -> Kinds:
-        """Equality of a term with the maximum or minimum that runs over it."""
         for term, member in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
             reduce = self.members.get(member)
-            if (
-                reduce is not None
-                and reduce.kind.data in (ReductionKind.MAX, ReductionKind.MIN)
-                and self._runs_over(reduce, term, block)
-            ):
+            extreme = reduce is not None and reduce.kind.data in (ReductionKind.MAX, ReductionKind.MIN)
+            if reduce is not None and extreme and self._runs_over(reduce, term, block):
                 return Meets(member, term)
         raise Declined("a comparison with an earlier result that is not the extreme of what it is compared with")
 
     def _runs_over(self, reduce: loop.ReduceOp, value: SSAValue, block: Block) -> bool:
-        """Whether `value` is what `reduce` combines."""
         body = reduce.body.block
         numbering = Numbering(block.args, body.args)
         return numbering.of(value) == numbering.of(yielded(body)[0])
 
     def _bound(self, value: SSAValue, frame: SSAValue, block: Block) -> SSAValue | None:
-        """The maximum that `frame` is, if it is one that runs over `value`: then value <= frame for every index. Both
-        may be multiplied by the same positive constant."""
+        """Returns the maximum over `value` that `frame` is, or None: then value <= frame for every index. Both may be
+        multiplied by the same positive constant."""
         a, b = value.owner, frame.owner
         if isinstance(a, arith.MulfOp) and isinstance(b, arith.MulfOp) and a.rhs is b.rhs and _is_positive(a.rhs):
             return self._bound(a.lhs, b.lhs, block)
@@ -253,7 +243,6 @@ class Typing:
         return member if self._runs_over(self.members[member], value, block) else None
 
     def _member_behind(self, frame: SSAValue) -> SSAValue | None:
-        """`frame`, or what it selects, unless that is a constant."""
         if frame in self.members:
             return frame
         if isinstance(frame.owner, payload.SelectOp):
@@ -328,7 +317,7 @@ class Typing:
 
 
 def _or_no_number(op: arith.OrIOp, types: Sequence[Kinds]) -> Kinds:
-    """A term that meets a maximum, or is no number: then the maximum is none either."""
+    """Returns the type of a term that meets a maximum, or is no number: then the maximum is no number, either."""
     for found, other in zip(types, reversed(op.operands), strict=True):
         test = other.owner
         if isinstance(found, Meets) and isinstance(test, payload.CmpOp) and test.predicate.data == payload.Predicate.NE:
@@ -338,8 +327,8 @@ def _or_no_number(op: arith.OrIOp, types: Sequence[Kinds]) -> Kinds:
 
 
 def _may_stand_in(chosen: Chosen, reduce: loop.ReduceOp) -> bool:
-    """Whether `otherwise` changes no result of `reduce` as long as some term is chosen: it is the identity, or beyond
-    all positions among which the first or the last is looked for."""
+    """Returns true if `otherwise` changes no result of `reduce` as long as a term is chosen: it is the identity, or
+    beyond all positions of which the first or the last is taken."""
     constant, index = chosen.otherwise.owner, chosen.value.owner
     assert isinstance(constant, payload.ConstantOp)
     kind = reduce.kind.data
@@ -352,24 +341,24 @@ def _may_stand_in(chosen: Chosen, reduce: loop.ReduceOp) -> bool:
 
 
 def is_count(reduce: loop.ReduceOp) -> bool:
-    """Whether `reduce` counts what it runs over: the sum of ones."""
+    """Returns true if `reduce` sums ones."""
     one = yielded(reduce.body.block)[0].owner
     return reduce.kind.data == ReductionKind.ADD and isinstance(one, payload.ConstantOp) and one.scalar == 1
 
 
 def terms_of(reduce: loop.ReduceOp) -> int | None:
-    """How many terms `reduce` combines, if that is known."""
+    """Returns the number of terms of `reduce`, or None if it is not known."""
     sizes = [n for n in reduce.sizes if isinstance(n, int)]
     return prod(sizes) if len(sizes) == len(reduce.sizes) else None
 
 
 def counted(reduce: loop.ReduceOp) -> int | None:
-    """The number that `reduce` comes to, if it counts over a known range."""
+    """Returns the result of `reduce` if it counts over a known range, or None."""
     return terms_of(reduce) if is_count(reduce) else None
 
 
 def depends_on(value: SSAValue, roots: set[SSAValue]) -> bool:
-    """Whether `value` is computed from any of `roots`, by ops without regions."""
+    """Returns true if `value` is computed from any of `roots`, by operations without regions."""
     seen, todo = set[SSAValue](), [value]
     while todo:
         v = todo.pop()
@@ -394,14 +383,13 @@ def _is_positive(value: SSAValue) -> bool:
 
 
 def _scaled(type: Kinds, value: SSAValue, head: Expr, kind: str, by: Expr) -> Kinds:
-    """`type` with every basis value multiplied or divided (`kind`) by something that does not move."""
+    """Returns `type` with every basis value multiplied or divided (`kind`) by a value that does not move."""
     linear = _as_linear(value, type)
     others = (_mul(b, by) if kind == "mul" else (kind, b, by) for b in linear.basis[1:])
     return Linear((head, *others), linear.matrix)
 
 
 def _negative(type: Kinds, value: SSAValue) -> Kinds:
-    """The type of `value`, the negative of one of `type`."""
     if isinstance(type, Shift):
         return Shift(_negated(type.by))
     if isinstance(type, Linear) and len(type.basis) == 1:
