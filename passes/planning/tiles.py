@@ -54,12 +54,8 @@ class Tiles:
             if on_grid:
                 self.steps[index] = one
         self.ranks, self.shared, self.divides = 1, dict[SSAValue, Bools](), dict[SSAValue, Bools]()
-        if points.cluster_k > 1:
-            self._share(points.cluster_k, ())
-            indices = [i for i in info.free if all(i in r.around for r in info.reductions if r.outermost)]
-            self.divides = part_indices(indices, info.sizes, self.tile, self.ranks)
-        elif points.cluster > 1 and points.copy != "tma":
-            self._share(points.cluster, [i for i in info.free if i not in info.reduced])
+        if points.cluster * points.cluster_k > 1:
+            self._form_clusters()
         self.divided: dict[SSAValue, Bools] = {}
         if (self.parts > 1).any():
             self._divide()
@@ -68,6 +64,15 @@ class Tiles:
     def of(info: NestInfo, schedule: Schedule) -> Tiles:
         """Returns the extents of one schedule."""
         return Tiles(info, *points_of([schedule]))
+
+    def _form_clusters(self) -> None:
+        info, points = self.info, self.points
+        if points.cluster_k > 1:
+            self._share(points.cluster_k, ())
+            indices = [i for i in info.free if all(i in r.around for r in info.reductions if r.outermost)]
+            self.divides = part_indices(indices, info.sizes, self.tile, self.ranks)
+        elif points.copy != "tma":
+            self._share(points.cluster, [i for i in info.free if i not in info.reduced])
 
     def _share(self, ranks: int, rest: Sequence[SSAValue]) -> None:
         """Lets blocks of a cluster take the tiles of indices in turn, of reductions and of `rest`."""
@@ -223,7 +228,9 @@ def traffic(tiles: Tiles, target: Target, at_once: Ints, operands: Collection[Lo
         reach[source] = reach.get(source, frozenset()) | frozenset(site.indices)
     read = np.zeros(tiles.rows)
     for source, size in per_block.items():
-        read = read + _from_memory(source, size, reach[source], tiles, target, at_once)
+        once = np.minimum(size * tiles.blocks, tensor_bytes(source.type))
+        cached = tensor_bytes(source.type) <= target.l2 // 2
+        read = read + (once if cached else np.maximum(once, _read_again(size, reach[source], tiles, at_once)))
     return Traffic(block, near, read, sum(tensor_bytes(v.type) for v in tiles.info.nest.res))
 
 
@@ -251,22 +258,15 @@ def _waste(site: LoadSite, tiles: Tiles) -> Floats | float:
     return np.where(extent == whole, 1.0, np.maximum(1.0, SECTOR / (extent * element_bytes(site.op.source.type))))
 
 
-def _from_memory(
-    source: SSAValue, size: Floats, reach: frozenset[SSAValue], tiles: Tiles, target: Target, at_once: Ints
-) -> Floats:
-    """Returns the bytes of `source` that are read from memory: once if the cache holds it, else once a wave of
-    blocks."""
-    whole = np.minimum(size * tiles.blocks, tensor_bytes(source.type))
-    if tensor_bytes(source.type) <= target.l2 // 2:
-        return whole
+def _read_again(size: Floats, reach: frozenset[SSAValue], tiles: Tiles, at_once: Ints) -> Floats:
+    """Returns the bytes that are read from memory once a wave of blocks, which read `size` bytes each."""
     left, different = np.maximum(1.0, at_once), np.ones(tiles.rows)
     for where, count in tiles.order():
         along = np.minimum(count, left)
         left = left / along
         different = np.where(tiles.any_of(where, reach), different * along, different)
     waves = np.maximum(1.0, tiles.blocks / np.maximum(1, at_once))
-    again = np.minimum(size * tiles.blocks, waves * different * size / np.maximum(1, tiles.parts))
-    return np.maximum(whole, again)
+    return np.minimum(size * tiles.blocks, waves * different * size / np.maximum(1, tiles.parts))
 
 
 def results_of(tiles: Tiles) -> Floats:

@@ -103,19 +103,18 @@ class GpuModel(Model):
         return f"{text}; {p.registers} registers, {p.shared} B shared" if p.registers else text
 
     def counted_on(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
-        """Returns the schedule with the number of blocks that it counts on at once on a multiprocessor.
+        plain = schedule.data.atom == "fma" and not schedule.data.promotion_interval
+        return schedule if plain else self._counted_on(schedule, prediction)
 
-        Grids and pipelines on tensor cores are made for several. Of other kernels more may fit, if the compiler is
-        free. Accumulators that wait for partial sums ptxas would spill for the sake of more blocks: then the number
-        leaves it registers to spare, and is 1 where addresses or other operands need some as well.
-        """
+    def _counted_on(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
+        """Grids and pipelines on tensor cores are made for several blocks. Of other kernels more may fit, if the
+        compiler is free. Accumulators that wait for partial sums ptxas would spill for the sake of more blocks: then
+        the number leaves it registers to spare, and is 1 where addresses or other operands need some as well."""
         decided = schedule.data
         if decided.f32_matmul_precision == STORED:  # the prediction is of the nest that loads the parts
             prediction = self.predict(schedule)
         if decided.atom != "fma":
             return schedule.changed(blocks_per_sm=prediction.resident) if prediction.resident > 1 else schedule
-        if not decided.promotion_interval:
-            return schedule
         if len(self.info.loads) > len(self.operands) or len(self.info.reduction_indices) > 1:
             return schedule.changed(blocks_per_sm=1)
         threads = self.target.lanes * decided.warps
