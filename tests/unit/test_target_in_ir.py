@@ -27,9 +27,9 @@ from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.record_file import RecordFile
 from deplodock.passes.tensor.fusion import contractions
 from deplodock.target import architectures, host
-from deplodock.target.architectures import TARGETS, get_target
+from deplodock.target.architectures import CPU, TARGETS, get_target
 from deplodock.target.attribute import TargetAttr, set_target, target_of
-from deplodock.target.model import UNKNOWN, Rates, Target
+from deplodock.target.model import UNKNOWN, Rates, Target, problem_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -302,6 +302,13 @@ def test_a_program_of_a_new_architecture_runs(record: Target, stub_cuda: Any, mo
     assert stub_cuda.launches
     assert str(TargetAttr(get_target("sm_100:38"))) == '#deplodock.target<"sm_100:38">'
     get_target.cache_clear()
+
+
+def test_records_have_the_numbers_of_machines() -> None:
+    """An attribute that is a record is not verified again."""
+    for record in (*TARGETS.values(), CPU):
+        assert problem_of(record) is None
+    assert problem_of(replace(SM_100, sms=0)) == "sms is 0"
 
 
 def test_a_target_without_rates_has_no_times() -> None:
