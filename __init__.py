@@ -37,12 +37,9 @@ __all__ = [
 # Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
 # checkout of any name, a sibling.
 _HOMES = {
-    "CompileError": ".errors",
-    "CompiledFunction": ".frontend.api",
-    "CompiledModule": ".frontend.modules",
-    "DeplodockError": ".errors",
-    "compile": ".frontend.api",
-    "compile_module": ".frontend.modules",
+    **dict.fromkeys(("CompileError", "DeplodockError"), ".errors"),
+    **dict.fromkeys(("CompiledFunction", "compile"), ".frontend.api"),
+    **dict.fromkeys(("CompiledModule", "compile_module"), ".frontend.modules"),
 }
 
 

@@ -63,7 +63,7 @@ class DeplodockError(Exception):
     def _render_traceback_(self) -> list[str]:
         """The lines that IPython shows for an error: the sentence, and the user's lines that led to it."""
         frames = [f for f in traceback.extract_tb(self.__traceback__) if not _is_hidden(f.filename)]
-        places = [f"  {_cell(f.filename)}, line {f.lineno}: {(f.line or '').strip()}" for f in frames]
+        places = [f"  {cell_name(f.filename)}, line {f.lineno}: {(f.line or '').strip()}" for f in frames]
         return [f"{type(self).__name__}: {self}", *places]
 
 
@@ -115,8 +115,8 @@ def _is_hidden(file: str) -> bool:
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
-def _cell(file: str) -> str:
-    """A file as IPython calls it: `Cell In[3]` for a cell."""
+def cell_name(file: str) -> str:
+    """Returns a file as IPython calls it: `Cell In[3]` for a cell."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     named = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(file)
     return " ".join(named) if named else file

@@ -43,7 +43,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 """Name -> the function and its arguments: `x + y`, `relu(matmul(x + b, w))` and RMSNorm."""
 
 LEVELS = {
-    "capture": r"frontend/(capture/|memory\.py)",
+    "capture": "frontend/capture/",
     "driver": r"frontend/|backend/host/|passes/\w+\.py|\w+\.py",
     "torch": r"passes/(torch|convert/torch_to_tensor)/|dialects/torch/",
     "tensor": r"passes/(tensor/|convert/tensor_to_loop)|dialects/tensor/",

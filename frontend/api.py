@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 
 import torch
 from torch._C import _is_any_autocast_enabled
@@ -20,15 +20,13 @@ from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
 from ..errors import CaptureError, DeplodockError, ExecutionError, TargetError, presented
 from ..plugins import plugin
+from .capture.arguments import modules_of
 from .capture.arrays import dtype_of
-from .capture.autocast import check_autocast
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
-from .capture.variables import modules_of
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
-from .module_attributes import attribute
-from .module_state import ModuleState
+from .module_state import ModuleState, attribute
 from .repeated_calls import RepeatedCalls, unlike
 
 if TYPE_CHECKING:
@@ -79,7 +77,9 @@ class CompiledFunction:
         """Run it. Raises ShapeError for arguments unlike the example ones, ExecutionError for those of a transform of
         torch.func or of forward-mode AD, and where autocast is not as when it was compiled."""
         try:
-            if _is_any_autocast_enabled() or self._autocast:
+            if self.captured.autocast and (_is_any_autocast_enabled() or self._autocast):
+                from .capture.features.autocast import check_autocast
+
                 check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
             result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
             return self._call(args, kwargs) if result is NotImplemented else result
@@ -121,7 +121,6 @@ class CompiledFunction:
             self._others = others
 
     def _use(self, captured: CapturedProgram, modules: Mapping[str, torch.nn.Module]) -> None:
-        """Take the tensors of a program as those of the modules."""
         self.captured = captured
         self._state = ModuleState(modules, captured.bindings) if modules else None
         self._forget_calls()
@@ -207,91 +206,97 @@ def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _shown(t: Attribute) -> str:
-    """A type as PyTorch says it: `float32[2, 16]`."""
     extents = ", ".join(map(str, extents_of(t)))
     return f"{str(dtype_of(element_type(t))).removeprefix('torch.')}[{extents}]"
+
+
+class Options(TypedDict, total=False):
+    """Options of `compile`.
+
+    Attributes:
+        target: a GPU of `deplodock.target.architectures.TARGETS` (`sm_90a`), or `cpu`. By default (`auto`) it is the
+            local GPU, else `cpu` where there is a C++ compiler, else `sm_90a`, which an interpreter runs.
+        executor: what runs the program: `auto`, `cuda` or `cpu`; to check it `emulator`, `simulator` or `reference`.
+        fallback: `"eager"` leaves operators that are not supported to PyTorch, and a FallbackWarning lists them.
+        dynamic_shapes: the sizes that may vary, as for `torch.export.export`: one program serves every size in the
+            range of its `torch.export.Dim`, and a call outside of the range is a ShapeError.
+        record: a file of plans, as `compile --write-record` and `tune` write it, or `"none"`. By default it is the
+            user's own, to which `tune` writes.
+        f32_matmul_precision: `bf16x3` or `tf32` permits tensor cores for matmuls of f32 (see `#tile.schedule`),
+            `ieee` does not. By default it is what PyTorch is permitted.
+        schedule: options of `plan-schedules` for every kernel that they fit, as `"block=64,128 warps=4"`.
+        pipeline: passes in place of the default ones, as for `dl-opt -p`, from the torch level on, with a
+            `verify-level{level=...}` where they reach each level.
+        insert: passes in addition to the default ones, each with its place
+            (`"my-pass:after=convert-torch-to-tensor"`).
+        strategy: `model`, or `simple`: short rules fuse and schedule without a model, for right and slow kernels.
+        checked: the program stops at an index that PyTorch would not take, with an ExecutionError that names operator,
+            place, legal range and index. Otherwise such an index reads zero and writes nothing.
+        cuda_graphs: a GPU runs the launches of a call as one CUDA graph, from the second call with the same shapes on,
+            and keeps scratch memory between calls.
+        prepack_weights: a CPU keeps from call to call what is computed from parameters and buffers alone, above all
+            weights in the order in which matmuls read them. Changes that PyTorch counts, or that change a sample of
+            at most 64 words, renew it; `refresh()` of the result does so after others.
+    """
+
+    target: str
+    executor: str
+    fallback: Fallback
+    dynamic_shapes: Any
+    record: str | PathLike[str] | None
+    f32_matmul_precision: str | None
+    schedule: str | None
+    pipeline: str | None
+    insert: str | Sequence[str]
+    strategy: str
+    checked: bool
+    cuda_graphs: bool
+    prepack_weights: bool
 
 
 def compile(
     module_or_function: Callable[..., Any] | ExportedProgram,
     example_args: Sequence[Any] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
-    *,
-    target: str = AUTO,
-    executor: str = "auto",
-    fallback: Fallback = None,
-    dynamic_shapes: Any = None,
-    record: str | PathLike[str] | None = None,
-    f32_matmul_precision: str | None = None,
-    schedule: str | None = None,
-    pipeline: str | None = None,
-    insert: str | Sequence[str] = (),
-    strategy: str = "model",
-    checked: bool = False,
-    cuda_graphs: bool = False,
-    prepack_weights: bool = False,
+    **options: Unpack[Options],
 ) -> CompiledFunction:
-    """Compile a module or function for arguments like the example ones.
+    """Compiles a module or function for arguments like the example ones.
 
-    An `ExportedProgram` of `torch.export` is taken too: example arguments and sizes that vary, if they are left out,
-    are those with which it was exported. `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one
-    program then serves every size in the range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
-    `target` is a GPU of `deplodock.target.architectures.TARGETS` (`sm_90a`) or `cpu`; `auto` is the GPU that is here,
-    else `cpu` where there is a C++ compiler, else `sm_90a`, which an interpreter runs. `executor` is who runs it
-    (`auto`, `cuda`, `cpu`; to check it `emulator`, `simulator`, `reference`, for which the target `auto` is `sm_90a`).
-    With `fallback="eager"` operators that are not supported are left to PyTorch, between the kernels and on the same
-    tensors, and a FallbackWarning lists them. `record` is a file of plans, as `deplodock compile --write-record` or
-    `deplodock tune` writes it: what it has an entry for is fused and scheduled so. Left out, it is the user's own,
-    which `tune` writes to, if there is one; `"none"` is none.
-    `f32_matmul_precision` permits matmuls of f32 on tensor cores: `bf16x3` as sums of bf16 numbers, with errors as of
-    f32, `tf32` with 10 bits of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted
-    (`ieee`, unless `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for
-    every kernel that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to
-    run in place of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch
-    level and has a `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). `insert` adds
-    passes to the default ones, each text a pass and its place (`"my-pass:after=convert-torch-to-tensor"`). The
-    `strategy` `simple` fuses and schedules by short rules without a model: the kernels are right, and slow. A `checked`
-    program stops at an index that PyTorch would not take, with an ExecutionError that names operator, place, legal
-    range and index; without it, such an index reads zero and writes nothing. With `cuda_graphs` a GPU runs the launches
-    of a call as one CUDA graph, from the second call with the same shapes on (`CudaProgram`): less work for the host,
-    for scratch memory that is kept between calls. With `prepack_weights` the cores of a CPU keep from call to call what
-    is computed from parameters and buffers alone, weights in the order in which products read them above all: less work
-    in a call, for memory for both orders. A change of one of them that PyTorch counts, or that changes a sample of at
-    most 64 words, packs them again; `refresh()` of the result does so after other changes. The result takes and gives
-    torch tensors.
-    Raises CompileError, or a subclass of it, for whatever is not understood.
+    Args:
+        module_or_function: what is compiled. The arguments of an `ExportedProgram`, and the sizes that vary, are by
+            default those with which it was exported.
+        example_args: arguments by position.
+        example_kwargs: arguments by name.
+        options: as `Options` describes them.
+
+    Raises:
+        CompileError, or a subclass of it, for whatever is not understood.
     """
-    how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
-    how |= {"cuda_graphs": cuda_graphs, "prepack_weights": prepack_weights}
-    how |= {"insert": (insert,) if isinstance(insert, str) else tuple(insert)}
-    how |= {"f32_matmul_precision": f32_matmul_precision, "strategy": strategy}
-    program = module_or_function, example_args, example_kwargs, fallback, dynamic_shapes
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"compile() got an unexpected keyword argument {min(unknown)!r}")
     try:
         with one_at_a_time():
-            return _compile(program, target, executor, how)
+            return _compile(module_or_function, example_args, example_kwargs, options)
     except DeplodockError as error:
         raise presented(error) from error.__cause__
 
 
-def _compile(program: Any, target: str, executor: str, how: Mapping[str, Any]) -> CompiledFunction:
-    """`compile` with the lock held; `program` are its first arguments, `how` those of `CompiledFunction`."""
+def _compile(module: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> CompiledFunction:
     from torch.export import ExportedProgram
 
-    from .capture.export import capture  # with PyTorch's exporter, as slow to import as all the rest
+    from .capture.export import capture, opened  # with PyTorch's exporter, as slow to import as all the rest
 
-    module, args, kwargs, fallback, shapes = program
-    function = module
+    function, given = module, dict(options)
+    fallback, shapes = given.pop("fallback", None), given.pop("dynamic_shapes", None)
     if not isinstance(args, tuple) or isinstance(module, ExportedProgram | torch.jit.ScriptModule):
-        from .capture.exported_programs import opened
-
         function, args, kwargs, shapes = opened(module, args, kwargs, shapes)
     captured = capture(function, args, kwargs, fallback=fallback, dynamic_shapes=shapes, in_memory=True)
     try:
-        compiled = CompiledFunction(captured, target, executor, **how)
+        compiled = CompiledFunction(captured, **given)
     except TargetError as error:
         raise captured.calls.complete(error) from None
     compiled.check()  # what is refused is refused here, not at the first call
     compiled._module = module if isinstance(module, torch.nn.Module) else None
     compiled._use(captured, modules_of(module))
-    compiled._compile_again = lambda copied: _compile((copied or module, *program[1:]), target, executor, how)
+    compiled._compile_again = lambda copied: _compile(copied or module, args, kwargs, options)
     return compiled

@@ -33,11 +33,7 @@ which makes its own."""
 WORSE = 1.5
 """So many times the error of PyTorch's against float64 ours may be."""
 
-REGIMES = {
-    "cold": "device, cold L2",
-    "hot": "device, hot L2",
-    "call": "call",
-}
+REGIMES = {"cold": "device, cold L2", "hot": "device, hot L2", "call": "call"}
 """What is timed: on the device by events, with a cold or a hot level-2 cache, and calls by the clock of the host."""
 
 

@@ -23,6 +23,7 @@ from ..dialects import loop, tensor as tensor_dialect
 from ..dialects.payload import CastOp, element_type
 from ..dialects.shapes.binding import Sizes
 from ..dialects.support.calls import without_calls
+from .capture.arrays import describe_tensor
 
 HEADROOM = 8.0
 """How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
@@ -117,11 +118,6 @@ def compare(
         return [Difference(0, "", math.inf, 0.0, f"{len(actual)} results for {len(expected)}")]
     pairs = zip(actual, expected, allowed, strict=True)
     return [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
-
-
-def describe_tensor(t: torch.Tensor) -> str:
-    """`float32[16, 64]`"""
-    return f"{str(t.dtype).removeprefix('torch.')}[{', '.join(map(str, t.shape))}]"
 
 
 def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) -> Difference:

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
-from ..backend.host.launch_plan import make_plan
+from ..backend.host.launch_plan import Buffer, LaunchPlan, make_plan
 from ..dialects import LEVELS
 from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
@@ -40,7 +40,6 @@ from ..target.model import Target
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
 from .capture.refusals import UserCalls
-from .memory import beyond
 
 PIPELINE_TO = {
     "tensor": "torch-to-tensor",
@@ -80,15 +79,33 @@ class InternalError(CompileError):
 class Compilation:
     """A program on its way down, for one target.
 
-    `module` is the program at `level`. Every level below is computed when first asked for, and kept. `observers` look
-    on at every pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of
-    the module that are left to PyTorch. `record` is a file of plans, by default that of the user, if there is one, and
-    `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`; `schedule`, `pipeline_given` and
-    `insert` as for `make_steps`, `strategy` a key of `STRATEGIES`. `target` is a name; `machine` are its numbers, which
-    passes read in the module. Left out, they are those of the local CPU, or of the record of a GPU with as many
-    multiprocessors as the local device of its kind has, corrected by the constants in the record of plans. A `checked`
-    program stops at an index that PyTorch would not take. `calls` knows the calls of the user that operators come from,
-    for errors. `seconds` has the time every pass took, in the order they ran; `skipped` has the others with the reason.
+    Attributes:
+        module: the program at `level`. Every level below is computed when first asked for, and kept.
+        target: name of the target.
+        observers: observers of every pass that runs.
+        verify: whether the module is verified after each pass.
+        cubin: machine code that was compiled before.
+        eager: functions of the module that are left to PyTorch.
+        record: a file of plans, by default that of the user, if there is one; `none` for none.
+        f32_matmul_precision: as for `plan-schedules`.
+        schedule: options of `plan-schedules` as text (`block=64,128 warps=4`), or an attribute as it is printed
+            (`<block = [64, 128], warps = 4>`), which is `exact`. Several exact ones, with `;` in between, are a pass
+            each, before the one that plans the other nests. One may be `roots=3,5`, for `tensor-plan-fusion`.
+        pipeline_given: text as for `dl-opt -p` in place of the named pipelines. It reaches a level where it has
+            `verify-level{level=...}` for the last time; what comes after the last one belongs to that level.
+        insert: passes in addition to the named pipelines (`read_insertion`).
+        strategy: a key of `STRATEGIES`.
+        machine: numbers of the target, which passes read in the module. By default they are those of the local CPU, or
+            of the record of a GPU with as many multiprocessors as the local device of its kind has, corrected by the
+            constants in the record of plans.
+        checked: whether the program stops at an index that PyTorch would not take.
+        calls: the user's calls that operators come from, for errors.
+        seconds: (pass, time) of every pass that ran, in order.
+        skipped: (pass, reason) of the others.
+
+    Raises:
+        PipelineError: the text of a pipeline is wrong.
+        CompileError: options that exclude each other, or levels in another order.
     """
 
     module: ModuleOp
@@ -101,7 +118,7 @@ class Compilation:
     f32_matmul_precision: str | None = None
     schedule: str | None = None
     pipeline_given: str | None = None
-    insert: Sequence[str] = ()
+    insert: str | Sequence[str] = ()
     strategy: str = "model"
     machine: Target | None = None
     checked: bool = False
@@ -116,14 +133,34 @@ class Compilation:
     def __post_init__(self) -> None:
         self.record = consulted_record(self.record)
         if self.machine is None:
-            self.machine = resolve_target(device_target(self.target), self.record)
+            target = device_target(self.target) if torch.cuda.is_available() else self.target
+            self.machine = resolve_target(target, self.record)
         self.target = self.machine.arch
-        names = ("record", "f32_matmul_precision")
-        options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
-        steps = make_steps(options, self.schedule, self.pipeline_given, self.insert, self.level)
-        self._steps = with_strategy(steps, self.strategy)
+        options = {"record": self.record, "f32_matmul_precision": self.f32_matmul_precision}
+        given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
+        given |= {"checked": (True,)} if self.checked else {}
+        insert = (self.insert,) if isinstance(self.insert, str) else self.insert
+        if self.pipeline_given is not None:
+            self._steps = self._text_steps(self.pipeline_given, given)
+        elif self.schedule is not None:
+            self._steps = _decided(self.schedule, given, self._below, insert)
+        else:
+            self._steps = _default_steps(self._below, given, insert)
+        if self.strategy != "model":
+            self._steps = _with_strategy(self._steps, self.strategy)
         self.ctx = make_context()
         self._levels[self.level] = self.module
+
+    @property
+    def _below(self) -> Sequence[str]:
+        return LEVELS[_position(self.level) + 1 : -1]
+
+    def _text_steps(self, pipeline: str, given: dict[str, ParameterListType]) -> Steps:
+        if self.insert:
+            raise CompileError("expected the inserted passes in the text of the pipeline", argument="insert")
+        if self.schedule is not None:
+            raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
+        return _divided(parse_passes(pipeline, given), self._below)
 
     def passes_to(self, level: str) -> tuple[ModulePass, ...]:
         """The passes from the level of the program to `level` (the kernel level for `cuda`)."""
@@ -208,7 +245,7 @@ class Compilation:
         return module
 
     def _run(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
-        clock = _Clock()
+        clock = _Clock(self)
         try:
             with collect_remarks() as remarks:
                 run_passes(self.ctx, module, passes, [clock, *self.observers], verify=self.verify)
@@ -217,13 +254,8 @@ class Compilation:
         except CompileError as error:
             raise self.calls.complete(error) from error.__cause__
         except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            name = clock.current
-            what = f"{type(error).__name__}: {reason} at {raised_at(error)}"
-            raise InternalError(f"internal error in pass {name!r}: {what}") from error
-        finally:
-            self.seconds += clock.seconds
-            self.skipped += clock.reasons
+            what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]} at {raised_at(error)}"
+            raise InternalError(f"internal error in pass {clock.current!r}: {what}") from error
         self._remarks += remarks
 
     @property
@@ -241,7 +273,6 @@ class Compilation:
         return self._printed("print-cpp", print_cpp)
 
     def _printed(self, name: str, printer: Callable[[ModuleOp], str]) -> str:
-        """What a printer makes of the kernel level, once."""
         if name not in self._texts:
             module, start = self.at("kernel"), time.perf_counter()
             self._texts[name] = printer(module)
@@ -258,39 +289,12 @@ class Compilation:
         return print_module(self.at(level), debuginfo=places or level == "torch", width=WIDTH)
 
 
-def make_steps(
-    options: Mapping[str, str | int | None],
-    schedule: str | None = None,
-    pipeline: str | None = None,
-    insert: Sequence[str] = (),
-    above: str = "torch",
-) -> Steps:
-    """The passes to each level below `above`. `options` go to every pass that has them and was not given others; those
-    that are None go nowhere.
-
-    `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`), or the attribute as it is printed
-    (`<block = [64, 128], warps = 4>`), which is `exact`; where they are `exact`, or several with
-    `;` in between, each has such a pass of its own, before the one that plans what is left. One may be `roots=3,5`, for
-    `tensor-plan-fusion`. `pipeline` is text as for
-    `dl-opt -p`, from that level down, in place of the named pipelines; it reaches a level where it has
-    `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. `insert` adds
-    passes to the named pipelines (`read_insertion`). Raises PipelineError, and CompileError for a pipeline together
-    with one of the others, or for levels in another order.
-    """
-    if insert and pipeline is not None:
-        raise CompileError("expected the inserted passes in the text of the pipeline", argument="insert")
-    if schedule is not None and pipeline is not None:
-        raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
-    given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
-    first = () if schedule is None else _decided(schedule, given)
-    below = LEVELS[_position(above) + 1 : -1]
-    if pipeline is not None:
-        return _divided(parse_passes(pipeline, given), below)
-    steps = {level: parse_passes(PIPELINE_TO[level], given, insert) for level in below}
-    return {**steps, "tile": (*first, *steps["tile"])} if "tile" in below else steps
+def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType], insert: Sequence[str]) -> Steps:
+    """Returns the passes of the named pipelines to each level, with options for every pass that sets none itself."""
+    return {level: parse_passes(PIPELINE_TO[level], options, insert) for level in levels}
 
 
-def with_strategy(steps: Steps, strategy: str) -> Steps:
+def _with_strategy(steps: Steps, strategy: str) -> Steps:
     """Returns the steps with the options of a strategy. Raises CompileError for a strategy that does not exist."""
     if strategy not in STRATEGIES:
         raise CompileError(f"expected {' or '.join(STRATEGIES)}, but got {strategy!r}", argument="strategy")
@@ -301,8 +305,9 @@ def with_strategy(steps: Steps, strategy: str) -> Steps:
     return {level: with_options(ps, [o for o in options if o[0] in names[level]]) for level, ps in steps.items()}
 
 
-def _decided(schedule: str, given: dict[str, ParameterListType]) -> list[ModulePass]:
-    """Returns a pass for each exact schedule of a text. Any other part of it becomes options, which `given` gets."""
+def _decided(schedule: str, given: dict[str, ParameterListType], levels: Sequence[str], insert: Sequence[str]) -> Steps:
+    """Returns the passes to each level, with one for each exact schedule of a text. Any other part of the text becomes
+    options."""
     parts = [part.strip() for part in schedule.split(";")]
     fused = [part for part in parts if part.startswith("roots=")]
     decided = [_options("plan-schedules", part) for part in parts if part not in fused]
@@ -311,10 +316,11 @@ def _decided(schedule: str, given: dict[str, ParameterListType]) -> list[ModuleP
     exact = [d for d in decided if "exact" in d]
     if len(decided) > 1 and len(exact) < len(decided):
         raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
-    passes = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
+    first = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
     if decided and not exact:
         given |= decided[0]
-    return passes
+    steps = _default_steps(levels, given, insert)
+    return {level: (*first, *passes) if level == "tile" else passes for level, passes in steps.items()}
 
 
 def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
@@ -387,23 +393,42 @@ def compile_captured(
     )
 
 
-class _Clock(Observer):
-    """Times every pass, and knows which one is running."""
+def beyond(plan: LaunchPlan, most: int) -> str:
+    """Where a plan takes more than `most` bytes beside its arguments: the step that has most between arguments and
+    results, and the largest of that; empty if it does not."""
+    if plan.program is not None or plan.peak_bytes <= most:
+        return ""
+    text = f"{plan.peak_bytes} bytes of results and in between, where {most} are allowed"
+    step, largest = fullest_step(plan)
+    if largest is None:
+        return text
+    shown = f"{largest.name}, {largest.dtype}{list(largest.shape)} of {largest.bytes} bytes"
+    return f"{text}: most of it in step {step}, with {shown}"
 
-    def __init__(self) -> None:
-        self.seconds: list[tuple[str, float]] = []
-        self.reasons: list[tuple[str, str]] = []
-        self.current = ""
+
+def fullest_step(plan: LaunchPlan) -> tuple[int, Buffer | None]:
+    """The step that has most between arguments and results, and the largest of that; -1 where there is nothing."""
+    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
+    held = [[b for b in scratch if b.first <= n <= b.last] for n in range(len(plan.steps))]
+    step = max(range(len(held)), key=lambda n: sum(b.bytes for b in held[n]), default=-1)
+    return (step, max(held[step], key=lambda b: b.bytes)) if scratch else (-1, None)
+
+
+class _Clock(Observer):
+    """Notes the time of every pass, and knows which one is running."""
+
+    def __init__(self, compilation: Compilation) -> None:
+        self._notes, self.current = compilation, ""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.current = module_pass.name
         self._start = time.perf_counter()
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        self.seconds.append((module_pass.name, time.perf_counter() - self._start))
+        self._notes.seconds.append((module_pass.name, time.perf_counter() - self._start))
 
     def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
-        self.reasons.append((module_pass.name, why))
+        self._notes.skipped.append((module_pass.name, why))
 
 
 def _position(level: str) -> int:

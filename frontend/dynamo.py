@@ -13,7 +13,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from inspect import signature
 from typing import Any
 
 import torch
@@ -32,13 +31,14 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CompileError, DeplodockError, ShapeError, UnsupportedError, presented
-from .api import CompiledFunction, compile
+from .api import CompiledFunction, Options, compile
 from .capture.addressed_views import AddressedViews
-from .capture.decompositions.differentiable import above_autograd
+from .capture.decompositions.backward import above_autograd
 from .capture.decompositions.table import decomposition_table
 from .capture.eager_fallback import has_effects
+from .capture.features import FEATURES
 from .capture.graph_capture import capture_graph
-from .capture.known_sizes import known_sizes
+from .capture.tracing import StandIns
 
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
@@ -65,7 +65,7 @@ _ROUNDED = {*_SUMS, "cumsum", "cumprod", "linalg_vector_norm", "native_layer_nor
 
 _NOT_OF_GRAPHS = ("dynamic_shapes", "prepack_weights")  # Dynamo marks sizes, and passes parameters like arguments
 
-OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n not in _NOT_OF_GRAPHS]
+OPTIONS = [name for name in Options.__annotations__ if name not in _NOT_OF_GRAPHS]
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 
@@ -155,12 +155,10 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         return make_boxed_func(run)
 
     backend = aot_autograd(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
-        partition_fn=_partition,
-        decompositions=dict(decomposition_table()),
+        fw_compiler=compiler, bw_compiler=compiler, partition_fn=_partition, decompositions=dict(decomposition_table())
     )
-    with sdpa_kernel(SDPBackend.MATH), known_sizes(), above_autograd(), AddressedViews():
+    stand_ins = StandIns(f for f in FEATURES if f.name == "known_sizes")
+    with sdpa_kernel(SDPBackend.MATH), stand_ins, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
 
 
@@ -270,7 +268,6 @@ def _is_boxed_number(placeholder: Node) -> bool:
 
 
 def _number(value: Any) -> Any:
-    """The number that an argument is."""
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
@@ -363,12 +360,8 @@ class CommonMemory(nn.Module):
 
     def chosen(self, args: Sequence[Any]) -> list[Any]:
         """The arguments of the graph, with the whole memory in place of those that share it."""
-        return [_memory(a) if i in self.views.values() else None if i in self.views else a for i, a in enumerate(args)]
-
-
-def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the memory of a tensor, in one dimension."""
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+        memory: Callable[[Any], Any] = lambda t: t.new_empty(0).set_(t.untyped_storage())  # noqa: E731
+        return [memory(a) if i in self.views.values() else None if i in self.views else a for i, a in enumerate(args)]
 
 
 def _example(value: Any) -> Any:
@@ -431,7 +424,6 @@ def _decides(node: Node) -> bool:
 
 
 def _save(node: Node) -> None:
-    """Mark the tensors of a node."""
     parts = [u for u in node.users if u.target is operator.getitem]
     for part in parts or [node]:
         part.meta["recompute"] = CheckpointPolicy.MUST_SAVE

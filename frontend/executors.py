@@ -180,7 +180,6 @@ def cpu_program(
 
 
 def _interpreted(name: str, compilation: Compilation) -> Run:
-    """What runs a program on the host, in NumPy arrays."""
     compute = _INTERPRETERS[name](compilation, _on_arrays(compilation))
     return lambda args: [to_torch(a) for a in compute([to_numpy(t) for t in args])]
 

@@ -1,8 +1,10 @@
-"""State of the modules that a program was compiled from: submodules, modes, hooks, parameters and buffers."""
+"""State of the modules that a program was compiled from (submodules, modes, hooks, parameters and buffers), and their
+attributes on the program: those that the module answers, and those that a program has no answer for, with what to do
+instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,8 @@ from torch import nn
 from torch.nn.modules import module as every_module
 
 from ..backend.host.calls import extension
-from ..errors import ExecutionError, ShapeError
+from ..errors import AttributeRefusedError, ExecutionError, ShapeError
+from .capture.arrays import describe_tensor
 from .capture.captured_program import Binding, CapturedProgram, kind_of
 
 
@@ -107,8 +110,75 @@ def _holds(entries: Sequence[Any]) -> bool:
 
 
 def _shown(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
+    return f"{describe_tensor(tensor)} on {tensor.device}"
 
 
 def _stale(name: str, reason: str) -> ShapeError:
     return ShapeError(reason, argument=name, kind="stale-weights", remedy="compile the module again")
+
+
+_READ = frozenset(
+    "training state_dict load_state_dict parameters named_parameters buffers named_buffers modules named_modules"
+    " children named_children get_parameter get_buffer get_submodule zero_grad extra_repr".split()
+)
+"""Attributes of a module that its program passes on."""
+
+_MOVES = frozenset("to cuda cpu xpu half float double bfloat16 type to_empty".split())
+"""Methods of a module that change where its parameters are, or their types."""
+
+_HOOKS = "a compiled program calls no hooks; register it on the module and compile again"
+
+
+def attribute(module: nn.Module | None, program: Any, name: str) -> Any:
+    """Returns the attribute `name` of a compiled program, as a module would have it.
+
+    Args:
+        module: the module that was compiled, or None for a function.
+        program: the compiled program, which `eval()` and its like return.
+        name: the name of the attribute.
+
+    Raises:
+        AttributeRefusedError: the attribute has no meaning for the program; the message says what to do.
+    """
+    of_modules = hasattr(nn.Module, name) or name == "training"
+    if module is None:
+        if of_modules:
+            remedy = "pass the nn.Module itself to deplodock.compile"
+            raise _refused(name, "the program was compiled from a function, which has no state of a module", remedy)
+        raise _refused(name, "a compiled program has no such attribute", "use the function that was compiled")
+    if name in ("eval", "train"):
+        return lambda *mode: getattr(module, name)(*mode) and program
+    if name in _MOVES:
+        return lambda *args, **kwargs: _moved(module, program, name, *args, **kwargs)
+    if name in _READ:
+        return getattr(module, name)
+    if "hook" in name and of_modules:
+        raise _refused(name, "hooks are part of what was captured", _HOOKS)
+    value = getattr(module, name, _MISSING)
+    if value is _MISSING:
+        raise _refused(name, f"neither the program nor {type(module).__name__} has this attribute", "check its name")
+    if of_modules or callable(value) and not isinstance(value, nn.Module):
+        raise _refused(name, f"it is a method of {type(module).__name__}", "call it on the module, and compile again")
+    return value
+
+
+_MISSING = object()
+
+
+def _moved(module: nn.Module, program: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """The program itself where `to` and its like change nothing."""
+    tensors = [*module.parameters(), *module.buffers()]
+    try:
+        change: Callable[[torch.Tensor], torch.Tensor] = lambda t: getattr(t, name)(*args, **kwargs)  # noqa: E731
+        same = name != "to_empty" and all(change(t) is t for t in tensors if t.is_floating_point())
+    except (RuntimeError, TypeError, AssertionError):
+        same = False
+    if same:
+        return program
+    given = ", ".join((*map(str, args), *(f"{k}={v}" for k, v in kwargs.items())))
+    remedy = f"call {name}({given}) on the module, and compile it again with arguments like its new ones"
+    raise _refused(name, "a program is compiled for the device and the types of its parameters", remedy)
+
+
+def _refused(name: str, reason: str, remedy: str) -> AttributeRefusedError:
+    return AttributeRefusedError(reason, operator=name, kind="wrong-arguments", remedy=remedy)

@@ -26,13 +26,13 @@ from ..dialects.support.printing import quantity
 from ..errors import CompileError
 from ..frontend.api import CompiledFunction
 from ..frontend.bench import Subject
+from ..frontend.capture.arrays import describe_tensor
 from ..frontend.capture.captured_program import CapturedProgram
 from ..frontend.capture.eager_fallback import Fallback, FallbackWarning
 from ..frontend.capture.export import capture
-from ..frontend.comparison import compare, describe_tensor, tolerances
-from ..frontend.compilation import Compilation, compile_captured
+from ..frontend.comparison import compare, tolerances
+from ..frontend.compilation import Compilation, compile_captured, fullest_step
 from ..frontend.executors import make_executor
-from ..frontend.memory import fullest_step
 from ..frontend.profile import kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges

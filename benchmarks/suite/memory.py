@@ -20,7 +20,7 @@ import deplodock
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.running import main_function
 from deplodock.errors import CompileError
-from deplodock.frontend.memory import beyond
+from deplodock.frontend.compilation import beyond
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from deplodock.target.host import NONE
 

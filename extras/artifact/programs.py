@@ -38,7 +38,7 @@ from ...frontend.api import CompiledFunction
 from ...frontend.capture.aliasing import A_COPY, Place, Step
 from ...frontend.capture.arrays import dtype_name, dtype_named
 from ...frontend.capture.captured_program import Binding, CapturedProgram, Output
-from ...frontend.capture.eager_fallback import COMPLEX, Operand
+from ...frontend.capture.eager_fallback import COMPLEX_TYPES, Operand
 from ...frontend.compilation import Compilation
 from ...progress import counted
 from ...target.architectures import TARGETS, on_cores
@@ -404,7 +404,7 @@ def decode(value: Any) -> Any:
 
 def _dtype(name: str) -> torch.dtype:
     """A data type of the caller's, complex ones included."""
-    return {dtype_name(d): d for d in COMPLEX}.get(name) or dtype_named(name)
+    return {dtype_name(d): d for d in COMPLEX_TYPES}.get(name) or dtype_named(name)
 
 
 def _operator(name: str) -> torch._ops.OpOverload:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...errors import CompileError
-from ...frontend.capture.export import without_logs
+from ...frontend.capture.tracing import without_logs
 from ..artifact.safetensors import Checkpoint, shards
 
 DEFAULT_CONTEXT = 2048

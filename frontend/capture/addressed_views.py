@@ -18,10 +18,12 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
+)
 
 from ...errors import UnsupportedError
-from .addresses import Memory
 
 Tensor = torch.Tensor
 
@@ -200,3 +202,76 @@ def _overlaps(shape: Iterable[Any], stride: Iterable[Any]) -> bool:
     for step, extent in runs:
         addresses = {a + i * step for a in addresses for i in range(extent)}
     return len(addresses) < count
+
+
+class Memory:
+    """The memory between the first and the last element of a tensor.
+
+    Args:
+        shape: Extents of the tensor.
+        stride: Strides of the tensor, in elements.
+
+    Raises:
+        UnsupportedError: Different elements have one address.
+    """
+
+    def __init__(self, shape: Sequence[int], stride: Sequence[int]) -> None:
+        self._shape = tuple(shape)
+        self._repeated = [d for d, (n, s) in enumerate(zip(shape, stride, strict=True)) if n > 1 and s == 0]
+        alone = {d for d, n in enumerate(shape) if n == 1 or d in self._repeated}
+        inner = sorted((d for d in range(len(shape)) if d not in alone), key=lambda d: stride[d])
+        self._order = [*alone, *reversed(inner)]
+        self._runs: list[tuple[int, int, int]] = []  # extent, stride and length of an element, innermost first
+        length = 1
+        for d in inner:
+            if stride[d] < length:
+                raise UnsupportedError("the elements of the tensor overlap in memory; use a contiguous copy of it")
+            self._runs.append((shape[d], stride[d], length))
+            length = shape[d] * stride[d]
+        self._length = length
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Returns this memory of the tensor `x` as one dimension, with zeros in its gaps."""
+        for d in self._repeated:
+            x = aten.slice(x, d, 0, 1)
+        x = x.permute(self._order).reshape([*(n for n, _, _ in reversed(self._runs)), 1])
+        for _, stride, length in self._runs:
+            x = aten.constant_pad_nd(x, (0, stride - length)) if stride > length else x
+            x = x.reshape([*x.shape[:-2], x.shape[-2] * stride])
+        return x
+
+    def written(self, x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], start: int) -> Tensor:
+        """Returns the tensor `x` after `source` was written to the addresses of a view of this memory.
+
+        Args:
+            x: The tensor.
+            source: Elements of the view.
+            size: Extents of the view.
+            stride: Strides of the view, in elements.
+            start: Address of the first element of the view, from the first one of `x`.
+        """
+        y = torch.as_strided_scatter(self.flat(x), source, size, stride, start)
+        for extent, stride_of_element, length in reversed(self._runs):
+            y = y.reshape([*y.shape[:-1], extent, stride_of_element])
+            y = aten.slice(y, -1, 0, length) if stride_of_element > length else y
+        y = y.reshape([self._shape[d] for d in self._order])
+        return y.permute([self._order.index(d) for d in range(len(self._order))])
+
+    def check(self, size: Sequence[int], stride: Sequence[int], start: int, written: bool) -> None:
+        """Raises UnsupportedError unless the tensor has an element at each address of a view."""
+        if 0 in size:
+            return
+        last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        inside = 0 not in self._shape and 0 <= start <= last < self._length
+        if inside and any(s > length for _, s, length in self._runs):
+            with _disable_current_modes():
+                mask = self.flat(torch.ones(self._shape, dtype=torch.bool))
+                inside = bool(mask.as_strided(size, stride, start).all())
+        if not inside:
+            raise UnsupportedError(
+                "addresses memory outside of the elements of its tensor",
+                kind="mutation-and-aliasing",
+                remedy="apply as_strided to the tensor that has all elements",
+            )
+        if written and self._repeated:
+            raise UnsupportedError("writes to a tensor of which several elements have one address; use a copy of it")

@@ -82,7 +82,8 @@ class Place:
         for step, args in self._steps(node.meta["val"].dim()):
             with graph.inserting_before(graph.output_node()):
                 made = graph.call_function(step, (node, *args))
-            made.meta = {"val": step(node.meta["val"], *args), "stack_trace": node.meta.get("stack_trace")}
+            made.meta = {k: node.meta[k] for k in ("stack_trace", "viewed") if k in node.meta}
+            made.meta["val"] = step(node.meta["val"], *args)
             node = made
         return node
 
@@ -114,6 +115,11 @@ class Lies:
 def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     """Whether two traced tensors have one storage."""
     return a is not None and b is not None and torch._C._is_alias_of(a, b)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_computed(leaf: Any) -> bool:
+    """Returns true for a node of a graph that is a tensor and no argument."""
+    return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
 
 
 def place_of(value: torch.Tensor) -> Place | None:

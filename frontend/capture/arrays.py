@@ -42,10 +42,11 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
     return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)  # NumPy's strides are 0 there
 
 
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
 _ELEMENTS: dict[torch.dtype, Attribute] = {
     **{getattr(torch, d.torch): d.element for d in DTYPES.values() if d.torch and d.c and d.name != "index"},
-    torch.float8_e4m3fn: Float8E4M3FNType(),
-    torch.float8_e5m2: Float8E5M2Type(),
+    **dict(zip(FLOAT8, (Float8E4M3FNType(), Float8E5M2Type()), strict=True)),
 }
 _DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
 
@@ -53,6 +54,11 @@ _DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a data type as PyTorch has it, without the prefix: `bfloat16`."""
     return str(dtype).removeprefix("torch.")
+
+
+def describe_tensor(tensor: torch.Tensor) -> str:
+    """Returns the type of a tensor in words: `float32[16, 64]`."""
+    return f"{dtype_name(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
 
 
 def element_of(dtype: torch.dtype) -> Attribute:

@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute
 
 from ...backend.interpreter.running import main_function
-from ...dialects.payload import element_type, is_float8
 from ...dialects.shapes.binding import bind_sizes, symbols_of
 from ...dialects.support.calls import CONSTANTS, UPDATES, set_numbers, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
-from .addresses import Layout
 from .aliasing import Place, Step
-from .arguments import leaf_names, rearranged, structure_problem
-from .arrays import capturing, dtype_of
-from .autocast import State
+from .arguments import leaf_names, parameter_names, rearranged, structure_problem
+from .arrays import capturing, describe_tensor
 from .eager_fallback import EagerCall
 from .refusals import UserCalls
+
+State: TypeAlias = Mapping[str, torch.dtype | None]
+"""For devices on which autocast could cast what a program reads: the type that it casts to, or None if it is off."""
+
+Layout: TypeAlias = tuple[tuple[int, ...], int]
+"""Strides and storage offset of a tensor, in elements."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,7 @@ class CapturedProgram:
     multiply f32 so. `needs` has, for calls with gradients disabled and enabled, for every one of `outputs` and then of
     `updates` the arguments that it depends on as autograd sees it (`gradients.py`); nothing where that does not
     matter. `autocast` is what autocast did where it was traced, for the devices on which it could cast what one of the
-    operators reads. `calls` knows the calls of the user that operators come from, for errors. `parameters` are the
-    names of the arguments by position.
+    operators reads. `calls` knows the calls of the user that operators come from, for errors.
     """
 
     module: ModuleOp
@@ -88,7 +90,6 @@ class CapturedProgram:
     needs: tuple[tuple[frozenset[int], ...], ...] = ()
     autocast: State = field(default_factory=dict[str, torch.dtype | None])
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
-    parameters: tuple[str, ...] = ()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -130,17 +131,22 @@ class CapturedProgram:
         leaves, spec = pytree.tree_flatten((tuple(args), named))
         if spec != self.in_spec:
             example = pytree.tree_unflatten(list(self.examples), self.in_spec)
-            moved = rearranged(self.parameters, example, args, named)
+            moved = rearranged(self._parameters, example, args, named)
             leaves, spec = pytree.tree_flatten((tuple(args), named) if moved is None else moved)
             if spec != self.in_spec:
-                problem = structure_problem(self.parameters, example, args, named)
+                problem = structure_problem(self._parameters, example, args, named)
                 raise ShapeError(problem, kind="wrong-arguments")
         return leaves
 
     @cached_property
+    def _parameters(self) -> tuple[str, ...]:
+        """The names of the arguments by position; empty if they are not known."""
+        args, _ = pytree.tree_unflatten(list(self.examples), self.in_spec)
+        return parameter_names(self.calls.function, len(args))
+
+    @cached_property
     def _leaf_names(self) -> list[str]:
-        """The names of the leaves of the arguments."""
-        return leaf_names(self.parameters, *pytree.tree_unflatten(list(self.examples), self.in_spec))
+        return leaf_names(self._parameters, *pytree.tree_unflatten(list(self.examples), self.in_spec))
 
     @cached_property
     def _plain_arguments(self) -> int:
@@ -162,7 +168,6 @@ class CapturedProgram:
         return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
 
     def _check_layouts(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Raises ShapeError for an argument whose memory is addressed and that has another layout than the example."""
         for i, (stride, offset) in self.layouts.items():
             layout = tensors[i].stride(), tensors[i].storage_offset()
             if layout != (stride, offset):
@@ -281,7 +286,6 @@ class CapturedProgram:
         return [(o, self.outputs.index(o)) for o in self.outputs]
 
     def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:
-        """The sizes that vary, in a call with these arguments."""
         if not self._varying:
             return {}
         shapes, names = [t.shape for t in arguments], [b.name for b in self.bindings]
@@ -344,9 +348,10 @@ def _stored(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.view(torch.uint8)
 
 
-def float8_in(types: Sequence[Attribute]) -> dict[int, torch.dtype]:
-    """Which of `types` are tensors of eight-bit floats, and of which."""
-    return {i: dtype_of(element_type(t)) for i, t in enumerate(types) if is_float8(t)}
+def may_require_grad(node: Node) -> bool:
+    """Returns true for a node of a graph that is a tensor of floats or complex numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -404,8 +409,8 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
     if value.is_meta:
         return "a tensor without contents, on the meta device"
     if value.dtype != example.dtype or not varying and value.shape != example.shape:
-        wanted, given = (f"{str(t.dtype)[6:]}{list(t.shape)}" for t in (example, value))
-        return f"expected {wanted}, as the program was compiled for, but got {given}"
+        expected = describe_tensor(example)
+        return f"expected {expected}, as the program was compiled for, but got {describe_tensor(value)}"
     return None
 
 

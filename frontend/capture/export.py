@@ -8,45 +8,33 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import operator
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Literal
-from unittest.mock import patch
 
 import torch
-from torch._decomp import decompositions
-from torch.export import ExportedProgram, _trace
-from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
-from torch.fx import GraphModule
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, SymIntArgument, TensorArgument
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...garbage import rare_collections
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
-from .addressed_views import AddressedViews
-from .aliasing import Lies
-from .arguments import leaf_names, parameter_names
-from .captured_program import Binding, CapturedProgram, kind_of
-from .complex import without_rule
+from .arguments import leaf_names, modules_of, parameter_names, variables_of
+from .captured_program import Binding, CapturedProgram, kind_of, may_require_grad
 from .decompositions.table import decomposed, is_ours
-from .eager_fallback import Fallback, is_complex
-from .exported_programs import merge_duplicates
+from .eager_fallback import Fallback
 from .features import Features, words_of
-from .gradients import marked_grad_mode, may_require_grad
-from .graph_capture import Argument, import_graph
-from .known_sizes import known_sizes
+from .graph_capture import Argument, TracedGraph, import_graph
 from .refusals import UserCalls, refusal_of
-from .source_locations import blame, callers_place, is_users, shown, users_frames_in_stack_traces
-from .specialization_check import check_at_one
-from .symbolic_shapes import NamedDim, every_size, named_dims
-from .transforms import BothBranches, below_transforms, trace
-from .user_calls import function_name
-from .variables import modules_of, variables_of
+from .source_locations import blame, users_frames_in_stack_traces
+from .symbolic_shapes import every_size, extent_bounds
+from .tracing import Request, quiet, trace
 
 
 @rare_collections()
@@ -55,97 +43,82 @@ def capture(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] = (),
     place: tuple[str, int] | None = None,
     fallback: Fallback = None,
     dynamic_shapes: Any = None,
     in_memory: bool = False,
 ) -> CapturedProgram:
-    """Capture a module, or a function of tensors, called with these example arguments.
+    """Captures a module, or a function of tensors.
 
-    `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. With
-    `fallback="eager"` what is not supported is left to PyTorch, with a FallbackWarning that lists it. `dynamic_shapes`
-    says, as for `torch.export.export`, which sizes may vary. With `in_memory` results lie in memory as eager PyTorch's
-    do: with its strides, and those that are views of arguments are not computed but made of these. Raises CaptureError
-    if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
+    Args:
+        function: the module or function.
+        args: example arguments by position.
+        kwargs: example arguments by name.
+        names: names of the tensor inputs.
+        place: (file, line) of operators of which PyTorch does not know the line.
+        fallback: `"eager"` leaves operators that are not supported to PyTorch, and a FallbackWarning lists them.
+        dynamic_shapes: the sizes that vary, as for `torch.export.export`.
+        in_memory: results lie in memory as eager PyTorch's do: with its strides, and as views of arguments.
+
+    Raises:
+        CaptureError: PyTorch cannot export the program.
+        UnsupportedError: the program has something that the torch dialect does not have.
     """
-    given = function, tuple(args), dict(kwargs or {}), names, place, fallback, dynamic_shapes, in_memory
-    calls = UserCalls(
-        function_name(function), _defined_at(function) if place is None else ":".join(map(str, place)), fallback
-    )
+    calls = UserCalls(function, place, fallback)
     try:
-        return _capture(*given, calls)
+        options: Any = {"shapes": dynamic_shapes, "fallback": fallback, "in_memory": in_memory}
+        given = callable_module(function), tuple(args), dict(kwargs or {})
+        request = Request(*given, **options, differentiating=torch.is_grad_enabled())
+        return _capture(request, function, names, place, calls)
     except CompileError as error:
         raise calls.complete(error) from error.__cause__
 
 
-def _defined_at(function: Any) -> str | None:
-    """`file:line` of a function of the user's, or of the forward method of a module; else of the call from outside."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    method = type(function).forward if isinstance(function, torch.nn.Module) else function
-    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    if code is not None and is_users(code.co_filename):
-        return f"{shown(code.co_filename)}:{code.co_firstlineno}"
-    return callers_place()
-
-
 def _capture(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    names: Sequence[str] | None,
-    place: tuple[str, int] | None,
-    fallback: Fallback,
-    dynamic_shapes: Any,
-    in_memory: bool,
-    calls: UserCalls,
+    request: Request, function: Any, names: Sequence[str], place: tuple[str, int] | None, calls: UserCalls
 ) -> CapturedProgram:
-    module = callable_module(function)
-    parameters = parameter_names(function, len(args))
-    for name, leaf in zip(leaf_names(parameters, args, kwargs), pytree.tree_leaves((args, kwargs)), strict=True):
+    leaves, in_spec = pytree.tree_flatten((request.args, request.kwargs))
+    for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
+            parameters = parameter_names(function, len(request.args))
+            name = leaf_names(parameters, request.args, request.kwargs or {})[i]
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=name)
-    given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
-    exported, lies, features = _export(module, *given)
-    if dynamic_shapes is not None:
-        sizes = named_dims(module, *given, exported)
-        check_at_one(exported, sizes, *given, lambda *other: _export(module, *other)[0])
-    lies = lies if in_memory else (None,) * len(lies)
-    leaves, in_spec = pytree.tree_flatten((args, kwargs))
-    if viewed := {x.source for x in lies if x is not None and x.source}:
-        _without_views(exported, lies)
-    arguments = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
-    assert exported.call_spec.out_spec is not None
-    specs = in_spec, exported.call_spec.out_spec
+    tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(set(tensors)) < len(tensors):
+        args, kwargs = _apart(leaves, in_spec)
+        request = replace(request, args=args, kwargs=kwargs)
+    exported, features = export(request)
+    features.run("checked", exported)
+    arguments = _bind_inputs(exported, names)
     if any(b.kind == "constant" for b, _ in arguments) and not isinstance(function, torch.nn.Module):
         arguments = _with_closed_over(arguments, function)
-    given = arguments, *_returned(exported), lies, leaves, specs, features
     read = frozenset(i for i, (_, node) in enumerate(arguments) if node.users and may_require_grad(node))
-    captured = import_graph(exported.graph, *given, place, fallback, sizes, calls)
-    needs = captured.needs or ((frozenset[int](),), (read,))
-    return replace(captured, needs=needs if in_memory else (), parameters=parameters)
+    specs: Any = in_spec, exported.call_spec.out_spec
+    traced = TracedGraph(exported.graph, arguments, *_returned(exported), leaves, specs, features, calls, place)
+    captured = import_graph(traced)
+    if request.in_memory and not captured.needs:
+        captured.needs = (frozenset[int](),), (read,)
+    return captured
 
 
-def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in which no tensor is there twice: PyTorch's exporter would take the two for one in every call."""
-    leaves, spec = pytree.tree_flatten((args, kwargs))
+def _apart(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
+    """Returns arguments in which no tensor occurs twice: PyTorch's exporter would take the two for one in every
+    call."""
+    apart = list(leaves)
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and any(leaf is other for other in leaves[:i]):
             other = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
-            leaves[i] = other.requires_grad_(leaf.requires_grad)
-    return pytree.tree_unflatten(leaves, spec)
+            apart[i] = other.requires_grad_(leaf.requires_grad)
+    return pytree.tree_unflatten(apart, spec)
 
 
 def callable_module(function: Callable[..., Any]) -> torch.nn.Module:
-    """A module, or a function as one. Raises CaptureError for what is neither."""
+    """Returns a module, or a function as one. Raises CaptureError for what is neither."""
     return function if isinstance(function, torch.nn.Module) else _Function(function)
 
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
-
-
-_CALLABLE = "pass an nn.Module or a function of tensors"
 
 
 class _Function(torch.nn.Module):
@@ -155,7 +128,7 @@ class _Function(torch.nn.Module):
         super().__init__()
         if not callable(function):
             reason = f"expected a module or a function, but got {type(function).__name__}"
-            raise CaptureError(reason, kind="wrong-arguments", remedy=_CALLABLE)
+            raise CaptureError(reason, kind="wrong-arguments", remedy="pass an nn.Module or a function of tensors")
         if not isinstance(function, _FUNCTIONS):
             function = function.__call__  # whose code PyTorch can find
         try:
@@ -165,110 +138,48 @@ class _Function(torch.nn.Module):
             self.forward = lambda *args, **kwargs: function(*args, **kwargs)
 
 
-def _export(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, tuple[Lies | None, ...], Features]:
-    """The program as PyTorch exports it, where its results lie in memory, and its features with what they noted. With
-    `shapes` it holds where its assertions do. Raises CaptureError."""
-    differentiating, exported = torch.is_grad_enabled(), None
+def export(request: Request) -> tuple[ExportedProgram, Features]:
+    """Returns the program as PyTorch exports it, in ATen operators that are ours, and its features. Raises
+    CaptureError."""
+    exported = None
     get_decompositions()  # outside of `try`: an error in there is ours
+    sizes = nullcontext() if request.shapes is None else every_size()
     try:
-        with (
-            torch.no_grad(),
-            users_frames_in_stack_traces(),
-            _quiet(),
-            every_size(shapes is not None),
-            BothBranches(),
-            known_sizes(),
-            _states_of_lstm(),
-        ):
-            exported = below_transforms(
-                module,
-                differentiating,
-                lambda traced, above: trace(lambda: _exported(traced, args, kwargs, shapes, above)),
-            )
-            below = {"below autograd"} if exported.dialect != "TRAINING" else set[str]()
-            features = Features(words_of(exported.graph_module) | below)
-            features.traced(exported)
-            kinds = [spec.kind for spec in exported.graph_signature.output_specs]
-            known = features.facts.get("aliasing", (None,) * kinds.count(OutputKind.USER_OUTPUT)), features
-            unruled = without_rule(exported.graph) if "complex" in features.words else set[Any]()
-            if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
-                return exported, *known
-            if shapes is None or any(map(is_complex, exported.graph.nodes)):
-                # PyTorch writes conditions on arguments so that they fail for complex tensors, and for the size of the
-                # memory that a view is a part of. Where sizes are fixed, each call is compared with the example.
-                exported._guards_code = []
-            merge_duplicates(exported)
-            exported = decomposed(exported, unruled)
-            features.words |= words_of(exported.graph_module)
-            features.run("decomposed", exported.graph)
-            return exported, *known
+        with torch.no_grad(), users_frames_in_stack_traces(), quiet(), sizes:
+            exported = trace(request)
+            below = {"below_autograd"} if exported.dialect != "TRAINING" else set[str]()
+            features = Features(words_of(exported.graph_module) | below, request)
+            features.run("traced", exported)
+            features.run("split", exported.graph)
+            if features.split or not all(map(_needs_nothing, exported.graph.nodes)):
+                exported = _decomposed(exported, features)
+            features.run("decomposed", exported)
+            return exported, features
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
-        graphs = [m.graph for m in (exported, module) if isinstance(m, ExportedProgram | GraphModule)]
+        graphs = [m.graph for m in (exported, request.module) if isinstance(m, ExportedProgram | GraphModule)]
         raise refusal_of(error, graphs) from error
 
 
-@contextmanager
-def _states_of_lstm() -> Iterator[None]:
-    """Gives the states of an LSTM their shape while it is traced: PyTorch 2.11 adds a dimension of size 1."""
-    traced = decompositions.one_layer_lstm
-
-    def one_layer(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        result, states = traced(*args, **kwargs)
-        return result, tuple(s.squeeze(0) if s.dim() > 2 else s for s in states)
-
-    with patch.object(decompositions, "one_layer_lstm", one_layer):
-        yield
+def _decomposed(exported: ExportedProgram, features: Features) -> ExportedProgram:
+    if features.request.shapes is None or "complex" in features.words:
+        # PyTorch writes conditions on arguments so that they fail for complex tensors, and for the size of the memory
+        # that a view is a part of. Where sizes are fixed, each call is compared with the example.
+        exported._guards_code = []
+    _merge_duplicates(exported)
+    exported = decomposed(exported, features.split)
+    features.words |= words_of(exported.graph_module)
+    return exported
 
 
-def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, above: bool) -> ExportedProgram:
-    """The program, traced `above` autograd or below it, where its own gradients are part of what it computes."""
-    export = torch.export.export if above else _trace._export
-    how = {"dynamic_shapes": shapes, "strict": False, "prefer_deferred_runtime_asserts_over_guards": shapes is not None}
-    if not above:
-        with AddressedViews():
-            return export(module, args, kwargs, **how)
-    with marked_grad_mode(module) as switch:
-        found = export(module, args, kwargs, **how)
-    if switch.asked:
-        export(module, args, kwargs, **how)  # which does not return where it comes to gradients that are computed
-    return found
-
-
-def _needs_nothing(node: torch.fx.Node) -> bool:
-    """Whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
+def _needs_nothing(node: Node) -> bool:
+    """Returns whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
     nothing to do."""
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op in ("placeholder", "output", "call_function")
     checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
     return checked or is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
-
-
-@contextmanager
-def without_logs(level: int) -> Iterator[None]:
-    """While it is open, nothing up to `level` is logged."""
-    before = logging.root.manager.disable
-    logging.disable(level)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without PyTorch's warnings about itself, and the logs and graphs it prints of errors that are raised anyway."""
-    silent = patch.object(_trace, "print", _print_nothing, create=True)
-    with without_logs(logging.CRITICAL), warnings.catch_warnings(), silent:
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _print_nothing(*values: object, **options: object) -> None:
-    """What `print` is to PyTorch's exporter, which shows the graph of a failed export on stderr."""
 
 
 _KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
@@ -279,44 +190,34 @@ _KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
 }
 
 
-def _bind_inputs(
-    exported: ExportedProgram,
-    leaves: Sequence[Any],
-    names: list[str],
-    fallback: Fallback,
-    viewed: Collection[str],
-) -> list[Argument]:
-    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    arguments: list[Argument] = []
-    needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
-    user = 0
+def _bind_inputs(exported: ExportedProgram, names: Sequence[str]) -> list[Argument]:
+    """Returns the arguments of a program, without state that nothing reads, writes or returns, such as a count of
+    batches."""
+    nodes = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
+    written = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
+    arguments, leaves, given = list[Argument](), count(), iter(names)
     for spec in exported.graph_signature.input_specs:
-        node, leaf = nodes[spec.arg.name], user
-        user += spec.kind == InputKind.USER_INPUT
-        if spec.kind == InputKind.TOKEN:
-            continue
-        if isinstance(spec.arg, SymIntArgument):
-            raise UnsupportedError(
-                "an integer argument that varies is not supported", argument=node.name, kind="dynamic-sizes"
-            )
-        if spec.kind not in _KINDS or spec.kind != InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
-            kind = "a generator, or another object that is no tensor, is not supported"
-            raise blame(UnsupportedError(kind, kind="python-code"), next(iter(node.users), node))
-        if not isinstance(spec.arg, TensorArgument):
-            continue
-        if spec.kind == InputKind.USER_INPUT:
-            tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
-            name = names[tensors_before] if tensors_before < len(names) else node.name
-            binding = Binding(name, "input", leaf)
-        elif node.users or spec.target in needed or node.name in viewed:
-            tensor = exported.state_dict.get(spec.target or "", exported.constants.get(spec.target or ""))
-            if not isinstance(tensor, torch.Tensor):
-                raise CaptureError(f"the tensor {spec.target!r} has no value")
-            binding = Binding(spec.target or "", _KINDS[spec.kind], tensor=tensor)
-        else:
-            continue  # state that nothing reads, writes or returns, such as a count of batches
-        arguments.append((binding, node))
+        node, target = nodes[spec.arg.name], spec.target or ""
+        leaf = next(leaves) if spec.kind == InputKind.USER_INPUT else -1
+        if spec.kind not in _KINDS or not isinstance(spec.arg, TensorArgument):
+            _check_no_tensor(spec, node)
+        elif leaf >= 0:
+            arguments.append((Binding(next(given, node.name), "input", leaf), node))
+        elif node.users or target in written:
+            tensor = exported.state_dict.get(target, exported.constants.get(target))
+            arguments.append((Binding(target, _KINDS[spec.kind], tensor=tensor), node))
     return arguments
+
+
+def _check_no_tensor(spec: InputSpec, node: Node) -> None:
+    """Raises UnsupportedError for an input that is no tensor, unless it is a fixed argument or orders effects."""
+    if isinstance(spec.arg, SymIntArgument):
+        raise UnsupportedError(
+            "an integer argument that varies is not supported", argument=node.name, kind="dynamic-sizes"
+        )
+    if spec.kind not in (InputKind.USER_INPUT, InputKind.TOKEN):
+        kind = "a generator, or another object that is no tensor, is not supported"
+        raise blame(UnsupportedError(kind, kind="python-code"), next(iter(node.users), node))
 
 
 def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -> list[Argument]:
@@ -336,16 +237,6 @@ def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -
     return [(itself(b), node) for b, node in arguments]
 
 
-def _without_views(exported: ExportedProgram, lies: Sequence[Lies | None]) -> None:
-    """Remove what only results need that are views of arguments."""
-    output = exported.graph.output_node()
-    results: tuple[Any, ...] = output.args[0]  # pyright: ignore[reportAssignmentType]
-    others = len(results) - len(lies)
-    views = {i for i, x in enumerate(lies, others) if x is not None and x.source}
-    output.args = (tuple(None if i in views else node for i, node in enumerate(results)),)
-    exported.graph.eliminate_dead_code()
-
-
 def _returned(exported: ExportedProgram) -> tuple[list[tuple[int, str]], list[int]]:
     """Which of what the graph returns replaces which argument, and which are the program's results."""
     changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
@@ -359,3 +250,91 @@ def _returned(exported: ExportedProgram) -> tuple[list[tuple[int, str]], list[in
         elif spec.kind != OutputKind.TOKEN:
             raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
     return updates, results
+
+
+def opened(
+    function: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Returns what is compiled for a program that was exported before; of anything else it is what was passed.
+
+    Args:
+        function: an `ExportedProgram`, a module or a function.
+        args: example arguments; None stands for those with which the program was exported.
+        kwargs: example arguments by name.
+        dynamic_shapes: sizes that vary; None stands for those that vary in the program.
+
+    Returns:
+        module or function, arguments, arguments by name, sizes.
+
+    Raises:
+        CaptureError: for a TorchScript module, and for arguments that are no tuple or of another structure.
+    """
+    if isinstance(function, torch.jit.ScriptModule):
+        raise CaptureError(
+            "a TorchScript module is not supported",
+            remedy="compile the module that it was made from, or what torch.export makes of that",
+        )
+    program = function if isinstance(function, ExportedProgram) else None
+    if program is not None and args is None and program.example_inputs is not None:
+        args, kwargs = program.example_inputs[0], {**program.example_inputs[1], **(kwargs or {})}
+    if not isinstance(args, tuple | list):
+        raise CaptureError(
+            f"expected a tuple of arguments, but got {type(args).__name__}",
+            argument="example_args",
+            kind="wrong-arguments",
+            remedy="write (x,) for a single argument",
+        )
+    if program is None:
+        return function, args, kwargs, dynamic_shapes
+    structure = pytree.tree_structure((tuple(args), dict(kwargs or {})))
+    if structure != program.call_spec.in_spec:
+        raise CaptureError(
+            "arguments of another structure than those with which the program was exported", argument="example_args"
+        )
+    return program.module(), args, kwargs, _sizes(program) if dynamic_shapes is None else dynamic_shapes
+
+
+def _sizes(program: ExportedProgram) -> Any:
+    """Returns the sizes of a program that vary, in the structure of its arguments; None if there are none."""
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    inputs = [s.arg for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    tensors = [v if isinstance(v := values.get(getattr(arg, "name", "")), torch.Tensor) else None for arg in inputs]
+    roots: dict[Any, Any] = {}
+    for symbol, bounds in program.range_constraints.items():
+        least, most = extent_bounds(bounds.lower, bounds.upper)
+        roots[symbol] = Dim(f"s{len(roots)}", min=least, max=most)
+    shapes = [() if t is None else enumerate(t.shape) for t in tensors]
+    leaves = [{d: _dim(n.node.expr, roots) for d, n in shape if isinstance(n, torch.SymInt)} for shape in shapes]
+    args, kwargs = pytree.tree_unflatten([leaf or None for leaf in leaves], program.call_spec.in_spec)  # pyright: ignore
+    return (*args, *kwargs.values()) if any(leaves) else None
+
+
+def _dim(expr: Any, roots: Mapping[Any, Any]) -> Any:
+    """Returns a size as a `Dim`: one that varies by itself, or one that is computed from it as `2 * s0 + 1`."""
+    symbol = min(expr.free_symbols, key=str)
+    factor, rest = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
+    if symbol not in roots or not (factor.is_Integer and rest.is_Integer and factor * symbol + rest == expr):
+        return Dim.AUTO
+    dim = roots[symbol] if factor == 1 else int(factor) * roots[symbol]
+    return dim + int(rest) if rest else dim
+
+
+def _merge_duplicates(program: ExportedProgram) -> None:
+    """Makes the tensors that a module has under several names, as a layer that is registered twice has, one input of
+    the exported program. PyTorch cannot decompose a program that writes one of two such inputs.
+
+    Args:
+        program: changed in place; the first name of a tensor stays.
+    """
+    tensors = {**program.constants, **program.state_dict}
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    specs, first = program.graph_signature.input_specs, dict[int, Any]()
+    for spec in list(specs):
+        tensor = tensors.get(spec.target or "")
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        node = nodes[spec.arg.name]
+        if (same := first.setdefault(id(tensor), node)) is not node:
+            node.replace_all_uses_with(same)
+            program.graph.erase_node(node)
+            specs.remove(spec)

@@ -3,37 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from ...backend.interpreter.running import main_function
 from ...errors import CompileError, UnsupportedError
-from .addresses import ADDRESSING, address_elements
-from .aliasing import A_COPY, Lies, place_of
-from .captured_program import Binding, CapturedProgram, Output, announce, float8_in
-from .complex import Rewritten, without_complex, without_rule
-from .complex.pairs import fake_mode
-from .eager_fallback import Fallback, warn
+from .aliasing import Lies, is_computed, place_of
+from .captured_program import Binding, CapturedProgram, Output, announce
+from .eager_fallback import Fallback
+from .emitter import fake_mode
 from .features import Features, words_of
 from .importer import GraphImporter
 from .refusals import UserCalls
 from .source_locations import blame
-from .symbolic_shapes import NamedDim
+from .tracing import Request
 
 Argument: TypeAlias = tuple[Binding, Node]
 """An argument of a program, and the node that it is in a graph."""
 
 
-def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequence[str] = ()) -> CapturedProgram:
-    """Capture a graph of ATen operators that change nothing in place, with fixed sizes.
+@dataclass
+class TracedGraph:
+    """A graph of ATen operators that change nothing in place, as it was traced.
 
-    Its arguments are those of the program, a flat list its result. `updated` are the names of arguments that the last
-    results replace, which are nothing that the program returns. Results lie in memory as they were traced. `graph` is
-    rewritten on the way. Raises UnsupportedError.
+    Attributes:
+        graph: the graph, which is rewritten on the way.
+        arguments: arguments of the program.
+        updates: pairs (number among what the graph returns, name of the argument that it replaces).
+        results: numbers of the results of the program among what the graph returns.
+        examples: leaves of the caller's arguments.
+        specs: structure of the caller's arguments, and of the result.
+        features: features of the program.
+        calls: the user's calls, for errors.
+        place: (file, line) of operators of which PyTorch does not know the line.
+    """
+
+    graph: Graph
+    arguments: list[Argument]
+    updates: Sequence[tuple[int, str]]
+    results: Sequence[int]
+    examples: Sequence[Any]
+    specs: tuple[pytree.TreeSpec, pytree.TreeSpec]
+    features: Features
+    calls: UserCalls
+    place: tuple[str, int] | None = None
+
+    @property
+    def leaves(self) -> Sequence[Any]:
+        """What the graph returns."""
+        return self.graph.output_node().args[0]  # pyright: ignore[reportReturnType]
+
+
+def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequence[str] = ()) -> CapturedProgram:
+    """Captures a graph of ATen operators that change nothing in place, with fixed sizes.
+
+    Its arguments are those of the program, a flat list its result. Results lie in memory as they were traced.
+
+    Args:
+        graph: the graph, which is rewritten on the way.
+        fallback: as for `capture`.
+        updated: names of arguments that the last results replace, which are nothing that the program returns.
+
+    Raises:
+        UnsupportedError: the graph has something that the torch dialect does not have.
     """
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
     examples = [n.meta.get("val") for n in inputs]
@@ -43,13 +78,13 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     ]
     leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
     first = len(leaves) - len(updated)
-    lies = [Lies(shares=i, place=place_of(n.meta["val"])) if _is_computed(n) else None for i, n in enumerate(leaves)]
+    lies = [Lies(shares=i, place=place_of(n.meta["val"])) if is_computed(n) else None for i, n in enumerate(leaves)]
+    features = Features(words_of(graph), Request(graph, fallback=fallback), {"aliasing": lies[:first]})
     specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves[:first]))[1]
-    updates, results = list(enumerate(updated, first)), range(first)
-    given = graph.graph, arguments, updates, results, lies[:first], examples, specs, Features(words_of(graph))
     calls = UserCalls(fallback=fallback)
+    returned = list(enumerate(updated, first)), range(first)
     try:
-        return import_graph(*given, fallback=fallback, calls=calls)
+        return import_graph(TracedGraph(graph.graph, arguments, *returned, examples, specs, features, calls))
     except CompileError as error:
         raise calls.complete(error) from error.__cause__
 
@@ -71,127 +106,72 @@ def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
     return found
 
 
-def _is_computed(leaf: Any) -> bool:
-    return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
-
-
-def import_graph(
-    graph: Graph,
-    arguments: Sequence[Argument],
-    updates: Sequence[tuple[int, str]],
-    results: Sequence[int],
-    lies: Sequence[Lies | None],
-    examples: Sequence[Any],
-    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
-    features: Features,
-    place: tuple[str, int] | None = None,
-    fallback: Fallback = None,
-    sizes: Sequence[NamedDim] = (),
-    calls: UserCalls | None = None,
-) -> CapturedProgram:
-    """The program of a graph, which is rewritten on the way.
-
-    `updates` are pairs (number among what the graph returns, name of the argument that it replaces), `results` the
-    numbers of the results, of which `lies` says where they lie in memory, `examples` the leaves of the caller's
-    arguments, `specs` their structure and that of the result, `features` those of the program. For the others see
-    `capture`. Raises UnsupportedError.
-    """
-    addressed = address_elements(graph) if features.words & ADDRESSING else {}
-    is_complex = "complex" in features.words
-    left = is_complex and fallback is not None and bool(without_rule(graph))
-    rewritten = without_complex(graph) if is_complex and not left else Rewritten()
-    arguments = [*arguments, *((Binding(name, "constant", tensor=t), node) for name, node, t in rewritten.constants)]
-    leaves: Sequence[Any] = graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
-    found = [(leaves[i], x) for i, x in zip(results, lies, strict=True)]
-    written = {
-        leaf: x.place.written(graph, leaf)
-        for i, (leaf, x) in enumerate(found)
-        if x is not None and x.place and x.shares == i and _is_computed(leaf)
-    }
-    rewritten.results |= {
-        w.name: rewritten.results.pop(n.name) for n, w in written.items() if n.name in rewritten.results
-    }
-    importer = GraphImporter(place, fallback, sizes, graph.nodes, calls)
-    importer.declare([(b.name, node) for b, node in arguments])
+def import_graph(traced: TracedGraph) -> CapturedProgram:
+    """Returns the program of a graph. Raises UnsupportedError for what the torch dialect does not have."""
+    graph, features = traced.graph, traced.features
+    features.run("rewritten", traced)
+    arguments = {node: binding for binding, node in traced.arguments}
+    features.names = [node.name for node in arguments]
+    sizes = features.facts.get("specialization", ())
+    kind: type[GraphImporter] = next((taken for _, taken in features.stage("Importer")), GraphImporter)
+    importer = kind(traced.place, sizes, graph.nodes, traced.calls)
+    importer.declare([(b.name, node) for node, b in arguments.items()])
     importer.run(graph.nodes)
-    tensors = [node.meta.get("val") for _, node in arguments] + [torch.empty(0)] * (not arguments)
-    devices = {t.device.type for t in tensors if isinstance(t, torch.Tensor)}
-
-    def output(leaf: Any, x: Lies | None) -> Output:
-        if x is not None and x.source:
-            steps = tuple(step.sized(importer.extent) for step in x.steps)
-            return Output("argument", importer.argument_index(x.source) or 0, steps=steps)
-        if not isinstance(leaf, Node):
-            return Output("constant", value=leaf)
-        if not isinstance(leaf.meta.get("val"), torch.Tensor):
-            error = UnsupportedError("a result that is a number and varies is not supported", kind="dynamic-sizes")
-            raise blame(error, leaf, place)
-        if (device := leaf.meta["val"].device.type) not in devices:
-            reason = f"a result is on the device {device}, but the arguments are on {' and '.join(sorted(devices))}"
-            raise blame(UnsupportedError(reason, kind="devices-and-types", remedy=_DEVICE), leaf, place)
-        owner = leaf if x is None else found[x.shares][0]
-        argument = importer.argument_index(owner.name)
-        if argument is not None:  # with a place PyTorch left out what made a copy of it
-            return Output("argument", argument, steps=() if x is None else (A_COPY,))
-        return Output("result", importer.result_index(written.get(owner, owner).name), place=x and x.place)
-
-    replaced = list[tuple[int, int]]()
-    for number, name in updates:
-        argument = importer.argument_index(name)
-        if argument is None:
-            raise UnsupportedError(f"the program changes {name!r} in a way that is not supported")
-        replaced.append((importer.result_index(leaves[number].name), argument))
-    outputs = tuple(output(*result) for result in found)
-    bindings = [b for b, _ in arguments]
-    captured = _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten)
-    if "float8" in features.words:
-        types = main_function(captured.module).function_type
-        captured.viewed[0].update(float8_in(types.inputs.data))
-        captured.viewed[1].update(float8_in(types.outputs.data))
-    names = {node.name: layout for node, layout in addressed.items()}
-    captured = replace(captured, layouts={i: names[n.name] for i, (_, n) in enumerate(arguments) if n.name in names})
-    return features.captured(captured, [node.name for _, node in arguments])
-
-
-_DEVICE = "move the arguments, or the result after the call (x.to(...))"
-
-
-def _finish(
-    importer: GraphImporter,
-    bindings: Sequence[Binding],
-    outputs: tuple[Output, ...],
-    updates: Sequence[tuple[int, int]],
-    examples: Sequence[Any],
-    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
-    rewritten: Rewritten | None,
-) -> CapturedProgram:
-    """What the importer made, with what lies between it and the caller."""
-    if importer.eager:
-        warn(list(importer.eager.values()))
+    features.run("imported", importer)
+    leaves, devices = traced.leaves, {node.meta["val"].device.type for node in arguments} or {"cpu"}
+    updates = tuple((importer.result_index(leaves[n].name), _updated(importer, name)) for n, name in traced.updates)
+    outputs = tuple(_output(importer, leaves[i], devices) for i in traced.results)
     checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
+    computed = [leaf for leaf in leaves if is_computed(leaf) and "viewed" in leaf.meta]
+    viewed = (
+        {i: node.meta["viewed"] for i, node in enumerate(arguments) if "viewed" in node.meta},
+        {importer.result_index(leaf.name): leaf.meta["viewed"] for leaf in computed},
+    )
     module = importer.finish()
     if updates:
         announce(module, outputs, updates)
-    viewed = dict[int, torch.dtype](), dict[int, torch.dtype]()
-    if rewritten is not None:
-        tensors = [examples[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
-        viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})
-        viewed[1].update({importer.result_index(name): dtype for name, dtype in rewritten.results.items()})
-    return CapturedProgram(
+    generators = (Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))
+    captured = CapturedProgram(
         module,
-        (*bindings, *(Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))),
+        (*arguments.values(), *generators),
         outputs,
-        tuple(updates),
-        tuple(examples),
-        *specs,
+        updates,
+        tuple(traced.examples),
+        *traced.specs,
         importer.eager,
         viewed,
         checks=checks,
         f32_matmul_precision="tf32" if allows_tf32() else None,
-        calls=importer.calls,
+        calls=traced.calls,
     )
+    features.run("captured", captured)
+    return captured
+
+
+def _output(importer: GraphImporter, leaf: Any, devices: set[str]) -> Output:
+    """Returns where a leaf of the result of a program comes from."""
+    if not isinstance(leaf, Node):
+        return Output("constant", value=leaf)
+    value = leaf.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        error = UnsupportedError("a result that is a number and varies is not supported", kind="dynamic-sizes")
+        raise blame(error, leaf, importer.place)
+    if value.device.type not in devices:
+        at = " and ".join(sorted(devices))
+        reason = f"a result is on the device {value.device.type}, but the arguments are on {at}"
+        remedy = "move the arguments, or the result after the call (x.to(...))"
+        raise blame(UnsupportedError(reason, kind="devices-and-types", remedy=remedy), leaf, importer.place)
+    argument = importer.argument_index(leaf.name)
+    return Output("result", importer.result_index(leaf.name)) if argument is None else Output("argument", argument)
+
+
+def _updated(importer: GraphImporter, name: str) -> int:
+    argument = importer.argument_index(name)
+    if argument is None:
+        raise UnsupportedError(f"the program changes {name!r} in a way that is not supported")
+    return argument
 
 
 def allows_tf32() -> bool:
-    """Whether PyTorch may multiply f32 as tf32 now (`torch.set_float32_matmul_precision` and its relatives)."""
+    """Returns true if PyTorch may multiply f32 as tf32 now (`torch.set_float32_matmul_precision` and its relatives)."""
     return torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,17 @@ from ...errors import (
     one_line,
 )
 from ...passes.convert.torch_to_tensor.registry import DATA_DEPENDENT, SPARSE
-from .source_locations import blame, expression_of_error, innermost_of_error, is_users, shown
-from .user_calls import Origin, call_in, public_name
+from .source_locations import (
+    Origin,
+    blame,
+    call_in,
+    defined_at,
+    expression_of_error,
+    function_name,
+    innermost_of_error,
+    public_name,
+    shown,
+)
 
 
 @dataclass(frozen=True)
@@ -40,128 +49,89 @@ class Rule:
 
     pattern: str
     kind: str
-    reason: str = ""
-    remedy: str | None = None
-
-    def __post_init__(self) -> None:
-        re.compile(self.pattern)
+    reason: str
+    remedy: str | None
 
 
-_UNKNOWN = "which are not known while the program is compiled"
-_NUMBER = f"the result is a Python number that depends on the values of a tensor, {_UNKNOWN}"
-_TRUTH = f"the result is a truth value of Python that depends on the values of a tensor, {_UNKNOWN}"
-_BRANCH = f"the branch depends on the values of a tensor, {_UNKNOWN}"
-_OBJECT = "an object of type {type}, which is neither a tensor nor a number nor a container of these"
-_TRACED = "PyTorch cannot trace this call"
-_GUARD = r"GuardOnDataDependent\w+: Could not guard on data-dependent expression"
+_RULES = r"""
+input integers as dynamic
+    dynamic-sizes: a number among the arguments cannot vary; pass it as a tensor, or compile for each number
+Error: (?P<text>.*dynamic_shapes.*)
+    dynamic-sizes: {text}; correct dynamic_shapes
+^TypeError: (?P<text>missing a required argument.*|too many positional.*|got an unexpected keyword.*)
+    wrong-arguments: the example arguments do not fit the signature: {text}; give one for each parameter without a
+    default
+GuardOnDataDependent\w+: Could not guard on data-dependent expression [a-z]*\d+ \(unhinted
+    data-dependent-size: the result is a Python number that depends on the values of a tensor, {unknown}; keep it a
+    tensor, or pass the number as an argument
+GuardOnDataDependent\w+: Could not guard on data-dependent expression
+    data-dependent-branch: the branch depends on the values of a tensor, {unknown}
+GuardOnDataDependent|PendingUnbacked|UnbackedSymbol
+    data-dependent-size: the result is a Python number that depends on the values of a tensor, {unknown}; pass the
+    number as an argument, or keep the shape fixed with a mask (torch.where)
+data-dependent control flow
+    data-dependent-branch: the branch depends on the values of a tensor, {unknown}
+DataDependentOutput
+    data-dependent-branch: the result is a truth value of Python that depends on the values of a tensor, {unknown}
+DynamicOutputShape
+    data-dependent-size: the shape of the result is not known before it is computed
+FakeTensorDeviceMismatch|same device
+    devices-and-types: ; move all to one device (x.to(y.device))
+support for cuda|NVIDIA|CUDA enabled|cannot access accelerator
+    devices-and-types: the program asks for a CUDA device, and there is none; use the device of an argument
+    (device=x.device)
+\.numpy\(\) is not supported|numpy\.ndarray|__array__
+    python-code: NumPy reads the values of a tensor, {unknown}; use the function of torch of the same name, or call
+    NumPy outside of the compiled program
+unsupported format string|__format__
+    python-code: the values of a tensor are formatted as text, {unknown}; return the tensor, and print it outside of the
+    compiled program
+data is not allocated yet
+    data-dependent-size: a tensor is made of Python numbers that are values of another tensor, {unknown}; use
+    torch.stack or torch.cat
+Constant \w+ is mutated
+    mutation-and-aliasing: a tensor that is neither an argument nor a buffer is changed in place; pass it as an
+    argument, or register it (self.register_buffer)
+size_bytes_is_heap_allocated
+    mutation-and-aliasing: two arguments share memory, and one of them is changed in place; pass a copy of one
+    (x.clone()), or pass their common tensor and make the views inside
+fake tensor in the exported program constant
+    mutation-and-aliasing: a tensor is changed behind autograd (x.data, x.set_), which cannot be captured; change the
+    tensor itself under torch.no_grad()
+Found <class '(?P<type>[\w.]+)'> in output
+    python-code: the result holds an object of type {type}, which is neither a tensor nor a number nor a container of
+    these; return tensors, in tuples, lists and dictionaries, or register the class (torch.utils._pytree)
+Unsupported input type <class '(?P<type>[\w.]+)'>
+    wrong-arguments: an argument holds an object of type {type}, which is neither a tensor nor a number nor a container
+    of these; pass its tensors as arguments, or register the class (torch.utils._pytree)
+not tracked with proxy|cast NotImplemented to Tensor|[Nn]ested|jagged
+    tensor-kinds: nested tensors are not supported; pad to one size (torch.nn.utils.rnn.pad_sequence) and pass a mask
+[Ss]parse
+    tensor-kinds: sparse tensors are not supported; use a dense tensor (x.to_dense())
+[Qq]uantize
+    tensor-kinds: quantized tensors are not supported; use x.dequantize()
+is not iterable|HigherOrder|expected compiled_fn to be GraphModule
+    higher-order-operators: an operator that takes a graph is not supported here
+fake impl|UnsupportedOperator|no meta kernel|meta-dispatch
+    unsupported-operator: the operator does not tell the shape of its result before it runs; describe it with
+    torch.library.register_fake
+[Pp]ickle
+    python-code: the values of a tensor are written or sent, {unknown}
+RecursionError
+    python-code: ; write a loop, or call fewer levels
+"""
+"""Lines of a pattern, each with indented lines `kind: reason; remedy` after it."""
 
-RULES = (
-    Rule(
-        "input integers as dynamic",
-        "dynamic-sizes",
-        "a number among the arguments cannot vary",
-        "pass it as a tensor, or compile for each number",
-    ),
-    Rule("Error: (?P<text>.*dynamic_shapes.*)", "dynamic-sizes", "{text}", "correct dynamic_shapes"),
-    Rule(
-        r"^TypeError: (?P<text>missing a required argument.*|too many positional.*|got an unexpected keyword.*)",
-        "wrong-arguments",
-        "the example arguments do not fit the signature: {text}",
-        "give one for each parameter without a default",
-    ),
-    Rule(
-        rf"{_GUARD} [a-z]*\d+ \(unhinted",
-        "data-dependent-size",
-        _NUMBER,
-        "keep it a tensor, or pass the number as an argument",
-    ),
-    Rule(_GUARD, "data-dependent-branch", _BRANCH),
-    Rule(
-        "GuardOnDataDependent|PendingUnbacked|UnbackedSymbol",
-        "data-dependent-size",
-        _NUMBER,
-        "pass the number as an argument, or keep the shape fixed with a mask (torch.where)",
-    ),
-    Rule("data-dependent control flow", "data-dependent-branch", _BRANCH),
-    Rule("DataDependentOutput", "data-dependent-branch", _TRUTH),
-    Rule("DynamicOutputShape", "data-dependent-size", "the shape of the result is not known before it is computed"),
-    Rule("FakeTensorDeviceMismatch|same device", "devices-and-types", "", "move all to one device (x.to(y.device))"),
-    Rule(
-        "support for cuda|NVIDIA|CUDA enabled|cannot access accelerator",
-        "devices-and-types",
-        "the program asks for a CUDA device, and there is none",
-        "use the device of an argument (device=x.device)",
-    ),
-    Rule(
-        r"\.numpy\(\) is not supported|numpy\.ndarray|__array__",
-        "python-code",
-        f"NumPy reads the values of a tensor, {_UNKNOWN}",
-        "use the function of torch of the same name, or call NumPy outside of the compiled program",
-    ),
-    Rule(
-        r"unsupported format string|__format__",
-        "python-code",
-        f"the values of a tensor are formatted as text, {_UNKNOWN}",
-        "return the tensor, and print it outside of the compiled program",
-    ),
-    Rule(
-        "data is not allocated yet",
-        "data-dependent-size",
-        f"a tensor is made of Python numbers that are values of another tensor, {_UNKNOWN}",
-        "use torch.stack or torch.cat",
-    ),
-    Rule(
-        r"Constant \w+ is mutated",
-        "mutation-and-aliasing",
-        "a tensor that is neither an argument nor a buffer is changed in place",
-        "pass it as an argument, or register it (self.register_buffer)",
-    ),
-    Rule(
-        "size_bytes_is_heap_allocated",
-        "mutation-and-aliasing",
-        "two arguments share memory, and one of them is changed in place",
-        "pass a copy of one (x.clone()), or pass their common tensor and make the views inside",
-    ),
-    Rule(
-        "fake tensor in the exported program constant",
-        "mutation-and-aliasing",
-        "a tensor is changed behind autograd (x.data, x.set_), which cannot be captured",
-        "change the tensor itself under torch.no_grad()",
-    ),
-    Rule(
-        r"Found <class '(?P<type>[\w.]+)'> in output",
-        "python-code",
-        f"the result holds {_OBJECT}",
-        "return tensors, in tuples, lists and dictionaries, or register the class (torch.utils._pytree)",
-    ),
-    Rule(
-        r"Unsupported input type <class '(?P<type>[\w.]+)'>",
-        "wrong-arguments",
-        f"an argument holds {_OBJECT}",
-        "pass its tensors as arguments, or register the class (torch.utils._pytree)",
-    ),
-    Rule(
-        "not tracked with proxy|cast NotImplemented to Tensor|[Nn]ested|jagged",
-        "tensor-kinds",
-        "nested tensors are not supported",
-        "pad to one size (torch.nn.utils.rnn.pad_sequence) and pass a mask",
-    ),
-    Rule("[Ss]parse", "tensor-kinds", "sparse tensors are not supported", "use a dense tensor (x.to_dense())"),
-    Rule("[Qq]uantize", "tensor-kinds", "quantized tensors are not supported", "use x.dequantize()"),
-    Rule(
-        "is not iterable|HigherOrder|expected compiled_fn to be GraphModule",
-        "higher-order-operators",
-        "an operator that takes a graph is not supported here",
-    ),
-    Rule(
-        r"fake impl|UnsupportedOperator|no meta kernel|meta-dispatch",
-        "unsupported-operator",
-        "the operator does not tell the shape of its result before it runs",
-        "describe it with torch.library.register_fake",
-    ),
-    Rule("[Pp]ickle", "python-code", f"the values of a tensor are written or sent, {_UNKNOWN}"),
-    Rule("RecursionError", "python-code", "", "write a loop, or call fewer levels"),
-)
+
+def _rules() -> Iterator[Rule]:
+    for pattern, lines in re.findall(r"(\S.*)\n((?: +.*\n)+)", _RULES):
+        text = " ".join(lines.split()).replace("{unknown}", "which are not known while the program is compiled")
+        kind, _, rest = text.partition(":")
+        reason, _, remedy = rest.partition(";")
+        yield Rule(pattern, kind, reason.strip(), remedy.strip() or None)
+
+
+RULES = tuple(_rules())
 """Translations, of which the first that matches is taken."""
 
 INTERNAL = re.compile(
@@ -221,7 +191,7 @@ def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureErr
         reason = rule.reason.format(**match.groupdict()) or _plain(text)
         refusal = CaptureError(reason, kind=rule.kind, remedy=rule.remedy)
     elif INTERNAL.search(text.replace("'FakeTensor' object", "")):
-        refusal = CaptureError(_TRACED, kind="python-code")
+        refusal = CaptureError("PyTorch cannot trace this call", kind="python-code")
     else:
         own = written is not None and _raised_by_user(first)
         kind = "wrong-program" if own or isinstance(first, _WRONG) else "python-code"
@@ -236,7 +206,6 @@ def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureErr
 
 
 def _suspect(graph: Graph, kind: str | None) -> Node | None:
-    """The first node that a refusal of a kind may be about."""
     if kind == "tensor-kinds":
         return next((n for n in graph.nodes if "nested" in str(n.target)), None)
     takers = (n for n in graph.nodes if isinstance(n.target, HigherOrderOperator))
@@ -278,13 +247,13 @@ class UserCalls:
     """The calls of the user that the operators of a program come from, and all else that a message for the user needs.
 
     Args:
-        name: the name of the module or function that is compiled, which stands in for an unknown call.
-        place: the place of an error without one, as `file:line`.
+        function: the module or function that is compiled, whose name stands in for an unknown call.
+        place: (file, line) of an error without one; left out, that of the function.
         fallback: the option of `deplodock.compile`.
     """
 
-    def __init__(self, name: str | None = None, place: str | None = None, fallback: str | None = None) -> None:
-        self._name, self._place, self._fallback = name, place, fallback
+    def __init__(self, function: Any = None, place: tuple[str, int] | None = None, fallback: str | None = None) -> None:
+        self.function, self._place, self._fallback = function, place, fallback
         self._origins: dict[tuple[str | None, str | None], Origin] = {}
 
     def note(self, operator: str, location: str | None, node: Node) -> None:
@@ -301,7 +270,7 @@ class UserCalls:
                 continue
             if one.call is None and not isinstance(one, BorderError):  # which is for authors of passes
                 one.call = self._call(one)
-            one.location = one.location or self._place
+            one.location = one.location or self._default_place()
         error = together([error, *error.others])
         error.kind = error.kind or kind_of_refusal(error)
         if error.remedy is None and error.kind == "unsupported-operator":
@@ -321,13 +290,19 @@ class UserCalls:
             error.kind = error.kind or "wrong-program"
         return error
 
+    def _default_place(self) -> str | None:
+        if self._place is not None:
+            return ":".join(map(str, self._place))
+        return None if self.function is None else defined_at(self.function)
+
     def _call(self, error: CompileError) -> str | None:
         origin = self._origins.get((error.operator, error.location))
         if origin is None and error.location is not None:
             origin = self._origins.get((None, error.location))
-        if origin is not None and (call := origin.call(is_users)) is not None:
+        if origin is not None and (call := origin.call()) is not None:
             return call
-        operator, name = error.operator, self._name or "the compiled function"
+        operator, name = error.operator, "the compiled function"
+        name = name if self.function is None else function_name(self.function)
         if operator is not None and "_backward" in operator:
             return f"a gradient of {name}"
         if operator is not None:

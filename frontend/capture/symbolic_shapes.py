@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 from unittest.mock import patch
 
 import sympy
 import torch
-from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config
-from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
@@ -45,15 +41,15 @@ class SizeTable:
 
     A relation of sizes that have no `Dim` with a name is taken to be as in the example: `x[:n]` has `n` rows if the
     example has at least as many. A derived size, whose range is the condition, lets every call check that.
+
+    Args:
+        named: dimensions to which the user gave names. Below what PyTorch takes for their least size the program has
+            been checked to be the same.
+        nodes: nodes of the graph. For sizes at which one of them reads outside of a tensor there is no program.
     """
 
     def __init__(self, named: Sequence[NamedDim] = (), nodes: Iterable[torch.fx.Node] = ()) -> None:
-        """`named` are the dimensions to which the user gave names; below what PyTorch takes for their least size the
-        program has been checked to be the same. `nodes` are those of the graph: for sizes at which one of them reads
-        outside of a tensor there is no program."""
-        self._needed = dict[Any, int]()
-        for symbol, least in map(_size_needed, nodes):
-            self._needed[symbol] = max(least, self._needed.get(symbol, 0))
+        self._nodes, self._needed = nodes, dict[Any, int]()
         self._names = {d.symbol: d.name for d in reversed(named)}
         self._least = {d.symbol: d.wanted for d in named if d.wanted}
         self._known: dict[Any, SymbolAttr] = {}
@@ -85,6 +81,9 @@ class SizeTable:
     def _known_ranges(self, size: torch.SymInt) -> Any:
         """The expression of a size. Notes the ranges of all symbols of PyTorch's, and the conditions of the program."""
         env = size.node.shape_env
+        if self._env is None:
+            for symbol, least in map(_size_needed, self._nodes):
+                self._needed[symbol] = max(least, self._needed.get(symbol, 0))
         for symbol, bounds in env.var_to_range.items():
             least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
             self._ranges[symbol] = ValueRanges(max(least, self._needed.get(symbol, 0)), bounds.upper)
@@ -324,11 +323,11 @@ def extent_bounds(lower: Any, upper: Any) -> tuple[int, int]:
     return least, max(most, least)
 
 
-def every_size(wanted: bool) -> AbstractContextManager[Any]:
-    """While it is open, and if `wanted`, PyTorch exports programs that hold for sizes 0 and 1 too.
+def every_size() -> AbstractContextManager[Any]:
+    """While it is open, PyTorch exports programs that hold for sizes 0 and 1 too.
 
     By itself it takes every size that varies for at least 2, and what it concludes from that holds nowhere else."""
-    return patch.object(_config, "backed_size_oblivious", True) if wanted else nullcontext()
+    return patch.object(_config, "backed_size_oblivious", True)
 
 
 @dataclass(frozen=True)
@@ -342,47 +341,3 @@ class NamedDim:
     wanted: int
     symbol: Any
     size: Callable[[int], int] = int
-
-
-def named_dims(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any, exported: ExportedProgram
-) -> list[NamedDim]:
-    """The dimensions to which `shapes` gives a `torch.export.Dim`, and which vary in the exported program."""
-    placeholders = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
-    user = [s for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
-    leaves = pytree.tree_flatten((args, kwargs))[0]
-    traced: dict[int, Any] = {
-        id(leaf): placeholders.get(getattr(s.arg, "name", "")) for leaf, s in zip(leaves, user, strict=True)
-    }
-    values = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    found: list[NamedDim] = []
-    for tensor, dim, wanted in _wanted(values, shapes):
-        size = traced[id(tensor)].shape[dim]
-        if isinstance(size, torch.SymInt):
-            expr, root = substituted(size.node.expr, size.node.shape_env), getattr(wanted, "root", wanted)
-            if root is wanted and isinstance(expr, sympy.Symbol):
-                found.append(NamedDim(tensor, dim, wanted.__name__, wanted.min, expr))
-            elif root is not wanted and len(expr.free_symbols) == 1:
-                (symbol,) = expr.free_symbols
-                if all(expr.subs(symbol, n) == wanted.fn(n) for n in (root.min, root.min + 1, root.min + 7)):
-                    found.append(NamedDim(tensor, dim, root.__name__, root.min, symbol, wanted.fn))
-    return found
-
-
-def name_of(spec: Any) -> str | None:
-    """The name of a `torch.export.Dim`, or of the one that it is computed from."""
-    return getattr(getattr(spec, "root", spec), "__name__", None)
-
-
-def _wanted(values: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, int, Any]]:
-    """(tensor, dimension, Dim) for each `Dim` with a name, in a structure of arguments and one of shapes."""
-    if isinstance(values, torch.Tensor):
-        items = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
-        yield from ((values, int(d), s) for d, s in items if isinstance(s, Dim) and hasattr(s, "min"))
-    elif isinstance(values, Mapping):
-        by_name = shapes if isinstance(shapes, Mapping) else dict(zip(values, shapes or (), strict=False))
-        for key in values:
-            yield from _wanted(values[key], by_name.get(key))
-    elif isinstance(values, tuple | list):
-        for value, spec in zip(values, shapes or (), strict=False):
-            yield from _wanted(value, spec)

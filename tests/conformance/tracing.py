@@ -18,14 +18,15 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from deplodock.errors import CompileError
-from deplodock.frontend.capture import export as capturing
 from deplodock.frontend.capture.captured_program import CapturedProgram
-from deplodock.frontend.capture.complex import without_rule
 from deplodock.frontend.capture.decompositions.table import tables
-from deplodock.frontend.capture.features.known_indices import decomposed as index_by_tensors
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.capture.features import FEATURES
+from deplodock.frontend.capture.features.complex import without_rule
+from deplodock.frontend.capture.features.known_indices import index_by_tensors
 from deplodock.frontend.capture.graph_capture import capture_graph
-from deplodock.frontend.capture.known_sizes import known_sizes
 from deplodock.frontend.capture.refusals import refusal_of
+from deplodock.frontend.capture.tracing import StandIns, quiet
 
 
 class Tracer:
@@ -41,7 +42,8 @@ class Tracer:
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
-            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher(), known_sizes():
+            stand_ins = StandIns(f for f in FEATURES if f.name == "known_sizes")
+            with torch.no_grad(), quiet(), enable_python_dispatcher(), stand_ins:
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                     *tensors
                 )
@@ -71,7 +73,7 @@ class Exporter:
 
     def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> CapturedProgram:
         """As `Tracer.trace`."""
-        return capturing.capture(lambda *args: list(function(*args)), tensors)
+        return capture(lambda *args: list(function(*args)), tensors)
 
 
 Capture = Tracer | Exporter

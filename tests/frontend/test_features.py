@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import grad, vmap  # pyright: ignore[reportPrivateImportUsage]
 
 import deplodock
 from deplodock.frontend.capture import export
 from deplodock.frontend.capture.export import capture
-from deplodock.frontend.capture.features import FEATURES, Feature, Features, words_of
+from deplodock.frontend.capture.features import FEATURES, Feature, words_of
 
 X, W = torch.randn(4, 8), torch.randn(8, 8)
 N = torch.tensor([0, 2, 1])
+Z = torch.randn(4, 8, dtype=torch.complex64)
 
 
 def _changed(x: Tensor) -> Tensor:
@@ -33,57 +35,107 @@ def _switched(x: Tensor) -> Tensor:
     return y * x
 
 
-PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
-    "add": (lambda x, y: x + y, (X, X), set()),
-    "layer": (lambda x, w: torch.relu(x @ w), (X, W), {"autocast", "memory_limit"}),
-    "view": (lambda x: x.t(), (X,), {"aliasing", "gradients", "memory_limit"}),
-    "strided": (lambda x: (x.t() * 2) + 1, (X,), {"aliasing", "gradients", "memory_limit"}),
-    "results": (lambda x: (x + 1, x + 2), (X,), {"aliasing", "gradients", "memory_limit"}),
-    "argument": (lambda x: x, (X,), {"aliasing", "gradients"}),
-    "changed": (_changed, (X.clone(),), {"aliasing", "gradients", "memory_limit"}),
-    "indices": (lambda x, n: x[n], (X, N), {"gradients", "known_indices", "memory_limit"}),
-    "switched": (_switched, (X,), {"gradients", "memory_limit"}),
-    "like": (lambda x: torch.zeros_like(x) + x, (X,), {"gradients", "memory_limit"}),
+def _checked(x: Tensor) -> Tensor:
+    if (x.isnan()).any():
+        raise ValueError("not a number")
+    return x.sin()
+
+
+def _chosen(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+Program = tuple[Callable[..., Any], tuple[Any, ...], str, dict[str, Any]]
+
+PROGRAMS: dict[str, Program] = {
+    "add": (lambda x, y: x + y, (X, X), "", {}),
+    "layer": (lambda x, w: torch.relu(x @ w), (X, W), "autocast memory_limit", {}),
+    "view": (lambda x: x.t(), (X,), "aliasing gradients known_sizes memory_limit", {}),
+    "strided": (lambda x: (x.t() * 2) + 1, (X,), "aliasing gradients known_sizes memory_limit", {}),
+    "results": (lambda x: (x + 1, x + 2), (X,), "aliasing gradients memory_limit", {}),
+    "argument": (lambda x: x, (X,), "aliasing gradients", {}),
+    "changed": (_changed, (X.clone(),), "aliasing gradients memory_limit", {}),
+    "indices": (lambda x, n: x[n], (X, N), "gradients known_indices known_sizes memory_limit", {}),
+    "switched": (_switched, (X,), "gradients memory_limit", {}),
+    "like": (lambda x: torch.zeros_like(x) + x, (X,), "gradients memory_limit", {}),
+    "complex": (lambda z: (z * z).abs(), (Z,), "complex memory_limit", {}),
+    "float8": (lambda x: x.to(torch.float8_e4m3fn), (X,), "aliasing autocast float8 gradients memory_limit", {}),
+    "addresses": (lambda x: x.as_strided((2, 2), (1, 2)) + 1, (X,), "addresses aliasing gradients memory_limit", {}),
+    "counts": (
+        lambda n: torch.bincount(n, minlength=4),
+        (N,),
+        "aliasing autocast gradients known_indices known_sizes memory_limit",
+        {},
+    ),
+    "transforms": (
+        vmap(grad(lambda x: x.sin().sum())),
+        (X,),
+        "aliasing autocast gradients memory_limit transforms",
+        {},
+    ),
+    "chosen": (_chosen, (X,), "aliasing autocast branches gradients known_indices memory_limit", {}),
+    "checked": (_checked, (X,), "aliasing autocast branches gradients known_indices known_sizes memory_limit", {}),
+    "sizes": (
+        lambda x: x * 2,
+        (X,),
+        "aliasing specialization",
+        {"dynamic_shapes": ({0: torch.export.Dim("rows", min=1)},)},
+    ),
+    "left": (lambda x, y: x + y, (X, X), "eager", {"fallback": "eager"}),
 }
+"""Name -> function, arguments, features that it calls for, options."""
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_enters_what_applies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    function, args, expected = PROGRAMS[name]
+    function, args, expected, options = PROGRAMS[name]
     entered = set[str]()
-    run = Features.run
+    get = Feature.get
 
-    def note(features: Features, stage: str, *given: Any) -> list[tuple[str, Any]]:
-        entered.update(f.name for f in FEATURES if f.applies(features.words))
-        return run(features, stage, *given)
+    def note(feature: Feature, stage: str) -> Any:
+        entered.add(feature.name)
+        return get(feature, stage)
 
-    monkeypatch.setattr(Features, "run", note)
-    capture(function, args)
-    assert entered == expected
+    monkeypatch.setattr(Feature, "get", note)
+    capture(function, args, in_memory=True, **options)
+    assert entered == set(expected.split())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_does_not_apply_would_note_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captured with every feature, but the limit of one elementwise operator."""
-    function, args, _ = PROGRAMS[name]
+    """Captured with every feature, but the limit of one elementwise operator and a fallback that is not asked for."""
+    function, args, _, options = PROGRAMS[name]
     fields = ("outputs", "updates", "needs", "autocast", "viewed", "layouts", "checks")
-    plain = capture(function, args, in_memory=True)
-    words = {word for f in FEATURES if f.name != "memory_limit" for word in f.words}
+    plain = capture(function, args, in_memory=True, **options)
+    words = {word for f in FEATURES if f.name not in ("memory_limit", "eager") for word in f.words.split()}
     monkeypatch.setattr(export, "words_of", lambda module: words_of(module) | words)
-    whole = capture(function, args, in_memory=True)
+    whole = capture(function, args, in_memory=True, **options)
     for field in fields:
         assert str(getattr(plain, field)) == str(getattr(whole, field)), field
 
 
-REMOVED = ("aliasing", "autocast", "memory_limit")
+@pytest.mark.parametrize("name", [f.name for f in FEATURES])
+def test_other_programs_do_without_a_feature(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its line and its file, which cannot be imported, programs that do not call for it are the same."""
+    others = [p for p in PROGRAMS.values() if name not in p[2].split()]
+    modules = [str(capture(f, args, in_memory=True, **options).module) for f, args, _, options in others[:6]]
+    home = f"{words_of.__module__}.{name}"
+    monkeypatch.setattr(f"{words_of.__module__}.FEATURES", kept := tuple(f for f in FEATURES if f.name != name))
+    monkeypatch.setattr("deplodock.frontend.capture.tracing.FEATURES", kept)
+    monkeypatch.setitem(sys.modules, home, None)
+    for module, (function, args, _, options) in zip(modules, others, strict=False):
+        assert str(capture(function, args, in_memory=True, **options).module) == module
 
 
-def test_the_rest_works_without_three_features(tmp_path: Path) -> None:
+REMOVED = tuple(f.name for f in FEATURES if f.name not in ("known_indices", "gradients"))
+
+
+def test_the_rest_works_without_most_features(tmp_path: Path) -> None:
     """Their files are deleted, and their lines of registration."""
     root = Path(deplodock.__file__).parent
     for part in ("__init__.py", "py.typed", *(p.name for p in root.glob("*.py"))):
         shutil.copy(root / part, tmp_path / part)
-    for folder in ("backend", "dialects", "frontend", "passes"):
+    for folder in ("backend", "dialects", "frontend", "passes", "target"):
         shutil.copytree(root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     register = tmp_path / "frontend/capture/features/__init__.py"
     lines = register.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -114,6 +166,6 @@ print("right")
 
 
 def test_a_feature_applies_by_its_words() -> None:
-    feature = Feature("autocast", frozenset({"a", "b"}))
+    feature = Feature("autocast", "a b")
     assert feature.applies({"b", "c"})
     assert not feature.applies({"c"})

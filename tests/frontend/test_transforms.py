@@ -16,7 +16,7 @@ from torch_versions import VERSION, needs_torch
 import deplodock
 from deplodock.backend.host.calls import building
 from deplodock.errors import CompileError, ExecutionError
-from deplodock.frontend.capture.transforms import as_before
+from deplodock.frontend.capture.tracing import as_before
 
 Tensor = torch.Tensor
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from deplodock.frontend.compilation import make_steps
+from deplodock.frontend.compilation import _default_steps
 from deplodock.passes.pipelines import PipelineError, parse_passes, pipeline_text
 
 
@@ -27,8 +27,8 @@ def test_insertions_extend_named_pipelines() -> None:
 
 
 def test_inserted_passes_take_the_options_of_a_compilation() -> None:
-    steps = make_steps({"target": "sm_80"}, insert=["tensor-plan-fusion{strategy=none}:before=convert-tensor-to-loop"])
-    text = pipeline_text(steps["loop"])
+    insert = ["tensor-plan-fusion{strategy=none}:before=convert-tensor-to-loop"]
+    text = pipeline_text(_default_steps(["loop"], {"target": ("sm_80",)}, insert)["loop"])
     assert re.search(r"tensor-plan-fusion\{strategy=none target=sm_80\},convert-tensor-to-loop", text), text
 
 

@@ -10,19 +10,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._C import DispatchKey
+from torch._decomp import decompositions
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 from ....errors import UnsupportedError
-from .backward import BACKWARD, along, wide
-from .bessel import BESSEL
-from .differentiable import BAGS
+from .backward import BACKWARD, BAGS
 from .distributions import DISTRIBUTIONS
-from .fractional import FRACTIONAL
-from .histograms import HISTOGRAMS
+from .operators import along, wide
 from .ordering import ORDERING
 from .polynomials import POLYNOMIALS
-from .recurrent import RECURRENT
-from .sampling import ANTIALIASED, INTERPOLATED, NEAREST_ELEMENTS, SAMPLING
+from .sampling import ANTIALIASED, FRACTIONAL, INTERPOLATED, NEAREST_ELEMENTS, SAMPLING
 from .special import SPECIAL
 
 Tensor = torch.Tensor
@@ -266,7 +264,6 @@ def _round(self: Tensor, *, decimals: int) -> Tensor:
 
 
 def _finished(y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """`y * weight + bias`, which have an element for each channel."""
     y = y if weight is None else y * along(weight, 1, y.dim())
     y = y if bias is None else y + along(bias, 1, y.dim())
     return y.to(dtype)
@@ -334,6 +331,46 @@ def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
     return self.to(torch.int32) @ mat2.to(torch.int32)
 
 
+def _lstm_cell(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    hidden, cell = hx
+    entry, forget, update, output = (F.linear(input, w_ih, b_ih) + F.linear(hidden, w_hh, b_hh)).chunk(4, 1)
+    cell = forget.sigmoid() * cell + entry.sigmoid() * update.tanh()
+    return output.sigmoid() * cell.tanh(), cell
+
+
+def _gru_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    of_input = F.linear(input, w_ih, b_ih).chunk(3, 1)
+    of_hidden = F.linear(hx, w_hh, b_hh).chunk(3, 1)
+    reset = (of_input[0] + of_hidden[0]).sigmoid()
+    update = (of_input[1] + of_hidden[1]).sigmoid()
+    new = (of_input[2] + reset * of_hidden[2]).tanh()
+    return new + update * (hx - new)
+
+
+if DispatchKey.CompositeImplicitAutograd not in aten.gru_cell.default.py_kernels:
+    # PyTorch's kernel calls `_thnn_fused_gru_cell` for tensors of a GPU, which has no rule for tensors without data.
+    aten.gru_cell.default.py_impl(DispatchKey.CompositeImplicitAutograd)(_gru_cell)
+
+_one_layer_lstm = decompositions.one_layer_lstm
+
+
+def _one_layer(*args: Any, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The states of an LSTM have their shape: PyTorch 2.11 adds a dimension of size 1."""
+    result, states = _one_layer_lstm(*args, **kwargs)
+    return result, tuple(s.squeeze(0) if s.dim() > 2 else s for s in states)
+
+
+decompositions.one_layer_lstm = _one_layer
+
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "convolution_backward.default": _convolution_backward,
     "_transformer_encoder_layer_fwd.default": _transformer_encoder_layer_fwd,
@@ -365,13 +402,12 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     **ANTIALIASED,
     **BACKWARD,
     **BAGS,
-    **BESSEL,
     **DISTRIBUTIONS,
     **FRACTIONAL,
-    **HISTOGRAMS,
     **ORDERING,
     **POLYNOMIALS,
     **SAMPLING,
-    **RECURRENT,
+    "lstm_cell.default": _lstm_cell,
+    "gru_cell.default": _gru_cell,
     **SPECIAL,
 }

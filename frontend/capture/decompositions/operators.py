@@ -1,4 +1,4 @@
-"""Operators of ATen by name. Versions of PyTorch have different operators: tables skip unknown names."""
+"""What decompositions share: operators of ATen by name, and helpers on tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
+Tensor = torch.Tensor
 T = TypeVar("T")
 
 
@@ -19,10 +20,20 @@ def operator_named(name: str) -> Any:
 
 
 def operators_named(names: Iterable[str]) -> tuple[Any, ...]:
-    """Returns the operators that the installed PyTorch has of these names."""
+    """Returns the operators of these names that the installed PyTorch has; versions have different ones."""
     return tuple(operator for name in names if (operator := operator_named(name)) is not None)
 
 
 def by_operator(table: Mapping[str, T]) -> dict[Any, T]:
     """Returns a table by name as a table by operator."""
     return {operator: value for name, value in table.items() if (operator := operator_named(name)) is not None}
+
+
+def wide(x: Tensor) -> Tensor:
+    """`x` in the type that sums are computed in."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def along(values: Tensor, dim: int, rank: int) -> Tensor:
+    """A vector as a tensor of `rank` dimensions that varies along `dim` only."""
+    return values.reshape([-1 if d == dim else 1 for d in range(rank)])

@@ -19,9 +19,8 @@ from ....passes.convert.torch_to_tensor.registry import get_decompositions
 from ..addressed_views import addressed_views
 from ..importer import overload_name
 from . import DECOMPOSITIONS
-from .lists import lists
+from .families import lists, primitives
 from .operators import by_operator, operators_named
-from .prims import primitives
 
 Made = Callable[..., Any]
 """A decomposition."""

@@ -1,14 +1,33 @@
-"""Features of capture: code for programs of some kind, entered where the words of a graph call for it.
+"""Features of capture: code for programs of some kind, entered where a program calls for it.
 
-One scan of a graph finds its words (`words_of`). A feature is a file of this folder and a line of `FEATURES`, which
-names the words of which one suffices. The file has functions for the stages that it takes part in:
+A feature is a file of this folder and a line of `FEATURES`. The line says what calls for the feature: words of the
+traced graph, which one scan finds (`words_of`), functions that the program calls while it is traced, or errors with
+which the trace ends. The file has functions for the stages that it takes part in:
 
-- `traced(program)` returns facts of the program as PyTorch has exported it, before it is decomposed, or None.
-- `decomposed(graph)` rewrites the graph of ATen operators that is imported.
-- `captured(program, facts, names)` returns the captured program with what the facts say; `names` are those of its
-  arguments. The facts are None where nothing was traced.
+- `called(function, args, kwargs)` returns what stands in for a call, or NotImplemented. It may raise `Retrace`.
+- `retraced(request)` returns the exported program of a request after the feature raised `Retrace`.
+- `failed(export)` returns what `export` returns when it is called again, or raises what it raises.
+- `traced(program, features)` returns facts of the program as PyTorch has exported it, before it is decomposed.
+- `split(graph, features)` returns operators that PyTorch must decompose although the torch level has them.
+- `decomposed(program, features)` rewrites the exported program of ATen operators that is imported.
+- `checked(program, features)` raises a CompileError for a program that does not hold for all that was asked.
+- `rewritten(traced, features)` rewrites the graph of a `TracedGraph` right before it is imported.
+- `imported(importer, features)` sees the importer after all operators are imported.
+- `captured(program, features)` changes the captured program.
+- `Importer` is the class of importers in place of `GraphImporter`.
 
-A file that does not apply is not imported. Without a file and its line the other programs are captured as before.
+Words of a graph are the names of its operators, and these:
+
+- `alias`, `autocast`, `composite`, `detached`: operators with results in the memory of arguments, that autocast casts,
+  that consist of others, and through which no gradient flows to all arguments.
+- `complex`, `float8`, `integer`: kinds of element types; truth values are integers.
+- `between`: values may lie between kernels: there are several operators, or one that is not elementwise.
+- `results`, `strided`: several results, or one with strides that are not those of its shape.
+- `switched`, `below_autograd`: the program switches gradients on or off, or was traced below autograd.
+- `fallback`, `shapes`: options of the request that are set.
+
+The result of a stage, unless it is None, replaces the fact of the feature. A file that does not apply is not imported.
+Without a file and its line the other programs are captured as before.
 """
 
 from __future__ import annotations
@@ -18,62 +37,87 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from ..captured_program import CapturedProgram
+from ..arrays import FLOAT8
+
+if TYPE_CHECKING:
+    from ..tracing import Request
 
 _KERNELS = {"AutocastCPU": "autocast", "AutocastCUDA": "autocast", "CompositeImplicitAutograd": "composite"}
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A file `name` of this folder, for graphs that have one of the `words`."""
+    """A file `name` of this folder, for programs that have one of the `words`, call one of the functions `calls` while
+    they are traced, or fail with one of the `errors`.
+
+    A function is named as torch's function modes know it; one that they do not see has the path of its attribute.
+    """
 
     name: str
-    words: frozenset[str]
+    words: str = ""
+    calls: str = ""
+    errors: str = ""
 
     def applies(self, words: set[str]) -> bool:
         """Returns true if a graph of these words needs the feature."""
-        return not self.words.isdisjoint(words)
+        return not words.isdisjoint(self.words.split())
 
+    def get(self, stage: str) -> Any:
+        """Returns the function or class of a stage, or None if the feature has none."""
+        return getattr(import_module(f"{__name__}.{self.name}"), stage, None)
+
+
+_AUTOGRAD = "torch._export.utils._maybe_find_pre_dispatch_tf_mode_for_export torch.autograd._engine_run_backward"
+"""Where a transform asks whether the exporter records its step, and where autograd runs."""
+
+_SIZES = """
+    torch.nn.modules.batchnorm._BatchNorm.forward bincount cov corrcoef combinations masked_select bartlett_window
+    blackman_window hamming_window kaiser_window __getitem__ __and__ __or__ __xor__ __invert__ logical_and logical_or
+    logical_xor logical_not expand view reshape flatten squeeze unsqueeze t transpose permute flip roll repeat
+"""
+"""Functions that ask for what a tensor holds, and functions of constants."""
+
+_ADDRESSES = "aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default aten.resize.default"
+
+_SWITCHES = "_set_grad_enabled torch.is_grad_enabled torch.inference_mode.__enter__"
 
 FEATURES = (
-    Feature("aliasing", frozenset({"alias", "results", "strided"})),
-    Feature("autocast", frozenset({"autocast", "composite", "below autograd"})),
-    Feature("gradients", frozenset({"alias", "detached", "integer", "results", "switched"})),
-    Feature("known_indices", frozenset({"integer"})),
-    Feature("memory_limit", frozenset({"between"})),
+    Feature("transforms", calls=_AUTOGRAD),
+    Feature("branches", calls="cond", errors="GuardOnDataDependentSymNode DataDependentOutputException"),
+    Feature("known_sizes", calls=_SIZES),
+    Feature("specialization", "shapes"),
+    Feature("known_indices", "integer"),
+    Feature("addresses", _ADDRESSES),
+    Feature("complex", "complex"),
+    Feature("float8", "float8"),
+    Feature("aliasing", "alias results strided"),
+    Feature("autocast", "autocast composite below_autograd"),
+    Feature("gradients", "alias detached integer results switched", calls=_SWITCHES),
+    Feature("memory_limit", "between"),
+    Feature("eager", "fallback"),
 )
+"""The features, in the order in which they run at a stage."""
 
 
 def words_of(module: torch.nn.Module) -> set[str]:
-    """Returns the words of a graph: the names of its operators, and these.
-
-    - `alias`, `autocast`, `composite`, `detached`: operators with results in the memory of arguments, that autocast
-      casts, that consist of others, and through which no gradient flows to all arguments.
-    - `complex`, `float8`, `integer`: kinds of element types; truth values are integers.
-    - `between`: values may lie between kernels: there are several operators, or one that is not elementwise.
-    - `results`, `strided`: several results, or one with strides that are not those of its shape.
-    - `switched`: the program switches gradients on or off.
-    """
+    """Returns the words of a graph."""
     words, calls = set[str](), 0
     for graph in [m.graph for m in module.modules() if isinstance(m, GraphModule)]:
         for node in graph.nodes:
             if node.op == "call_function" and node.target is not operator.getitem:
                 words |= _words_of_operator(node.target)
                 calls += 1
+            words.update(map(_kind, pytree.tree_leaves(node.meta.get("val"))))
             if node.op == "get_attr":
                 words.add("alias")
             if "custom" in node.meta:
                 words.add("switched")
-            for value in pytree.tree_leaves(node.meta.get("val")):
-                words.add(_kind(value))
         words |= _words_of_results(graph)
     return words | ({"between"} if calls > 1 else set[str]())
 
@@ -93,52 +137,58 @@ def _words_of_operator(target: Any) -> frozenset[str]:
 
 def _kind(value: Any) -> str:
     """Returns the word of an element type; empty for plain floats, and for what is no tensor."""
-    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point and value.dtype not in _FLOAT8:
+    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point and value.dtype not in FLOAT8:
         return ""
-    return "complex" if value.is_complex() else "float8" if value.dtype in _FLOAT8 else "integer"
+    return "complex" if value.is_complex() else "float8" if value.dtype in FLOAT8 else "integer"
 
 
 def _words_of_results(graph: Graph) -> set[str]:
     leaves = pytree.tree_leaves(graph.output_node().args)
-    values = [leaf.meta.get("val") for leaf in leaves if isinstance(leaf, Node)]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    plain = all(map(_is_plain, tensors))
-    returned = any(isinstance(leaf, Node) and leaf.op == "placeholder" for leaf in leaves)
-    return {
-        *(["results"] if len(leaves) > 1 else []),
-        *([] if plain else ["strided"]),
-        *(["alias"] if returned else []),
-    }
+    nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
+    words = {"results"} if len(leaves) > 1 else set[str]()
+    words |= {"alias" for node in nodes if node.op == "placeholder"}
+    return words | {"strided" for node in nodes if not _is_plain(node.meta.get("val"))}
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor is known to have the strides of its shape. Symbols are not compared, which would be a
-    guard."""
-    if tensor.layout is not torch.strided or any(not isinstance(n, int) for n in (*tensor.shape, *tensor.stride())):
+def _is_plain(value: Any) -> bool:
+    """Returns whether a value is no tensor, or one that is known to have the strides of its shape. Symbols are not
+    compared, which would be a guard."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    if value.layout is not torch.strided or any(not isinstance(n, int) for n in (*value.shape, *value.stride())):
         return False
-    return tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
+    return value.stride() == torch.empty(value.shape, device="meta").stride()
 
 
 @dataclass
 class Features:
-    """The features that apply to one program, with the words of its graph and the facts of each feature."""
+    """The features that apply to one program.
+
+    Args:
+        words: the words of its graph; the options of the request that are set are words, too.
+        request: the request.
+        facts: facts by the name of the feature.
+        split: operators of the torch level that PyTorch must decompose.
+        names: names of the arguments of the captured program in the graph.
+    """
 
     words: set[str]
+    request: Request
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    split: set[Any] = field(default_factory=set[Any])
+    names: Sequence[str] = ()
 
-    def run(self, stage: str, *args: Any) -> list[tuple[str, Any]]:
-        """Calls the function `stage` of each feature that applies and has it. Returns the results by name."""
-        modules = {f.name: import_module(f"{__name__}.{f.name}") for f in FEATURES if f.applies(self.words)}
-        return [(name, getattr(module, stage)(*args)) for name, module in modules.items() if hasattr(module, stage)]
+    def __post_init__(self) -> None:
+        self.words |= {option for option in ("fallback", "shapes") if getattr(self.request, option) is not None}
 
-    def traced(self, program: ExportedProgram) -> None:
-        """Notes the facts of a traced program."""
-        self.facts = dict(self.run("traced", program))
+    def stage(self, name: str) -> list[tuple[Feature, Any]]:
+        """Returns the features that apply and take part in a stage, each with its function or class."""
+        applying = [f for f in FEATURES if f.applies(self.words)]
+        return [(f, taken) for f in applying if (taken := f.get(name)) is not None]
 
-    def captured(self, program: CapturedProgram, names: Sequence[str]) -> CapturedProgram:
-        """Returns the captured program with the facts."""
-        for feature in [f for f in FEATURES if f.applies(self.words)]:
-            module = import_module(f"{__name__}.{feature.name}")
-            if hasattr(module, "captured"):
-                program = module.captured(program, self.facts.get(feature.name), names)
-        return program
+    def run(self, stage: str, subject: Any) -> None:
+        """Calls the functions of a stage, and notes the facts that they return."""
+        for feature, function in self.stage(stage):
+            result = function(subject, self)
+            if result is not None:
+                self.facts[feature.name] = result

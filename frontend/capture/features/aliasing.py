@@ -18,14 +18,18 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
-from ..aliasing import Lies, Place, Step, place_of, share
+from ..aliasing import A_COPY, Lies, Place, Step, is_computed, place_of, share
+from ..captured_program import CapturedProgram
 from ..eager_fallback import Operand
+from ..graph_capture import TracedGraph
+from ..importer import GraphImporter
 from ..source_locations import at_node
 from ..symbolic_shapes import depends_on_data
+from . import Features
 
 
-def traced(program: ExportedProgram) -> tuple[Lies | None, ...]:
-    """Where each of the results of a program lies, as it was traced; None for what is no tensor.
+def traced(program: ExportedProgram, features: Features) -> Sequence[Lies | None]:
+    """Returns where each of the results of a program lies, as it was traced; None for what is no tensor.
 
     Raises UnsupportedError for a view of an input that cannot be made again.
     """
@@ -42,7 +46,53 @@ def traced(program: ExportedProgram) -> tuple[Lies | None, ...]:
         value = _tensor(node)
         own = None if value is None else Lies(shares=len(found), place=place_of(value))
         found.append(own and (_view_of_input(node, inputs) or own))
-    return tuple(found if len(found) == 1 else _sharing(found, results))
+    return found if len(found) == 1 else _sharing(found, results)
+
+
+def decomposed(program: ExportedProgram, features: Features) -> None:
+    """Removes what only results need that are views of arguments: the program returns the arguments."""
+    lies, output = _lies(features), program.graph.output_node()
+    if any(x and x.source for x in lies):
+        inputs = {n.name: n for n in program.graph.find_nodes(op="placeholder")}
+        leaves: list[Any] = list(output.args[0])  # pyright: ignore[reportArgumentType]
+        others = len(leaves) - len(lies)
+        viewed = [inputs[x.source] if x and x.source else leaf for x, leaf in zip(lies, leaves[others:], strict=True)]
+        output.args = ((*leaves[:others], *viewed),)
+        program.graph.eliminate_dead_code()
+
+
+def rewritten(traced: TracedGraph, features: Features) -> None:
+    """Lets the graph return the memory of each result, in which other results may lie, as a dense tensor."""
+    lies, leaves, written = _lies(features), list(traced.leaves), dict[Node, Node]()
+    results = [leaves[i] for i in traced.results]
+    for i, (x, leaf) in enumerate(zip(lies, results, strict=False)):
+        if x and x.place and x.shares == i and is_computed(leaf) and leaf not in written:
+            written[leaf] = x.place.written(traced.graph, leaf)
+    for number, x in zip(traced.results, lies, strict=False):
+        if x and not x.source:
+            leaves[number] = written.get(results[x.shares], results[x.shares])
+    traced.graph.output_node().args = (tuple(leaves),)
+
+
+def imported(importer: GraphImporter, features: Features) -> Sequence[Lies | None]:
+    """Gives the steps to views of arguments the sizes of the program."""
+    return [x and replace(x, steps=tuple(s.sized(importer.extent) for s in x.steps)) for x in _lies(features)]
+
+
+def captured(program: CapturedProgram, features: Features) -> None:
+    """Enters the steps to results that are views of arguments, and the places of the others."""
+    outputs = list(program.outputs)
+    for i, x in enumerate(_lies(features)):
+        if x is not None and outputs[i].kind == "argument":  # PyTorch left out the copy of an argument with a place
+            outputs[i] = replace(outputs[i], steps=x.steps if x.source else (A_COPY,))
+        elif x is not None:
+            outputs[i] = replace(outputs[i], place=x.place)
+    program.outputs = tuple(outputs)
+
+
+def _lies(features: Features) -> Sequence[Lies | None]:
+    """Returns where the results lie; empty if that does not matter, or is not known."""
+    return features.facts.get("aliasing", ()) if features.request.in_memory else ()
 
 
 def _tensor(node: Any) -> torch.Tensor | None:

@@ -1,9 +1,11 @@
-"""Devices on which autocast could cast what a program reads, for the check of each call."""
+"""Autocast around a call: a program has the types that it was traced with, while eager PyTorch looks at every call.
+
+The devices on which autocast could cast what a program reads are noted, for the check of each call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,8 +15,9 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..autocast import State, autocast_state
-from ..captured_program import CapturedProgram
+from ....errors import ExecutionError
+from ..captured_program import CapturedProgram, State
+from . import Features
 
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
@@ -22,19 +25,19 @@ _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 _TYPES = (torch.bfloat16, torch.float16)
 
 
-def traced(exported: ExportedProgram) -> State:
-    """What autocast does now in the program that was exported, as it was traced: decomposed, operators are others.
+def traced(exported: ExportedProgram, features: Features) -> State:
+    """Returns what autocast does now in the program that was exported, as it was traced: decomposed, operators are
+    others.
 
     One that was traced below autograd is decomposed already, so that nothing is known of it.
     """
     modules = [m for m in exported.graph_module.modules() if isinstance(m, GraphModule)]
     calls = [n for m in modules for n in m.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
     unknown = exported.dialect != "TRAINING"
-    return autocast_state(d for d in _KEYS if unknown or _casts(calls, d))
+    return _state(d for d in _KEYS if unknown or _casts(calls, d))
 
 
 def _casts(calls: Iterable[Node], device: str) -> bool:
-    """Whether autocast casts what one of these operators reads, or one that it is made of."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     ops: list[tuple[Node, str]] = [(n, n.target.name()) for n in calls]  # pyright: ignore
     if any(has_kernel(name, _KEYS[device]) for _, name in ops):
@@ -98,6 +101,30 @@ class _Casts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def captured(program: CapturedProgram, facts: State | None, names: Sequence[str]) -> CapturedProgram:
-    """Returns the program with what autocast did where it was traced."""
-    return program if facts is None else replace(program, autocast=facts)
+def captured(program: CapturedProgram, features: Features) -> None:
+    """Enters what autocast did where the program was traced."""
+    program.autocast = features.facts.get("autocast", program.autocast)
+
+
+def check_autocast(compiled: State, arguments: Any, constants: Iterable[torch.Tensor | None]) -> None:
+    """Raises ExecutionError where autocast does something else now than when a program was compiled, on the device of
+    one of its tensors."""
+    if compiled == _state(compiled):
+        return
+    used = {t.device.type for t in (*pytree.tree_leaves(arguments), *constants) if isinstance(t, torch.Tensor)}
+    before = {d: dtype for d, dtype in compiled.items() if d in used}
+    if (now := _state(before)) != before:
+        raise ExecutionError(
+            f"called {_said(now)} and compiled {_said(before)}, with operators that autocast casts; "
+            "compile it as it is called, or put autocast into what is compiled",
+            operator="autocast",
+        )
+
+
+def _said(state: State) -> str:
+    enabled = " and ".join(f"torch.autocast({d!r}, {dtype})" for d, dtype in state.items() if dtype)
+    return f"under {enabled}" if enabled else "without autocast"
+
+
+def _state(devices: Iterable[str]) -> State:
+    return {d: torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in devices}

@@ -10,12 +10,13 @@ Of an index that a tensor says PyTorch makes a number: `x[t]` with an integer te
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import Graph
-from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, FunctionType
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -29,7 +30,8 @@ from ....passes.convert.torch_to_tensor.conversion import decompose_all
 from ....passes.rewriting import erase
 from ..arrays import to_numpy
 from ..captured_program import CapturedProgram
-from ..complex.pairs import Emitter
+from ..emitter import Emitter
+from . import Features
 
 aten: Any = torch.ops.aten
 
@@ -37,20 +39,14 @@ NUMBER_OF = aten._local_scalar_dense.default
 """What PyTorch makes a number of a tensor with."""
 
 
-def captured(program: CapturedProgram, facts: None, names: Sequence[str]) -> CapturedProgram:
-    """Returns the program. Raises CompileError for an index that constants say and that is illegal."""
-    constants = {i: b.tensor for i, b in enumerate(program.bindings) if b.kind == "constant"}
-    check_known_indices(program.module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
-    return program
-
-
-def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor]) -> None:
-    """Raise CompileError for an index that is known, from the `constants` among the arguments of `@main`, and illegal.
-    The message names operator, place, legal range and index."""
-    module = module.clone()
+def captured(program: CapturedProgram, features: Features) -> None:
+    """Raises CompileError for an index that follows from constants of the program and is illegal. The message names
+    operator, place, legal range and index."""
+    constants = {i: b.tensor for i, b in enumerate(program.bindings) if b.kind == "constant" and b.tensor is not None}
+    module = program.module.clone()
     function = main_function(module)
     block = function.body.block
-    tensors: dict[SSAValue, torch.Tensor] = {block.args[i]: t for i, t in constants.items()}
+    tensors: dict[SSAValue, torch.Tensor] = {block.args[i]: t for i, t in constants.items() if not t.is_meta}
     known = _known_values(block, tensors)
     kept = [op for op in block.ops if not isinstance(op, CallOp | ReturnOp) and _is_known_or_reads_integers(op, known)]
     if not any(not known.issuperset(op.results) for op in kept):
@@ -81,7 +77,6 @@ def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor])
 
 
 def _known_values(block: Block, constants: Collection[SSAValue]) -> set[SSAValue]:
-    """The values that follow from constants, and from no size that varies."""
     known = set(constants)
     for op in block.ops:
         if known.issuperset(op.operands) and not symbols_of(op.result_types) and not _names_size(op):
@@ -94,22 +89,25 @@ def _is_known_or_reads_integers(op: Operation, known: Collection[SSAValue]) -> b
 
 
 def _names_size(op: Operation) -> bool:
-    """Whether an argument of `op` is a size that varies."""
     given = [a for p in op.properties.values() for a in (p if isinstance(p, ArrayAttr) else [p])]
     return any(isinstance(a, SymbolAttr) for a in given)
 
 
 def _keep_known_assertions(block: Block, known: Collection[SSAValue]) -> None:
-    """Erase all but the assertions that are known, and what they are computed from."""
     for op in reversed(list(block.ops)):
         used = isinstance(op, AssertOp) or any(r.uses for r in op.results)
         if not used or not all(r in known for r in op.results):
             erase(op)
 
 
-def decomposed(graph: Graph) -> None:
-    """Replace every read and write of a slice at a number from a tensor by one at that tensor. Other uses of the number
-    stay, and are refused by whoever does not know it. The graph changes nothing in place."""
+def decomposed(program: ExportedProgram, features: Features) -> None:
+    """Rewrites the graph of a program that changes nothing in place."""
+    index_by_tensors(program.graph)
+
+
+def index_by_tensors(graph: Graph) -> None:
+    """Replaces every read and write of a slice at a number from a tensor by one at that tensor. Other uses of the
+    number stay, and are refused later."""
     for number in graph.find_nodes(op="call_function", target=NUMBER_OF):
         if not isinstance(number.meta["val"], torch.SymInt):
             continue

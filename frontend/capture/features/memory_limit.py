@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ....backend.interpreter.running import main_function
 from ....passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ..captured_program import CapturedProgram
+from . import Features
 
 BLOCK = 512
 """Bytes of which PyTorch's allocator for GPUs gives multiples."""
 
 
-def traced(exported: ExportedProgram) -> int | None:
+def traced(exported: ExportedProgram, features: Features) -> int | None:
     """Returns the most bytes that a program takes at once besides its arguments and parameters, without gradients.
 
     What cuBLAS and cuDNN take for themselves is not counted. No value outlives its last use. Returns None where sizes
@@ -78,8 +79,7 @@ class LivePeak(TorchDispatchMode):
         return self._given[id(tensor)][1]
 
 
-def captured(program: CapturedProgram, facts: int | None, names: Sequence[str]) -> CapturedProgram:
-    """Returns the program, whose module gets the limit."""
-    if facts is not None:
-        set_limit(main_function(program.module), MEMORY_LIMIT, facts)
-    return program
+def captured(program: CapturedProgram, features: Features) -> None:
+    """Gives the module the limit."""
+    if "memory_limit" in features.facts:
+        set_limit(main_function(program.module), MEMORY_LIMIT, features.facts["memory_limit"])

@@ -9,20 +9,26 @@ in the whole range, or it is refused.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
 
 import sympy
 import torch
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from ...errors import CaptureError
-from .symbolic_shapes import NamedDim, conditions, name_of, substituted
+from ....errors import CaptureError
+from ..export import export
+from ..symbolic_shapes import NamedDim, conditions, substituted
+from ..tracing import Request
+from . import Features
 
 _RESHAPES = {
     *("view.default", "reshape.default", "_unsafe_view.default"),
@@ -46,22 +52,14 @@ MAX_VALUES = 2
 MAX_RANGE = 1 << 13
 """The values of a size for which an assertion is tried, all of them."""
 
-Export = Callable[[tuple[Any, ...], dict[str, Any], Any], ExportedProgram]
 
+def checked(program: ExportedProgram, features: Features) -> list[NamedDim]:
+    """Checks that a program is the same for all sizes in the ranges of the dimensions with names. Returns these.
 
-def check_at_one(
-    general: ExportedProgram,
-    named: Sequence[NamedDim],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    shapes: Any,
-    export: Export,
-) -> None:
-    """Check that `general` is the program for all sizes in the ranges of the dimensions `named`.
-
-    `export` traces the program for other examples. Raises CaptureError that says what differs, or for which size.
+    Raises CaptureError that says what differs, or for which size.
     """
-    doubted = _doubted(general, named)
+    request, named = features.request, _named_dims(features.request, program)
+    doubted = _doubted(program, named)
     cases = [[None, *values] for values in doubted.values()]
     if prod(map(len, cases)) > MAX_PROGRAMS + 1:
         raise CaptureError(f"the program depends on which of too many sizes are 1: {', '.join(doubted)}")
@@ -71,14 +69,57 @@ def check_at_one(
         for d in named:
             if d.name in chosen:
                 small[id(d.tensor)] = _resized(small[id(d.tensor)], d.dim, d.size(chosen[d.name]))
-        new_args, new_kwargs = pytree.tree_map(lambda v, s=small: s.get(id(v), v), (args, kwargs))
-        fixed = pytree.tree_map(lambda s, c=chosen: None if name_of(s) in c else s, shapes)
-        special = export(new_args, new_kwargs, fixed)
+        args, kwargs = pytree.tree_map(lambda v, s=small: s.get(id(v), v), (request.args, request.kwargs))
+        fixed = pytree.tree_map(lambda s, c=chosen: None if _name_of(s) in c else s, request.shapes)
+        special, _ = export(replace(request, args=args, kwargs=kwargs, shapes=fixed))
         where = " and ".join(f"{name} is {n}" for name, n in chosen.items())
         for name, more in _doubted(special, named).items():
             if set(more) - set(doubted.get(name, ())):
                 raise CaptureError(f"the program is another one where {where}: it asks for {name}")
-        _compare(general, special, {d.symbol: chosen[d.name] for d in named if d.name in chosen}, where)
+        _compare(program, special, {d.symbol: chosen[d.name] for d in named if d.name in chosen}, where)
+    return named
+
+
+def _named_dims(request: Request, exported: ExportedProgram) -> list[NamedDim]:
+    """Returns the dimensions to which a request gives a `torch.export.Dim`, and which vary in the exported program."""
+    args, kwargs = request.args, request.kwargs or {}
+    placeholders = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
+    user = [s for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    leaves = pytree.tree_flatten((args, kwargs))[0]
+    traced: dict[int, Any] = {
+        id(leaf): placeholders.get(getattr(s.arg, "name", "")) for leaf, s in zip(leaves, user, strict=True)
+    }
+    values = inspect.signature(request.module.forward).bind(*args, **kwargs).arguments
+    found: list[NamedDim] = []
+    for tensor, dim, wanted in _wanted(values, request.shapes):
+        size = traced[id(tensor)].shape[dim]
+        if isinstance(size, torch.SymInt):
+            expr, root = substituted(size.node.expr, size.node.shape_env), getattr(wanted, "root", wanted)
+            if root is wanted and isinstance(expr, sympy.Symbol):
+                found.append(NamedDim(tensor, dim, wanted.__name__, wanted.min, expr))
+            elif root is not wanted and len(expr.free_symbols) == 1:
+                (symbol,) = expr.free_symbols
+                if all(expr.subs(symbol, n) == wanted.fn(n) for n in (root.min, root.min + 1, root.min + 7)):
+                    found.append(NamedDim(tensor, dim, root.__name__, root.min, symbol, wanted.fn))
+    return found
+
+
+def _name_of(spec: Any) -> str | None:
+    return getattr(getattr(spec, "root", spec), "__name__", None)
+
+
+def _wanted(values: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, int, Any]]:
+    """(tensor, dimension, Dim) for each `Dim` with a name, in a structure of arguments and one of shapes."""
+    if isinstance(values, torch.Tensor):
+        items = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
+        yield from ((values, int(d), s) for d, s in items if isinstance(s, Dim) and hasattr(s, "min"))
+    elif isinstance(values, Mapping):
+        by_name = shapes if isinstance(shapes, Mapping) else dict(zip(values, shapes or (), strict=False))
+        for key in values:
+            yield from _wanted(values[key], by_name.get(key))
+    elif isinstance(values, tuple | list):
+        for value, spec in zip(values, shapes or (), strict=False):
+            yield from _wanted(value, spec)
 
 
 def _resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:

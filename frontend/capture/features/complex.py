@@ -1,26 +1,33 @@
 """Complex numbers as pairs of real ones: a graph of ATen operators on complex tensors, written on real tensors alone.
 
 A complex tensor that goes in or out is a real one with a last dimension of two (`torch.view_as_real`); between, it is
-two tensors, its real and its imaginary part. Operators are written out where their values are still known by name, in
-front of the torch dialect, so nothing below knows complex numbers. What has no rule here is refused.
+two tensors, its real and its imaginary part. Operators are written out where their values are still known by name,
+before the torch dialect, so nothing below knows complex numbers. What has no rule here is refused.
+
+Discrete Fourier transforms are products with matrices. A transform of up to `DIRECT` points is one product with its
+matrix, whose elements are computed in float64. A longer one of n = a * b points is transforms of a and of b points with
+a product element by element between (the four-step method: Bailey, FFTs in external or hierarchical memory, 1990).
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
 
 from ....errors import CompileError, UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import COMPLEX
-from ..eager_fallback import is_complex, touches_complex
+from ..captured_program import Binding
+from ..emitter import Emitter
+from ..graph_capture import TracedGraph
 from ..source_locations import blame
-from .fft import c2c, c2r, r2c
-from .pairs import Emitter, Pair, real_dtype, times
+from . import Features
 
 Tensor = torch.Tensor
 
@@ -42,54 +49,87 @@ _VALUES = {"self", "other", "value", "fill_value", "s"}
 """Numbers among the arguments of those that are elements."""
 
 
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+class Pair(NamedTuple):
+    """A complex tensor, or number, as its two parts."""
+
+    re: Any
+    im: Any
+
+
+def times(a: Any, b: Any, op: Callable[..., torch.Tensor] = torch.mul) -> Pair:
+    """A product, of elements or of matrices; one of the factors may be real."""
+    a, b = (Pair(v.real, v.imag) if isinstance(v, complex) else v for v in (a, b))
+    if isinstance(a, Pair) and isinstance(b, Pair):
+        return Pair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
+    return Pair(op(a.re, b), op(a.im, b)) if isinstance(a, Pair) else Pair(op(a, b.re), op(a, b.im))
+
+
+def is_complex(node: Node) -> bool:
+    """Whether a value of `node` is a complex tensor."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+
+
+def touches_complex(node: Node) -> bool:
+    """Whether an operand or a result of `node` is complex."""
+    return any(map(is_complex, (node, *node.all_input_nodes)))
+
+
 def without_rule(graph: Graph) -> set[Any]:
     """The operators on complex numbers for which there is no rule."""
     nodes = (n for n in graph.nodes if n.op == "call_function" and touches_complex(n))
     return {n.target for n in nodes if n.target is not operator.getitem and _rule(n) is None}
 
 
-@dataclass
-class Rewritten:
-    """What rewriting a graph has changed: `results` are the data types of results that were complex, by their new
-    names, and `constants` the arguments that were added: (name, placeholder, value)."""
-
-    results: dict[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
-    constants: list[tuple[str, Node, torch.Tensor]] = field(default_factory=list[tuple[str, Node, torch.Tensor]])
+def split(graph: Graph, features: Features) -> None:
+    """PyTorch must decompose operators on complex numbers for which there is no rule."""
+    features.split |= without_rule(graph)
 
 
-def without_complex(graph: Graph) -> Rewritten:
-    """Rewrite `graph` in place. Raises UnsupportedError for an operator without a rule."""
-    found: dict[Node, Any] = {}
-    done = Rewritten()
-    emitter: Emitter | None = None
+def rewritten(traced: TracedGraph, features: Features) -> None:
+    """Rewrites a graph without complex numbers. With a fallback the operators are left to PyTorch as they are if one
+    has no rule. Raises UnsupportedError for an operator without a rule."""
+    graph = traced.graph
+    if features.request.fallback is not None and without_rule(graph):
+        return
+    emitter, values = Emitter(graph), dict[Node, Any]()
     for node in [n for n in graph.nodes if touches_complex(n)]:
-        emitter = emitter or Emitter(graph)
         if node.op == "output":
-            _give_results(emitter, node, found, done)
+            _give_results(emitter, node, values)
             continue
         if node.op == "placeholder":
-            found[node] = emitter.split(node)
+            values[node] = _parts_of_argument(emitter, node)
             continue
         try:
-            found[node] = _rewritten(emitter, node, found)
+            values[node] = _rewritten(emitter, node, values)
         except CompileError as error:
             error.operator = error.operator or str(node.target)
             raise blame(error, node) from None
-        if isinstance(found[node], Node) and not is_complex(node):
-            node.replace_all_uses_with(found[node])
+        if isinstance(values[node], Node) and not is_complex(node):
+            node.replace_all_uses_with(values[node])
     for node in reversed(list(graph.nodes)):
-        if node in found and node.op != "placeholder" and not node.users:
+        if node in values and node.op != "placeholder" and not node.users:
             graph.erase_node(node)
-    done.constants = emitter.constants if emitter else []
-    return done
+    traced.arguments += [(Binding(name, "constant", tensor=t), node) for name, node, t in emitter.constants]
 
 
-def _give_results(e: Emitter, output: Node, found: dict[Node, Any], done: Rewritten) -> None:
+def _parts_of_argument(e: Emitter, placeholder: Node) -> Pair:
+    """Returns the parts of a complex argument, which becomes a real one."""
+    placeholder.meta["viewed"] = placeholder.meta["val"].dtype
+    with e.mode:
+        placeholder.meta["val"] = torch.view_as_real(placeholder.meta["val"].resolve_conj())
+    return e.inline(e.body, lambda x: Pair(x.select(-1, 0), x.select(-1, 1)), placeholder, placeholder)
+
+
+def _give_results(e: Emitter, output: Node, values: dict[Node, Any]) -> None:
     """Let complex results leave as real tensors with a last dimension of two."""
     for node in output.all_input_nodes:
-        if node.op != "placeholder" and isinstance(pair := found.get(node), Pair):
+        if node.op != "placeholder" and isinstance(pair := values.get(node), Pair):
             whole = e.inline(output, _as_real, pair)
-            done.results[whole.name] = node.meta["val"].dtype
+            whole.meta["viewed"] = node.meta["val"].dtype
             output.replace_input_with(node, whole)
 
 
@@ -97,11 +137,11 @@ def _as_real(z: Pair) -> Tensor:
     return torch.stack([z.re, z.im], -1)
 
 
-def _rewritten(e: Emitter, node: Node, found: dict[Node, Any]) -> Any:
+def _rewritten(e: Emitter, node: Node, values: dict[Node, Any]) -> Any:
     if node.target is operator.getitem:
         source, index = node.args
         assert isinstance(source, Node)
-        return found[source][index]
+        return values[source][index]
     rule, target = _rule(node), node.target
     if rule is None:
         raise UnsupportedError(COMPLEX)
@@ -111,11 +151,11 @@ def _rewritten(e: Emitter, node: Node, found: dict[Node, Any]) -> Any:
 
     def put(v: Any) -> Any:
         if isinstance(v, Node):
-            return found.get(v, v)
+            return values.get(v, v)
         return [put(x) for x in v] if isinstance(v, tuple | list) else v
 
-    call = Call(target, real_dtype(node), e)
-    return e.inline(node, lambda values: rule(call, values), {name: put(v) for name, v in given.items()})
+    call = Call(target, _REAL.get(pytree.tree_leaves(node.meta["val"])[0].dtype), e)
+    return e.inline(node, lambda operands: rule(call, operands), {name: put(v) for name, v in given.items()})
 
 
 @dataclass(frozen=True)
@@ -178,7 +218,6 @@ def _product(first: str, second: str, op: Callable[..., Tensor] = torch.matmul) 
 
 
 def _parts(value: Any) -> Pair:
-    """A tensor or number as a pair."""
     if isinstance(value, Tensor):
         return Pair(value, torch.zeros_like(value))
     return value if isinstance(value, Pair) else Pair(value.real, value.imag)
@@ -222,7 +261,6 @@ def _div(call: Call, given: dict[str, Any]) -> Pair:
 
 
 def _together(*pairs: Pair) -> list[Pair]:
-    """Pairs in their common shape."""
     shape = torch.broadcast_shapes(*(v.shape for z in pairs for v in z))
     return [Pair(*(v if v.shape == shape else v.expand(shape) for v in z)) for z in pairs]
 
@@ -279,6 +317,110 @@ def _ones(call: Call, given: dict[str, Any]) -> Pair:
     return _parts(call.target(**given))
 
 
+DIRECT = 256
+"""Up to so many points a transform is one product."""
+
+LARGEST = 4096
+"""The largest number of points of one product where they are a prime number, or a multiple of a large one."""
+
+Keep = Callable[[tuple[Any, ...], Tensor], Tensor]
+"""Makes a tensor a constant of the program; equal keys are one."""
+
+
+def _r2c(keep: Keep, self: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Pair:
+    """`_fft_r2c`: of a real tensor, along `dim`; of the last of these only the first half if `onesided`."""
+    *others, last = dim
+    pair = _transformed(keep, Pair(self, None), last, False)
+    if onesided:
+        pair = Pair(*(_part(v, last, 0, _points(self, last) // 2 + 1) for v in pair))
+    for d in others:
+        pair = _transformed(keep, pair, d, False)
+    return _normalized(pair, normalization, [_points(self, d) for d in dim])
+
+
+def _c2c(keep: Keep, self: Pair, dim: Sequence[int], normalization: int, forward: bool) -> Pair:
+    pair = self
+    for d in dim:
+        pair = _transformed(keep, pair, d, not forward)
+    return _normalized(pair, normalization, [_points(self.re, d) for d in dim])
+
+
+def _c2r(keep: Keep, self: Pair, dim: Sequence[int], normalization: int, last_dim_size: int) -> Tensor:
+    """`_fft_c2r`: the inverse of `_fft_r2c` with `onesided`. The half that is not given mirrors the other one."""
+    pair, (*others, last), n = self, dim, last_dim_size
+    if not isinstance(n, int):
+        raise UnsupportedError("a Fourier transform along a size that varies is not supported", argument="dim")
+    sizes = [*(_points(pair.re, d) for d in others), n]
+    for d in others:
+        pair = _transformed(keep, pair, d, True)
+    half = n // 2 + 1
+    re, im = (_part(v, last, 0, half) for v in pair)
+    # The imaginary parts at 0 and at half of an even number of points are taken for zero, as there they cancel.
+    re_mirrored, im_mirrored = (_part(v, last, 1, n - half).flip([last]) for v in (re, im))
+    whole = Pair(torch.cat([re, re_mirrored], last), torch.cat([im, -im_mirrored], last))
+    found = _transformed(keep, whole, last, True)
+    return _normalized(Pair(found.re, found.re), normalization, sizes).re
+
+
+def _points(x: Tensor, dim: int) -> int:
+    n = x.shape[dim]
+    if not isinstance(n, int):
+        raise UnsupportedError("a Fourier transform along a size that varies is not supported", argument="dim")
+    return n
+
+
+def _normalized(pair: Pair, kind: int, sizes: Sequence[int]) -> Pair:
+    """Divided by nothing (0), by the root of the number of points (1), or by it (2)."""
+    if kind == 0:
+        return pair
+    n = math.prod(sizes)
+    return times(pair, 1 / math.sqrt(n) if kind == 1 else 1 / n)
+
+
+def _transformed(keep: Keep, pair: Pair, dim: int, inverse: bool) -> Pair:
+    """The transform along one dimension; an imaginary part of None is zero."""
+    n = _points(pair.re, dim)
+    return _turned(_along_last(keep, _turned(pair, dim, -1), n, inverse), dim, -1)
+
+
+def _part(x: Tensor, dim: int, start: int, size: int) -> Tensor:
+    return torch.ops.aten.slice.Tensor(x, dim, start, start + size)
+
+
+def _turned(pair: Pair, first: int, second: int) -> Pair:
+    order = list(range(pair.re.dim()))
+    order[first], order[second] = order[second], order[first]
+    return Pair(*(None if v is None else v.permute(order) for v in pair))
+
+
+def _along_last(keep: Keep, x: Pair, n: int, inverse: bool) -> Pair:
+    a = next(d for d in range(math.isqrt(n), 0, -1) if n % d == 0)  # the divisor next to the root, from below
+    if n <= DIRECT or a == 1:
+        if n > LARGEST:
+            raise UnsupportedError(
+                f"a Fourier transform of {n} points is not supported: only up to {LARGEST}, or products of such numbers"
+            )
+        return times(x.re if x.im is None else x, _matrix(keep, x.re.dtype, n, n, n, inverse), torch.matmul)
+    # Element b * t + s is at (t, s): transform over t, multiply by w^(k s), transform over s; k + a * l is at (l, k).
+    b = n // a
+    split = Pair(*(None if v is None else v.reshape(*v.shape[:-1], a, b) for v in x))
+    first = _along_last(keep, _turned(split, -1, -2), a, inverse)
+    second = _turned(times(first, _matrix(keep, x.re.dtype, b, a, n, inverse)), -1, -2)
+    lines = _turned(_along_last(keep, second, b, inverse), -1, -2)
+    return Pair(*(v.reshape(*v.shape[:-2], n) for v in lines))
+
+
+def _matrix(keep: Keep, dtype: torch.dtype, rows: int, columns: int, n: int, inverse: bool) -> Pair:
+    """The constants cos and sin of 2 pi r c / n, the sines negative unless `inverse`."""
+    key = rows, columns, n, str(dtype).removeprefix("torch.")
+    with torch.utils._python_dispatch._disable_current_modes():
+        index = torch.arange(rows, device="cpu")[:, None] * torch.arange(columns, device="cpu") % n
+        angle = index.double() * (2 * math.pi / n)
+        cosine, sine = angle.cos().to(dtype), (angle.sin() if inverse else -angle.sin()).to(dtype)
+    direction = "inverse" if inverse else "forward"
+    return Pair(keep(("dft_cos", *key), cosine), keep(("dft_sin", direction, *key), sine))
+
+
 _OF_ONE: dict[str, Callable[[Pair], Any]] = {
     "view_as_complex": lambda x: Pair(x.select(-1, 0), x.select(-1, 1)),
     "view_as_real": _as_real,
@@ -318,8 +460,8 @@ _RULES: dict[str, Rule] = {
     "ne": _compared,
     "ones_like": _ones,
     "ones": _ones,
-    "_fft_r2c": lambda call, a: r2c(call.emitter.constant, **a),
-    "_fft_c2c": lambda call, a: c2c(call.emitter.constant, **a),
-    "_fft_c2r": lambda call, a: c2r(call.emitter.constant, **a),
+    "_fft_r2c": lambda call, a: _r2c(call.emitter.constant, **a),
+    "_fft_c2c": lambda call, a: _c2c(call.emitter.constant, **a),
+    "_fft_c2r": lambda call, a: _c2r(call.emitter.constant, **a),
 }
 """Operators by their names, and how they are written on the parts."""

@@ -1,9 +1,9 @@
-"""Writing Python functions of tensors into an exported graph, with complex values as pairs of nodes."""
+"""Writing Python functions of tensors into an exported graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor
@@ -11,29 +11,6 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
-
-_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
-class Pair(NamedTuple):
-    """A complex tensor, or number, as its two parts."""
-
-    re: Any
-    im: Any
-
-
-def times(a: Any, b: Any, op: Callable[..., torch.Tensor] = torch.mul) -> Pair:
-    """A product, of elements or of matrices; one of the factors may be real."""
-    a, b = (Pair(v.real, v.imag) if isinstance(v, complex) else v for v in (a, b))
-    if isinstance(a, Pair) and isinstance(b, Pair):
-        return Pair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
-    return Pair(op(a.re, b), op(a.im, b)) if isinstance(a, Pair) else Pair(op(a, b.re), op(a, b.im))
-
-
-def real_dtype(node: Node) -> torch.dtype | None:
-    """The data type of the parts of a complex result; None for a real one."""
-    value = pytree.tree_leaves(node.meta["val"])[0]
-    return _REAL.get(value.dtype)
 
 
 def fake_mode(graph: Graph) -> Any:
@@ -49,16 +26,10 @@ class Emitter:
         self.constants: list[tuple[str, Node, torch.Tensor]] = []
         self._graph = graph
         self._known: dict[object, Node] = {}
-        self._mode = fake_mode(graph)
-        self._body = next(n for n in graph.nodes if n.op != "placeholder")
+        self.mode = fake_mode(graph)
+        self.body = next(n for n in graph.nodes if n.op != "placeholder")
         values = (v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val")) if isinstance(v, torch.Tensor))
         self._device = next((v.device for v in values if v.device.type != "cpu"), torch.device("cpu"))
-
-    def split(self, placeholder: Node) -> Pair:
-        """The parts of a complex argument, which becomes a real one."""
-        with self._mode:
-            placeholder.meta["val"] = torch.view_as_real(placeholder.meta["val"].resolve_conj())
-        return self.inline(self._body, lambda x: Pair(x.select(-1, 0), x.select(-1, 1)), placeholder, placeholder)
 
     def inline(self, before: Node, function: Callable[[Any], Any], given: Any, source: Node | None = None) -> Any:
         """What `function` gives for `given`, in which nodes stand for their values; its operators are inserted `before`
@@ -74,7 +45,7 @@ class Emitter:
             returned.append(out_spec)
             return results
 
-        with self._mode, torch.no_grad():
+        with self.mode, torch.no_grad():
             traced = make_fx(flat, pre_dispatch=True)(*(n.meta["val"] for n in nodes))
         kept = {id(n.meta["val"]): n for n in self._known.values()}
         inputs, made, results = iter(nodes), dict[Node, Node](), list[Any]()
@@ -95,7 +66,7 @@ class Emitter:
     def constant(self, key: tuple[Any, ...], value: torch.Tensor) -> torch.Tensor:
         """A tensor that the program has as a constant argument; equal keys are one."""
         if key not in self._known:
-            with self._graph.inserting_before(self._body):
+            with self._graph.inserting_before(self.body):
                 node = self._graph.placeholder("_".join(map(str, key)))
             node.meta["val"], value = self._placed(value)
             self.constants.append((node.name, node, value))
@@ -106,8 +77,8 @@ class Emitter:
         """Returns a constant as it is traced and as it is stored, both on the device of the program. A program of fake
         tensors can be captured without that device: then the constant is stored on the host."""
         if self._device.type == "cpu":
-            return self._mode.from_tensor(value, static_shapes=True), value
-        with _disable_current_modes(), self._mode:
+            return self.mode.from_tensor(value, static_shapes=True), value
+        with _disable_current_modes(), self.mode:
             traced = torch.empty(value.shape, dtype=value.dtype, device=self._device)
         return traced, value.to(self._device) if torch.accelerator.is_available() else value
 

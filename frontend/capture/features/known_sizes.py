@@ -1,48 +1,33 @@
 """Functions of PyTorch in a form that can be traced, where the one of PyTorch asks what a tensor holds although the
 sizes of its result follow without that: from the caller's numbers, or from tensors that are constants of the program.
 
-They stand in for PyTorch's while a program is traced. What still depends on data is left to PyTorch, and refused later.
+What still depends on data is left to PyTorch, and refused later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations, combinations_with_replacement
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 Tensor = torch.Tensor
 
 
-@contextmanager
-def known_sizes() -> Generator[None]:
-    """While active, what is here stands in for PyTorch's functions."""
-    with _Instead(), patch.object(_BatchNorm, "forward", _batch_norm):
-        yield
-
-
-class _Instead(TorchFunctionMode):
-    """Calls what is here instead, unless that declines."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _OF_CONSTANTS and all(not isinstance(v, Tensor) or _is_mask(v) for v in pytree.tree_leaves(args)):
-            with _disable_current_modes():
-                return func(*args, **kwargs)
-        known = func in _FUNCTIONS and "out" not in kwargs
-        made = _FUNCTIONS[func](*args, **kwargs) if known else None
-        return func(*args, **kwargs) if made is None else made
+def called(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the result of what is here in place of a function, or NotImplemented."""
+    if function in _OF_CONSTANTS and all(not isinstance(v, Tensor) or _is_mask(v) for v in pytree.tree_leaves(args)):
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+    stand_in = _batch_norm if function.__name__ == "forward" else _FUNCTIONS.get(function)
+    result = None if stand_in is None or "out" in kwargs else stand_in(*args, **kwargs)
+    return NotImplemented if result is None else result
 
 
 def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor | None:
@@ -140,16 +125,13 @@ def _places(mask: Tensor, shape: Sequence[int] | None = None) -> list[Tensor]:
         return list((mask if shape is None else mask.expand(shape)).nonzero(as_tuple=True))
 
 
-_forward = _BatchNorm.forward
-
-
-def _batch_norm(self: _BatchNorm, input: Tensor) -> Tensor:
+def _batch_norm(self: _BatchNorm, input: Tensor) -> Tensor | None:
     """With momentum None the running statistics are means over all batches: PyTorch makes a number of how many these
     are, which a tensor counts."""
     mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
     counts = self.training and self.track_running_stats and self.momentum is None
     if not counts or mean is None or var is None or count is None:
-        return _forward(self, input)
+        return None
     self._check_input_dim(input)
     count.add_(1)
     over = [d for d in range(input.dim()) if d != 1]
