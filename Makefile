@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_VERSIONS ?= 2.11.0 2.14.1
-TORCH_TESTS := tests/unit/test_operator_names.py tests/unit/test_torch_dialect.py \
+TORCH_TESTS := tests/frontend/test_operator_names.py tests/dialects/test_torch_dialect.py \
   $(addprefix tests/frontend/test_,api.py capture.py cuda_capture.py dynamic.py gradients.py torch_compile.py transforms.py) \
-  $(addprefix tests/operators/test_,checked.py complex.py host_values.py losses.py random.py rare_operators.py \
+  $(addprefix tests/frontend/operators/test_,checked.py complex.py host_values.py losses.py random.py rare_operators.py \
     recurrent.py scatter.py sorting.py)
 BIN := $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/,)
 

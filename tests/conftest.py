@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.register_assert_rewrite("support")
+
 os.environ["DEPLODOCK_RECORDS"] = "none"  # schedules are the planner's, whatever was tuned on this machine
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -38,13 +40,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With `--dist loadfile`, where a file's tests share what they compile, files stay in their order, in which the
-    quick ones of tests/unit are last; xdist would leave those with few tests, which are long, for the end."""
+    """With `--dist loadfile`, where a file's tests share what they compile, files stay in their order, in which quick
+    ones are last (`QUICK`); xdist would leave those with few tests, which are long, for the end."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
 
+QUICK = ("tests/dialects/", "tests/passes/test_", "tests/passes/analysis/")
+"""Files of tests that take a short time."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(QUICK))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():
         for item in marked:

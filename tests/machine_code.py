@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from disassembly import disassemble
-from static_gates import machine_code
+from support.disassembly import disassemble
+from support.static_gates import machine_code
 
 from benchmarks.common.cases import Case, cases
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin

@@ -62,7 +62,7 @@ Subject = tuple[Callable[[str, bool], Texts], str, bool]
 def subjects(cpp: bool) -> list[Subject]:
     """The units of work for processes."""
     from programs.people import PROGRAMS
-    from seed84 import NAMES
+    from support.seed84 import NAMES
 
     lines = (TESTS / "data" / "programs.txt").read_text(encoding="utf-8").splitlines()
     layers = [f"{model}/{dtype}" for model in ("qwen2.5-7b", "tinyllama") for dtype in DTYPES]
@@ -123,7 +123,7 @@ def _predicted(compilation: Any, target: str) -> float:
 
 
 def _shape(name: str, cpp: bool) -> Texts:
-    from seed84 import make_case
+    from support.seed84 import make_case
 
     from deplodock.target.architectures import TARGETS
 
@@ -135,7 +135,7 @@ def _shape(name: str, cpp: bool) -> Texts:
 
 
 def _layer(name: str, cpp: bool) -> Texts:
-    from layers import make_layer
+    from support.layers import make_layer
 
     model, dtype = name.split("/")
     layer = make_layer(model, DTYPES[dtype], small=False)

@@ -16,7 +16,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import seed84  # noqa: E402
+from support import seed84  # noqa: E402
 
 from .growing_programs import PROGRAMS  # noqa: E402
 from .smoke_programs import PROGRAMS as SMOKE  # noqa: E402

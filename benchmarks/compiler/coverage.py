@@ -199,8 +199,8 @@ COLUMNS = (
 DIFFERENCES = """## Where PyTorch has two answers
 
 Where PyTorch's kernels for the CPU and for CUDA differ, CUDA's answer is taken (read in its sources,
-`ATen/native/cuda`; `passes/convert/torch_to_tensor/scalars.py` is the table, `tests/scalar_rules.py` the check of every
-operator with every type):
+`ATen/native/cuda`; `passes/convert/torch_to_tensor/scalars.py` is the table, `tests/support/scalar_rules.py` the check
+of every operator with every type):
 - `add`, `sub` and `rsub` of f16 and bf16 with a Python scalar or `alpha`: in f32, rounded once. The CPU rounds the
   scalar and the product first.
 - `mul`, `add` and their like of f16 and bf16 with a tensor without dimensions: that is rounded to their type first.
@@ -233,7 +233,7 @@ And where PyTorch is not taken as the judge:
   program compiled with `checked` stops as well; an index that is a constant is refused in every program.
 - Variances of huge values: the mean is a sum divided by n, and what is squared is measured from it. PyTorch's kernels
   move a running mean from element to element. For n elements c near the end of the range of f32 (bf16) or f64 they
-  differ (`tests/operators/test_huge_values.py`):
+  differ (`tests/frontend/operators/test_huge_values.py`):
   - All equal, n * c beyond the range: the mean is infinite, `var` and `std` infinite or, in long rows, NaN;
     `layer_norm`, `group_norm` and `batch_norm` NaN. PyTorch gives the mean c and the variance 0; `layer_norm` is 0 on
     CUDA and NaN on the CPU, `group_norm` NaN on the CPU, and on CUDA 0 without weight and bias (with them NaN, where c

@@ -71,7 +71,7 @@ def programs(folder: Path, archive: Path, options: argparse.Namespace) -> int:
 def helpers(file: Path) -> None:
     """Writes what the emulator computes for the units of the device functions."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import helper_units
+    from support import helper_units
 
     helper_units.save_results(file)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_versions import VERSION
+from support.torch_versions import VERSION
 
 from .opdb import FAILED, Verdict, named_reason
 

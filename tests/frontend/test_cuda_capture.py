@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from support import ROOT
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deplodock.frontend.capture import export
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def captured(build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:

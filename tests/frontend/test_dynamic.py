@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from support.dynamic_programs import BATCH, SIZES, Mlp, compiled, creation, derived, reductions, rows, views
+from support.torch_versions import needs_torch
 from torch.export import Dim
-from torch_versions import needs_torch
 
 import deplodock
 from deplodock.dialects.support.parsing import make_context, parse_module
@@ -19,70 +19,13 @@ from deplodock.errors import CaptureError, CompileError, ShapeError, Unsupported
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
 
-SIZES = (1, 2, 7, 128, 1000)
-BATCH = Dim("batch", min=1, max=1000)
-
-
-def compiled(function: Callable[..., Any], args: Sequence[Any], shapes: Any) -> CompiledFunction:
-    return CompiledFunction(capture(function, args, dynamic_shapes=shapes), "sm_90a", "reference")
-
-
-def rows(n: int, *rest: int) -> torch.Tensor:
-    return torch.randn(n, *rest, generator=torch.Generator().manual_seed(n))
-
 
 def assert_right_at(program: CompiledFunction, function: Callable[..., Any], args: Sequence[Any]) -> None:
     with torch.no_grad():
         torch.testing.assert_close(program(*args), function(*args), rtol=2e-4, atol=2e-5)
 
 
-class Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.norm, self.down = nn.Linear(8, 32), nn.LayerNorm(32), nn.Linear(32, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x + self.down(torch.relu(self.norm(self.up(x)))), -1)
-
-
-def reductions(x: torch.Tensor) -> list[torch.Tensor]:
-    return [
-        x.mean(0),
-        x.sum(),
-        x.softmax(0),
-        x.amax(0),
-        x.argmax(0),
-        x - x.mean(0, keepdim=True),
-        x.std(0, correction=0),
-    ]
-
-
-def views(x: torch.Tensor) -> list[torch.Tensor]:
-    n = x.shape[0]
-    heads = x.view(n, 4, 2).transpose(1, 2)
-    return [heads.reshape(n, 8), heads.flatten(), x[:, 2:5], x[-1], x[:, :, None] * x[:, None], x.t() @ x, x[0]]
-
-
-def creation(x: torch.Tensor) -> list[torch.Tensor]:
-    n = x.shape[0]
-    i = torch.arange(n)
-    return [i[:, None] >= i, torch.ones(n, 3), torch.full((n,), 2.5), torch.zeros(n, n).tril() + i, x * n, x / (n + 3)]
-
-
 NEEDS_SLICES = needs_torch(2, 13, "makes sizes of data of a slice whose bound is half a size")
-
-
-def derived(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-    both = torch.cat([x, y, x])
-    return [
-        both,
-        both.flatten(),
-        both[1:],
-        x[:-1],
-        both.mean(0),
-        torch.nn.functional.pad(x, (0, 0, 2, 1)),
-        x[x.shape[0] // 2 :],
-    ]
 
 
 @pytest.mark.parametrize("function", [Mlp(), reductions, views, creation], ids=lambda f: getattr(f, "__name__", "mlp"))

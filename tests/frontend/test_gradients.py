@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 pytest.importorskip("expecttest")
 
 from conformance import gradients, opdb, summary
-from layers import make_layer
 from programs.people import PROGRAMS
+from support.layers import make_layer
 
 SEED, COUNT = 12, 12
 

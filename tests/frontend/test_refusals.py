@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from refused_programs import PROGRAMS, V, X, expression
+from support import ROOT
+from support.refused_programs import PROGRAMS, V, X, expression
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import deplodock
 from deplodock.errors import REMEDIES, CompileError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 INSIDES = re.compile(
     r"\b[zu]*u[f]?\d+\b|\bs\d+\b|GuardOn|unhinted|Unbacked|aten[.:]|prims[.:]|Node' object|FakeTensor|"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import ROOT
 from torch_compile import USES
 from torch_compile.checking import Use, outcome
 
@@ -52,9 +53,8 @@ def test_a_form_with_symbols_that_is_refused_becomes_a_program_for_each_shape(mo
 
 
 def test_the_page_lists_every_use() -> None:
-    from pathlib import Path
 
-    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "torch_compile.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "torch_compile.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| (.+?) \| (\w[\w ]*) \|", page, re.M)
     assert [(group, name) for group, name, _ in rows if group != "group"] == [(u.group, u.name) for u in USES]
     assert {kind for group, _, kind in rows if group != "group"} <= {"right", "falls back", "refused"}

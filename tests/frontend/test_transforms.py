@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.torch_versions import VERSION, needs_torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import enter_dual_level
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from torch_versions import VERSION, needs_torch
 
 import deplodock
 from deplodock.backend.host.calls import building

@@ -7,14 +7,12 @@ from collections.abc import Sized
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-sys.path += [str(TESTS / folder) for folder in ("", "unit", "levels", "kernels", "mutation")]
+sys.path.insert(0, str(TESTS))
 
 
 def groups() -> dict[str, Sized]:
     """Returns the planted bugs of each mechanism. The tests of the named files have to see them."""
-    import test_compiling_at_once
-    import test_plan_mutation
-    import test_tensor_core_sums
+    from support import load_file
 
     from mutation.cluster_mutants import CUDA_MUTANTS, IR_MUTANTS
     from mutation.lowering_mutants import WARPGROUPS
@@ -23,7 +21,7 @@ def groups() -> dict[str, Sized]:
 
     return {
         "partial sums (test_mutation.py)": PROMOTED,
-        "sums of tensor cores (test_tensor_core_sums.py)": test_tensor_core_sums.MUTANTS,
+        "sums of tensor cores (test_tensor_core_sums.py)": load_file("backend/emulator/test_tensor_core_sums").MUTANTS,
         "delayed dots, fused exponents (test_mutation.py)": [
             *WARPGROUPS,
             *(m for m in PRINTER_MUTANTS if "attention of warpgroups" in vars(m).values()),
@@ -31,8 +29,8 @@ def groups() -> dict[str, Sized]:
         "sums of a cluster (test_cluster_mutation.py)": [
             m for m in (*IR_MUTANTS, *CUDA_MUTANTS) if "sums" in vars(m).values()
         ],
-        "plans of fusion (test_plan_mutation.py)": test_plan_mutation.MUTANTS,
-        "build cache (test_compiling_at_once.py)": test_compiling_at_once.FAULTS,
+        "plans of fusion (test_plan_mutation.py)": load_file("mutation/test_plan_mutation").MUTANTS,
+        "build cache (test_compiling_at_once.py)": load_file("backend/host/test_compiling_at_once").FAULTS,
     }
 
 

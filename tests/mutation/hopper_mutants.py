@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hopper_programs import Gemm
+from support.hopper_programs import Gemm
 
 from deplodock.backend.cpp.program import KERNELS_MARK
 

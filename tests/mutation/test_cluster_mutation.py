@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from cluster_units import Neighbour
-from hopper_running import allocated
-from test_warpgroups import Product
+from support.cluster_units import Neighbour
+from support.hopper_running import allocated
+from support.warpgroup_products import Product
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hopper_running import allocated, inputs, wanted
+from support.hopper_running import allocated, inputs, wanted
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from test_computed_operands import (
-    test_an_operand_beyond_the_memory_limit_is_computed as within_the_limit,
-    test_operands_are_computed as computed,
-    test_operands_are_loaded as loaded,
-    test_other_programs_do_not_ask_the_planning_model as asks_nothing,
-)
+from support import load_file
 
 from mutation.editing import Code, edited
+
+tests = load_file("passes/tensor/test_computed_operands")
+within_the_limit = tests.test_an_operand_beyond_the_memory_limit_is_computed
+computed, loaded = tests.test_operands_are_computed, tests.test_operands_are_loaded
+asks_nothing = tests.test_other_programs_do_not_ask_the_planning_model
 
 Search = Code("passes.tensor.fusion.search").Search
 operands = Code("passes.tensor.fusion.contractions")

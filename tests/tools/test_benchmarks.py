@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from support import ROOT
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dl_lit import call
+from support.dl_lit import call
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass

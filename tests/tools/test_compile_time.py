@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "compiler" / "compile_time.py"
+from support import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "compiler" / "compile_time.py"
 
 
 def test_shares_are_printed_and_written(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import levels
 import pass_diagram
 import pytest
 import walkthrough
-from dl_lit import COMMANDS, call
+from support import ROOT
+from support.dl_lit import COMMANDS, call
 
 from deplodock.passes.pipelines import parse_passes
 from deplodock.tools import dl_opt
 
-ROOT = Path(__file__).parent.parent.parent
 PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"
 """What follows `-p`, with its options."""
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "benchmarks" / "gpu_minutes.sh"
 STUB = ROOT / "tests" / "stub_cuda"
 

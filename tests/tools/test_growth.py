@@ -13,7 +13,7 @@ from math import log2
 
 import pytest
 import torch
-from growing_programs import KINDS
+from support.growing_programs import KINDS
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 

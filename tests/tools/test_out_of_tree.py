@@ -11,8 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "out_of_tree"
+EXAMPLE = ROOT / "examples" / "out_of_tree"
 BIN = Path(sys.executable).parent
 
 

@@ -13,10 +13,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import deplodock
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PARTS = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
 
 

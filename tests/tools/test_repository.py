@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from support import ROOT
 from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 
@@ -20,7 +21,6 @@ from deplodock.dialects import OWN_DIALECTS, get_all_dialects
 from deplodock.passes import OWN_PASSES, UPSTREAM_PASSES, get_all_passes
 from deplodock.passes.pipelines import PIPELINES, parse_passes, pipeline_text
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
 LIBRARY = sorted(
     [

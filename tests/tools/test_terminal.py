@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dl_lit import call
+from support.dl_lit import call
 from xdsl.parser import Parser
 
 import deplodock

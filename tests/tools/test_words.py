@@ -13,12 +13,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from support import ROOT
 from xdsl.irdl import IRDLOperation
 
 from deplodock.dialects import OWN_DIALECTS, get_all_dialects
 from deplodock.passes import OWN_PASSES, get_all_passes
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 NAMES = {
     "tensor.fold": "tensor.scan",

@@ -1,0 +1,55 @@
+"""The cost of an elementwise kernel from sets of operations is that of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.growing_programs import KINDS
+from torch import Tensor
+from xdsl.context import Context
+
+from deplodock.backend.interpreter.running import main_function
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
+from deplodock.passes.tensor.fusion.search import Search
+from deplodock.target.architectures import get_target
+
+
+def broadcast_and_masked(x: Tensor, y: Tensor) -> Tensor:
+    """A row for a matrix, a mask, a view and a sum: values that elementwise kernels cannot compute."""
+    z = torch.where(x > 0, x.t().sqrt(), y.exp() + torch.rsqrt(x)) * y.sum(0)
+    return (z.int() // 3).float() + torch.arange(8) + z
+
+
+PROGRAMS: dict[str, Callable[[], tuple[Callable[..., object], tuple[Tensor, ...]]]] = {
+    **{
+        kind: lambda kind=kind: KINDS[kind](3)
+        for kind in ("clenshaw_recurrence", "powers_by_squaring", "casts_between", "chain_without_repeats")
+    },
+    "broadcast_and_masked": lambda: (broadcast_and_masked, (torch.rand(8, 8), torch.rand(8, 8))),
+}
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "cpu"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_costs_agree_with_those_of_graphs(name: str, target: str) -> None:
+    function, args = PROGRAMS[name]()
+    module = Compilation(capture(function, args).module, target=target, record="none").at("tensor")
+    main = main_function(module)
+    search = Search(Context(), main, candidates(main), kept_values(main), get_target(target))
+    compared = 0
+
+    def both(root: int, inlined: int) -> tuple[float, int]:
+        nonlocal compared
+        kernel = search.kernel(root, inlined)
+        if search.structure.is_elementwise(root, inlined):
+            assert search.structure.elementwise_cost(root, inlined) == pytest.approx((kernel.time(), kernel.written))
+            compared += 1
+        return kernel.time(), kernel.written
+
+    search.cost = both  # pyright: ignore[reportAttributeAccessIssue]
+    search.run()
+    assert compared > 5

@@ -1,0 +1,24 @@
+"""Programs, comparisons and runners that tests share.
+
+Tests find the package as `support`, because the folder `tests` is on their path.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+TESTS = Path(__file__).resolve().parent.parent
+ROOT = TESTS.parent
+
+
+def load_file(path: str) -> ModuleType:
+    """Returns a file of tests as a module, for the programs in it: `passes/tensor/test_fusion`."""
+    spec = spec_from_file_location(path.replace("/", "_"), TESTS / f"{path}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

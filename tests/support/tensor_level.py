@@ -1,0 +1,20 @@
+"""Functions at the tensor level against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.frontend.executors import make_executor
+
+
+def check(function: Callable[..., Any], *args: torch.Tensor, **tolerance: float) -> None:
+    """The function at the tensor level gives what PyTorch gives."""
+    captured = capture(function, args)
+    tensors = captured.bind([a.clone() for a in args])
+    found = captured.restore(make_executor("reference", Compilation(captured.module)).run(tensors), tensors)
+    torch.testing.assert_close(found, function(*args), equal_nan=True, **tolerance)
