@@ -74,7 +74,8 @@ class PlanFusionPass(ModulePass):
         with deep_recursion():
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
-                    if (kept := self._decided(function, record, target)) is not None:
+                    kept = self._decided(function, record, target) if self.roots or record else None
+                    if kept is not None:
                         mark(function, {result for o in kept for result in o.results})
                     elif self.strategy != "keep":
                         mark(function, {*self._plan(ctx, function, target)})

@@ -110,7 +110,7 @@ def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribu
         if not isinstance(value, int | float):
             continue
         holder = element if argument in held or integers else work_type(element)
-        reason = _no_number(name, argument, value, element)
+        reason = _no_number(name, argument, value, element) if integers or isinstance(value, bool) else None
         if reason is None and argument in checked and (integers or holder == f16):
             negated = argument == "alpha" and name in DIFFERENCES  # a difference is a sum with -alpha
             reason = _overflow(-value if negated else value, holder)

@@ -107,46 +107,36 @@ def compared_sums(function: func.FuncOp) -> set[SSAValue]:
 FEW = 16
 """Elements of a small argument: the state of a generator, a position."""
 
-
-def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
-    """Returns the inner values of elementwise computations that read small arguments only, and the ends of cheap ones.
-
-    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory: each
-    value before it costs as much to write and to read. A mask by the indices is a few operations: it is never kept,
-    because by a mask in memory no loop is split and no block skipped.
-    """
-    arguments = (a for a in function.body.block.args if is_tensor(a.type))
-    made: dict[SSAValue, int] = {a: 0 for a in arguments if prod(most(e) for e in extents_of(a.type)) <= FEW}
-    inner = set[SSAValue]()
-    for op in function.body.block.ops:
-        if not is_elementwise(op) or not all(v in made for v in op.operands):
-            continue
-        operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
-        for result in op.results:
-            made[result] = operations
-            if operations <= CHEAP or all(is_payload(use.operation) for use in result.uses):
-                inner.add(result)
-    return inner
-
-
 MAX_DIVISIONS = 12
 """Divisions in the maps of views that are read through one another; each may make the index several times as long."""
 
 
 def candidates(function: func.FuncOp) -> list[SSAValue]:
-    """Returns the tensors that may be kept: those that have to be, and all others except views, constants and
-    `inner_of_made`. A view of views is one as well where their maps have many divisions."""
-    returned, inner = kept_values(function), inner_of_made(function)
+    """Returns the tensors that may be kept: those that have to be, and all others except constants, views, and values
+    that are made of next to nothing. A view of views is one as well where their maps have many divisions.
+
+    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory: each
+    value before it costs as much to write and to read. A mask by the indices is a few operations: it is never kept,
+    because by a mask in memory no loop is split and no block skipped.
+    """
+    needed, block = kept_values(function), function.body.block
+    small = (a for a in block.args if is_tensor(a.type) and prod(map(most, extents_of(a.type))) <= FEW)
+    made: dict[SSAValue, int] = dict.fromkeys(small, 0)
     divisions, values = dict[SSAValue, int](), list[SSAValue]()
-    for op in function.body.block.ops:
+    for op in block.ops:
+        operations = None
+        if is_elementwise(op) and all(v in made for v in op.operands):
+            operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
+            made.update(dict.fromkeys(op.results, operations))
+        worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
         if isinstance(op, tensor.IndexMapOp):
             divisions[op.result] = divisions.get(op.source, 0) + divisions_of(op.map.data)
             worth = divisions[op.result] > MAX_DIVISIONS
-        else:
-            worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
         for result in op.results:
-            kept = result in returned and not isinstance(op, Call)
-            if isinstance(result.type, TensorType) and (kept or (worth and result not in inner)):
+            users = (use.operation for use in result.uses)
+            inner = operations is not None and (operations <= CHEAP or all(map(is_payload, users)))
+            kept = result in needed and not isinstance(op, Call)
+            if isinstance(result.type, TensorType) and (kept or worth and not inner):
                 divisions.pop(result, None)
                 values.append(result)
     return values

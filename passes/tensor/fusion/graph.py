@@ -129,20 +129,22 @@ def conjunction(*constraints: Constraint) -> Guard:
     return tuple(sorted(constraints, key=lambda c: (c[0], c[1], most(c[2]), str(c[2]))))
 
 
+@dataclass(eq=False)
 class Graph:
-    """Makes nodes, each once. `splits` says which variables stand for several digits (outermost first)."""
+    """Makes nodes, each once. `splits`: digits of the variables that stand for several, outermost first."""
 
-    def __init__(self, splits: Mapping[VariableKey, tuple[int, ...]] = {}) -> None:
-        self.splits = splits
-        self.simplifier = Simplifier()
-        self.sizes: list[Extent] = []
-        """How many values each variable takes."""
-        self.extents: list[int] = []
-        """The same in numbers, for estimates: for a symbol what is typical of it."""
-        self.symbols: list[Node] = []
-        self.keys: list[tuple[VariableKey, int]] = []
-        self._nodes: dict[tuple[object, ...], Node] = {}
-        self._symbol_numbers: dict[Node, int] = {}
+    splits: Mapping[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
+    simplifier: Simplifier = field(default_factory=Simplifier)
+    sizes: list[Extent] = field(default_factory=list[Extent])
+    """How many values each variable takes."""
+    extents: list[int] = field(default_factory=list[int])
+    """The same in numbers, for estimates: for a symbol what is typical of it."""
+    symbols: list[Node] = field(default_factory=list[Node])
+    keys: list[tuple[VariableKey, int]] = field(default_factory=list[tuple[VariableKey, int]])
+    _nodes: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
+    _symbol_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
+
+    def __post_init__(self) -> None:
         self.variable, self.free_of, self._op_key = cache(self._variable), cache(self._free_of), cache(_op_key)
 
     def _variable(self, key: VariableKey) -> tuple[Form, tuple[int, ...]]:

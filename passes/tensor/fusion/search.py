@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 
@@ -35,6 +36,7 @@ MAX_COPIED = 200
 steps as long as all steps before."""
 
 
+@dataclass(eq=False)
 class Search:
     """Best-first search from the unfused program.
 
@@ -42,56 +44,52 @@ class Search:
     themselves. The step that saves most is taken, until none saves anything. After a step only the gains of the kernels
     that read its value, and of those that they read, change. Whether a step is legal is asked only when it is the best.
     Sets of candidates are bit masks.
-
-    Args:
-        ctx: Context of the passes that a kernel goes through by itself.
-        function: Function that is planned.
-        values: Candidates.
-        fixed: Values that have to be kept.
-        target: Target of the module.
-        precision: Permission of `f32_matmul_precision`, by which the planning model predicts times.
     """
 
-    def __init__(
-        self,
-        ctx: Context,
-        function: FuncOp,
-        values: Sequence[SSAValue],
-        fixed: Set[SSAValue],
-        target: Target,
-        precision: str = "ieee",
-    ) -> None:
-        self.ctx, self.function, self.values, self.target, self.precision = ctx, function, values, target, precision
-        self.card = target.fusion or target
-        """The card by whose numbers kernels are compared, except for those that the planning model predicts."""
-        self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
+    ctx: Context
+    """Context of the passes that a kernel goes through by itself."""
+    function: FuncOp
+    values: Sequence[SSAValue]
+    """Candidates."""
+    needed: Set[SSAValue]
+    """Values that have to be kept."""
+    target: Target
+    """Target of the module."""
+    precision: str = "ieee"
+    """Permission of `f32_matmul_precision`, by which the planning model predicts times."""
+    graphs: dict[object, tuple[Graph, Memo]] = field(default_factory=dict[object, tuple[Graph, Memo]])
+    """Splits of variables -> the graph of all kernels with these."""
+    costs: dict[bytes, tuple[float, int]] = field(default_factory=dict[bytes, tuple[float, int]])
+    legal: dict[bytes, bool] = field(default_factory=dict[bytes, bool])
+    """Key of a kernel -> its cost, and whether it may be one kernel."""
+    planned: dict[bytes, float] = field(default_factory=dict[bytes, float])
+    """Key of a kernel -> its seconds by the planning model."""
+    computed_from: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    """Value -> the candidates that it is computed from, itself included."""
+    inputs: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    """Candidate -> those that it is computed from directly or through values that are none."""
+    inlined: dict[int, int] = field(default_factory=dict[int, int])
+    """Kept candidate -> those that its kernel computes in addition."""
+    sources: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    """Kept candidate -> the kept candidates that its kernel reads."""
+    readers: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    """Kept candidate -> those whose kernels read it."""
+    room: int = LARGEST
+    """Values that the kernels may compute together in addition to those that they compute now."""
+    contracts: bool = False
+    """True if a kernel with contractions was visited."""
+
+    def __post_init__(self) -> None:
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
-        self.number = {value: i for i, value in enumerate(values)}
-        self.fixed = {self.number[value] for value in fixed if value in self.number}
-        self.structure = Structure(function, self.number, self.card)
-        self.costs: dict[bytes, tuple[float, int]] = {}
-        self.legal: dict[bytes, bool] = {}
-        """Key of a kernel -> its cost, and whether it may be one kernel."""
-        self.planned: dict[bytes, float] = {}
-        """Key of a kernel -> its seconds by the planning model."""
-        self.computed_from: dict[SSAValue, int] = {}
-        """Value -> the candidates that it is computed from, itself included."""
-        self.inputs: dict[int, set[int]] = {}
-        """Candidate -> those that it is computed from directly or through values that are none."""
+        self.number = {value: i for i, value in enumerate(self.values)}
+        self.fixed = {self.number[value] for value in self.needed if value in self.number}
+        self.card = self.target.fusion or self.target
+        """The card by whose numbers kernels are compared, except for those that the planning model predicts."""
+        self.structure = Structure(self.function, self.number, self.card)
         self._read_inputs()
         self.users = _reversed(self.inputs)
-        self.too_large: dict[int, list[int]] = {i: [] for i in range(len(values))}
+        self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
         """Kept candidate -> candidates that its kernel cannot compute, nor more than these."""
-        self.inlined: dict[int, int] = {}
-        """Kept candidate -> those that its kernel computes in addition."""
-        self.sources: dict[int, set[int]] = {}
-        """Kept candidate -> the kept candidates that its kernel reads."""
-        self.readers: dict[int, set[int]] = {}
-        """Kept candidate -> those whose kernels read it."""
-        self.room = LARGEST
-        """Values that the kernels may compute together in addition to those that they compute now."""
-        self.contracts = False
-        """True if a kernel with contractions was visited."""
 
     def _read_inputs(self) -> None:
         nearest: dict[SSAValue, set[int]] = {}
