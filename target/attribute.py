@@ -90,7 +90,6 @@ class TargetAttr(Data[Target]):
 
 
 def _units(target: Target) -> dict[str, str]:
-    """Returns the unit of each of the `numbers()` of a target."""
     return {f"{prefix}{n}": u for prefix, part in target.parts().items() for n, u in units(part).items()}
 
 
@@ -131,7 +130,6 @@ def target_of(op: Operation, name: str | None = None) -> Target:
 
 
 def set_target(module: Operation, target: Target) -> None:
-    """Writes the target of a module."""
     module.attributes[TARGET] = TargetAttr(target)
 
 

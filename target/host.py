@@ -58,12 +58,10 @@ def costs_of(processor: str) -> CoreCosts:
 
 
 def user_folder() -> Path:
-    """Returns the folder of the user's measurements."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deplodock"
 
 
 def measured_file() -> Path:
-    """Returns the file of the measured cores."""
     return Path(os.environ.get(CORES) or user_folder() / "cores.json")
 
 
@@ -166,7 +164,6 @@ def known_cores() -> Measured | None:
 
 
 def cores() -> int:
-    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

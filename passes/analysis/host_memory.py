@@ -33,7 +33,6 @@ def limit_of(op: Operation, name: str) -> int | None:
 
 
 def set_limit(op: Operation, name: str, bytes: int) -> None:
-    """Writes a limit."""
     op.attributes[name] = IntegerAttr(bytes, i64)
 
 

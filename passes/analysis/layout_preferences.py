@@ -59,7 +59,6 @@ class TileClass:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of every member."""
         return shape_of(self.members[0].type)
 
 

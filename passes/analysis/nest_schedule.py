@@ -68,7 +68,6 @@ class Split:
 
     @property
     def stages(self) -> tuple[loop.ReduceOp, ...]:
-        """The reductions that run together."""
         return stages_of(self.reduction)
 
     @property

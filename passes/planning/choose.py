@@ -38,7 +38,6 @@ class Candidate:
 
     @cached_property
     def prediction(self) -> Prediction | None:
-        """The prediction, or None if the schedule is refused."""
         return None if self.predictions.violated[self.row] else self.predictions.at(self.row)
 
     @property

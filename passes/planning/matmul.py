@@ -41,7 +41,6 @@ class Matmul:
 
     @property
     def factors(self) -> tuple[SSAValue, SSAValue]:
-        """The operands."""
         contraction = self.reduction.contraction
         assert contraction is not None
         return contraction.lhs, contraction.rhs
@@ -53,7 +52,6 @@ class Matmul:
 
     @property
     def multiplication(self) -> Operation:
-        """The operation that the contraction sums."""
         op = yielded(self.reduction.op.body.block)[0].owner
         assert isinstance(op, Operation)
         return op
@@ -77,7 +75,6 @@ class Operations:
 
     @cached_property
     def nested(self) -> bool:
-        """True if a matmul is inside another reduction."""
         return is_nested(self.products)
 
     @cached_property
@@ -195,7 +192,6 @@ def own_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
 
 
 def is_nested(products: Iterable[Matmul]) -> bool:
-    """Returns true if a matmul is inside another reduction."""
     return any(not p.reduction.outermost for p in products)
 
 
@@ -260,7 +256,6 @@ def is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
 
 
 def is_wide(load: loop.LoadOp) -> bool:
-    """Returns true if a load is of f32."""
     return isinstance(element_type(load.result.type), Float32Type)
 
 

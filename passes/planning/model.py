@@ -75,18 +75,15 @@ class Times:
     overlap: float = math.inf
 
     def at(self, row: int) -> Times:
-        """Returns the times of one schedule."""
         seconds = (getattr(self, f.name) for f in fields(self) if f.name != "overlap")
         return Times(*(float(s[row] if isinstance(s, np.ndarray) else s) for s in seconds), overlap=self.overlap)
 
     @property
     def seconds(self) -> Any:
-        """Predicted time of the kernel."""
         return self.start + self.between + self.drain
 
     @property
     def between(self) -> Any:
-        """Seconds between start and drain."""
         busy = reduce(np.maximum, (self.shared, self.compute, self.latency))
         if math.isinf(self.overlap):
             return reduce(np.maximum, (self.memory, self.cache, busy))
@@ -120,7 +117,6 @@ class Times:
 
     @property
     def limit(self) -> str:
-        """The part that takes longest."""
         return max(self.parts, key=self.parts.__getitem__)
 
 
@@ -147,16 +143,13 @@ class Prediction:
 
     @property
     def seconds(self) -> Any:
-        """Predicted time of all kernels."""
         return self.times.seconds + self.combine
 
     @property
     def limit(self) -> str:
-        """The part that takes longest."""
         return "other kernels" if self.combine > self.times.seconds else self.times.limit
 
     def at(self, row: int) -> Prediction:
-        """Returns the prediction for one schedule."""
         columns = {name: v[row].item() for name, v in vars(self).items() if isinstance(v, np.ndarray)}
         return replace(self, times=self.times.at(row), **columns)
 
@@ -176,7 +169,6 @@ class Predictions:
         return violated(self.violations, len(self.points))
 
     def at(self, row: int) -> Prediction:
-        """Returns the prediction for one schedule. Raises ScheduleError if it cannot be carried out."""
         raise_first(self.violations, row)
         return self.all.at(row)
 
@@ -265,7 +257,6 @@ class Model(ABC):
         return model
 
     def operations(self, products: list[Matmul]) -> Operations:
-        """Returns the operations of the nest beside matmuls."""
         key = (*products,)
         return self._operations.setdefault(key, Operations(self.info, key))
 
@@ -322,10 +313,8 @@ class Model(ABC):
 
 
 def model_class(target: Target) -> type[Model]:
-    """Returns the model of the kind of a target."""
     return resolve_name(f"{__package__}.{KINDS[target.kind]}")
 
 
 def model_of(info: NestInfo, target: Target) -> Model:
-    """Returns the model of a nest on a target."""
     return model_class(target)(info, target)

@@ -302,7 +302,6 @@ class PlanSchedulesPass(ModulePass, Decisions):
 
 
 def _reason(error: ScheduleError) -> str:
-    """Returns the reason why a schedule is refused, with the name of the decision."""
     return error.reason if error.argument in (None, "record") else f"{error.argument}: {error.reason}"
 
 

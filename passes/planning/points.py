@@ -60,7 +60,6 @@ class Points:
         return join([replace(self, **{name: np.full(len(self), n)}) for n in values])
 
     def schedule(self, row: int) -> ScheduleAttr:
-        """Returns one of the schedules as an attribute."""
         return ScheduleAttr.get(
             **{name: getattr(self, name) for name in WORDS},
             **{name: getattr(self, name)[row].tolist() for name in COLUMNS},
@@ -99,7 +98,6 @@ def join(parts: Sequence[Points]) -> Points:
 
 
 def ceil_div(n: Any, divisor: Any) -> Any:
-    """Returns the quotient of numbers or columns, rounded up."""
     return -(-n // divisor)
 
 

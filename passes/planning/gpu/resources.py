@@ -220,7 +220,6 @@ class Staged:
     chunks: Floats
 
     def bytes(self, points: Points) -> Floats:
-        """Returns the bytes of shared memory under schedules."""
         return self.early * (points.stages if points.copy != "sync" else 1) + self.late
 
 
