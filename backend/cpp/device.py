@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from string import Template
 
@@ -103,11 +102,6 @@ def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool,
     a = "r" if registers else "t" if lhs_transposed else "k"
     tf32 = "tf32_" if element == "float" else ""
     return f"wgmma_{tf32}{columns}{a}{'t' if rhs_transposed else 'k'}.{element}"
-
-
-def wgmma_names() -> set[str]:
-    narrow = {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
-    return narrow | {f"wgmma_tf32_{n}{a}k" for n in range(8, 257, 8) for a in "kr"}
 
 
 _FORMATS = {"bf16": 0, "f16": 1, "float": 2}
@@ -278,23 +272,25 @@ def get_helper(key: str) -> Helper:
     return wgmma_helper(key) if key.startswith("wgmma_") else access_helper(key)
 
 
-@cache
-def _assembly() -> dict[str, str]:
-    return {h.cuda: h.host for h in HELPERS.values() if h.host}
+_ASSEMBLY = {helper.cuda: helper.host for helper in HELPERS.values() if helper.host}
+"""CUDA text of helpers with inline assembly -> host text."""
 
 
 def host_text_of(cuda: str) -> str | None:
     """Returns the host text of a helper, from its CUDA text; None for other texts."""
     product = re.search(r"(wgmma_(?:tf32_)?\d+[krt][kt])\(.*k\d+\.f32\.(bf16|f16|tf32)\.", cuda, re.DOTALL)
     if product is None:
-        return _assembly().get(cuda)
+        return _ASSEMBLY.get(cuda)
     helper = wgmma_helper(f"{product[1]}.{product[2].replace('tf32', 'float')}")
     return helper.host if helper.cuda == cuda else None
 
 
 def helper_names() -> frozenset[str]:
+    """Returns every C++ name that a helper may have."""
     wide = {f"{kind}{1 << n}" for kind in ("ld", "st", "fill") for n in range(1, 5)}
-    return frozenset({h.name for h in HELPERS.values()} | wide | set(STRUCTS) | wgmma_names())
+    wgmma = {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
+    tf32 = {f"wgmma_tf32_{n}{a}k" for n in range(8, 257, 8) for a in "kr"}
+    return frozenset({h.name for h in HELPERS.values()} | wide | wgmma | tf32 | {*STRUCTS})
 
 
 def helper_section(keys: Iterable[str]) -> str:

@@ -55,7 +55,7 @@ def print_load(writer: Writer, op: LoadOp) -> None:
     with writer.registers_loop(op.registers, width) as r:
         met = condition(writer, op, r)
         target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
-        call = f"{wide(writer, op, 'ld')}({target}, {pointer_to(writer, op, r)});"
+        call = f"{wide(writer, op, 'ld')}({target}, &{element_at(writer, op, r)});"
         writer.line(call if met is None else f"if ({met.text}) {call}")
         if met is not None and op.fill is not None:
             writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(op.fill).text});")
@@ -78,7 +78,7 @@ def print_store(writer: Writer, op: StoreOp) -> None:
 
 def _stored_wide(writer: Writer, op: StoreOp, r: Register) -> str:
     source = writer.pointer(writer.places[op.value].name, str(r), op.vec.data * c_size(op.value.type))
-    return f"{guard(writer, op, r)}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});"
+    return f"{guard(writer, op, r)}{wide(writer, op, 'st')}(&{element_at(writer, op, r)}, {source});"
 
 
 def stored(writer: Writer, op: StoreOp, r: Register) -> str:
@@ -96,7 +96,7 @@ def combined_atomically(writer: Writer, op: AtomicRmwOp, r: Register) -> str:
     """Returns the statement that combines register `r` into memory."""
     name = f"atomic_{op.kind.data.value}"
     writer.use(f"{name}.{writer.type_of(op.value)}")
-    return f"{guard(writer, op, r)}{name}({pointer_to(writer, op, r)}, {writer.read(op.value, r).text});"
+    return f"{guard(writer, op, r)}{name}(&{element_at(writer, op, r)}, {writer.read(op.value, r).text});"
 
 
 def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
@@ -131,11 +131,6 @@ def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
 def element_at(writer: Writer, op: Mover, r: Register) -> str:
     """`x[offset]`"""
     return f"{memory_name(writer, op.memory)}[{offset(writer, op, r).text}]"
-
-
-def pointer_to(writer: Writer, op: Mover, r: Register) -> str:
-    """`&x[offset]`"""
-    return f"&{element_at(writer, op, r)}"
 
 
 def memory_name(writer: Writer, memory: SSAValue) -> str:

@@ -167,7 +167,8 @@ class Writer:
         self.names = Names()
         self.ranges = Ranges(func)
         self.places: dict[SSAValue, Place] = {}
-        self.helpers: set[str] = set()
+        self.helpers = set[str]()
+        self.use = self.helpers.add
         self.index = index_type(func)
         self.scalars = Scalars(self.index, self.use, self.ranges)
         self.sizes: dict[SymbolAttr, Expr] = {}
@@ -226,9 +227,6 @@ class Writer:
         if place != self._place_shown:
             self._place_shown = place
             self.line(f"// {sanitise(place)}")
-
-    def use(self, helper: str) -> None:
-        self.helpers.add(helper)
 
     def type_of(self, value: SSAValue | Attribute) -> str:
         """Returns the C++ type of one register of a value, and notes the definition of a storage type."""

@@ -29,7 +29,6 @@ from ..cpp import control, statements
 from ..cpp.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
 from ..cpp.memory import combined_atomically, element_at, loaded, open_checks, stored
 from ..cpp.ordering import Group, Statement, registers, roots
-from ..cpp.statements import Statements
 from ..cpp.writer import Place, hint_of, terms
 from ..dtypes import STRUCTS
 from .ends import End, Limit, Write
@@ -70,7 +69,7 @@ AHEAD = 2 * PAGE
 """Bytes of memory by which rows that are reduced are asked for ahead."""
 
 
-class VectorStatements(Statements):
+class VectorStatements(statements.Statements):
     """Prints groups of whole vectors as loops over these."""
 
     writer: VectorWriter

@@ -11,7 +11,7 @@ from ...dialects import kernel
 from ...dialects.kernel.barriers import MbarrierOp, partition_of
 from ...target.model import launch_registers
 from ..cpp.expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
-from ..cpp.memory import condition, exclusive, memory_name, pointer_to, prepare
+from ..cpp.memory import condition, element_at, exclusive, memory_name, prepare
 from ..cpp.statements import Printer, Statements, add_pointer, as_calls, element_address
 from ..cpp.writer import sanitise, terms
 
@@ -120,7 +120,7 @@ def print_copy(statements: Statements, op: kernel.CopyAsyncOp) -> None:
     with nullcontext() if op.predicate is None else writer.braces(f"if ({writer.read(op.predicate).text})"):
         prepare(writer, op)
         with writer.registers_loop(op.registers, width) as r:
-            met, source = condition(writer, op, r), pointer_to(writer, op, r)
+            met, source = condition(writer, op, r), f"&{element_at(writer, op, r)}"
             base, low = writer.read(op.place), width.bit_length() - 1
             is_swizzled = op.target_xor is not None
             at = exclusive(base, r, op.target_bases, low) if is_swizzled else add(base, terms(r, op.target_bases, low))

@@ -15,7 +15,7 @@ from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..cpp.device import wgmma_key
 from ..cpp.expressions import AND, BIT_XOR, Expr, infix
-from ..cpp.memory import pointer_to, prepare
+from ..cpp.memory import element_at, prepare
 from ..cpp.ordering import registers
 from ..cpp.statements import Printer, Statements, as_calls, element_address, shuffled
 from ..cpp.writer import Place, Register, bare, flips, terms
@@ -35,7 +35,7 @@ def _print_matrices(
     prepare(writer, op)
     with writer.registers_loop(op.registers, op.row) as r:
         index = "" if r == 0 else str(r) if count == 4 else f"{r} / {4 // count}"
-        operands = [writer.pointer(array, _sum(index, first), WORD), pointer_to(writer, op, r)]
+        operands = [writer.pointer(array, _sum(index, first), WORD), f"&{element_at(writer, op, r)}"]
         target, source = operands if isinstance(op, kernel.LdMatrixOp) else reversed(operands)
         writer.line(f"{helper}({target}, {source});")
 

@@ -1,4 +1,4 @@
-"""Files that take long to make again. They are code, so they lie where nobody but the user may write."""
+"""Files that take long to make again. They are code, so only the user may write where they are stored."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from ...errors import ExecutionError
 from ...target.host import user_folder
 
 SEAL = hashlib.sha256().digest_size
-"""Bytes at the end of a file of the cache, the SHA-256 of those before; who loads machine code does not see them."""
-
+"""Bytes at the end of a file of the cache, the SHA-256 of those before; loaders of machine code ignore them."""
 
 LIMIT = 4 << 30
 """Bytes that all caches of the user may take; then what was not used for longest goes, until a quarter is free."""
@@ -63,11 +62,11 @@ def cached_bytes(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing, damaged or not the
+    """Returns the file `name` of a `kind`, written by `make` in a scratch folder if it is missing, damaged or not the
     user's alone: a link, or one that others own or may write. A CacheWarning tells of all but the first.
 
-    It appears all at once: readers see the old state or the new one. Where the cache cannot be written, a private
-    folder among the temporary ones takes its place, and a CacheWarning says so once. Raises what `make` raises.
+    Readers see the old state or the new one. Where the cache cannot be written, a private temporary folder takes its
+    place, and a CacheWarning says so once. Raises what `make` raises.
     """
     try:
         folder = cache_folder(kind)
@@ -85,8 +84,7 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     present = os.path.lexists(target)  # Before the check: another process may finish the same file after it.
     if not _is_whole(target):
         if present:
-            reason = "is not what was written there, or not yours alone"
-            _warn(f"{target} {reason}: it is made again")
+            _warn(f"{target} is not what was written there, or not yours alone: it is made again")
         with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
             made = Path(scratch) / name
             make(made)
@@ -143,28 +141,20 @@ def _warn(text: str) -> None:
     warnings.warn_explicit(text, CacheWarning, "deplodock", 0)
 
 
-@cache
-def _warn_once(text: str) -> None:
-    _warn(text)
+_warn_once = cache(_warn)
 
 
 def _is_whole(path: Path) -> bool:
     """Returns true if a file is there, the user's alone, and as it was written; it then counts as used now."""
-    found = _own(path)
-    data = path.read_bytes() if found else b""
+    try:
+        found = path.lstat()
+        own = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        data = path.read_bytes() if own else b""
+    except OSError:
+        return False
     if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
         return False
-    if found and time.time() - found.st_mtime > IN_USE / 2:
+    if time.time() - found.st_mtime > IN_USE / 2:
         with suppress(OSError):  # a cache that is read-only
             os.utime(path)
     return True
-
-
-def _own(path: Path) -> os.stat_result | None:
-    """Returns the status of a file that belongs to the user and that no other user may write; else None."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    own = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-    return found if own else None

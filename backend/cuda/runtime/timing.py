@@ -41,11 +41,8 @@ def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) 
         longest = sum(map(statistics.median, _seconds(torch, runs, 5, flushed).values()))
         repetitions = max(100, min(1000, int(_AT_LEAST / max(longest, 1e-7))))
     samples = _seconds(torch, runs, repetitions, flushed)
-    found: dict[str, Timing] = {}
-    for name, graph in graphs.items():
-        why = graph if isinstance(graph, str) else None
-        found[name] = Timing.of(samples[name], why is None, why)
-    return found
+    reasons = {name: graph if isinstance(graph, str) else None for name, graph in graphs.items()}
+    return {name: Timing.of(samples[name], why is None, why) for name, why in reasons.items()}
 
 
 def _graph(torch: Any, arm: Callable[[], object]) -> Any:
