@@ -53,7 +53,7 @@ def print_load(writer: Writer, op: LoadOp) -> None:
         return
     place = writer.declare(op.result)
     with writer.registers_loop(op.registers, width) as r:
-        met = condition(writer, op, r)
+        met = condition(writer, op, r) if op.checks else None
         target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
         call = f"{wide(writer, op, 'ld')}({target}, &{element_at(writer, op, r)});"
         writer.line(call if met is None else f"if ({met.text}) {call}")
@@ -63,8 +63,8 @@ def print_load(writer: Writer, op: LoadOp) -> None:
 
 def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
     """Returns register `r` of a load."""
-    met, text = condition(writer, op, r), element_at(writer, op, r)
-    if op.fill is None or met is None:
+    text = element_at(writer, op, r)
+    if op.fill is None or (met := condition(writer, op, r)) is None:
         return Expr(text)
     return Expr(f"{met.at(AND)} ? {text} : {writer.read(op.fill).text}", TERNARY)
 
@@ -101,7 +101,7 @@ def combined_atomically(writer: Writer, op: AtomicRmwOp, r: Register) -> str:
 
 def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
     """Returns the head of the write of register `r`: `if (...) `, or nothing if it always happens."""
-    met = condition(writer, op, r)
+    met = condition(writer, op, r) if op.checks else None
     if op.predicate is not None:
         predicate = writer.read(op.predicate)
         met = predicate if met is None else infix(predicate, "&&", met, AND)
@@ -152,7 +152,8 @@ def offset(writer: Writer, op: Mover, r: Register) -> Expr:
     for sizes in dict.fromkeys(sizes for _, sizes in pitch):
         own = [number if symbols == sizes else 0 for number, symbols in pitch]
         steps = [sum(b * n for b, n in zip(basis, own, strict=True)) for basis in op.reg_bases]
-        base = add(base, _times(writer, terms(r, steps, low), sizes))
+        distance = terms(r, steps, low)
+        base = add(base, _times(writer, distance, sizes) if sizes else distance)
     return base
 
 
@@ -166,7 +167,7 @@ def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
         for coordinate, (number, symbols) in zip(op.coordinates, pitch, strict=True):
             if symbols == sizes:
                 part = add(part, multiply(writer.read(coordinate, r), number))
-        result = add(result, _times(writer, part, sizes))
+        result = add(result, _times(writer, part, sizes) if sizes else part)
     return result
 
 
