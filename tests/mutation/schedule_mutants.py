@@ -32,11 +32,11 @@ MASKED = [
     ),
     in_pass("the first row of a block for all", "banded attention", ChunkBounds._highest, "max(0, _)", "0"),
     in_pass("bounds of the first block", "banded attention", ChunkBounds._highest, "_ * _", "0", number=2),
-    in_pass("a border off by one", "banded attention", support.half_spaces, "1", "2"),
+    in_pass("a border off by one", "banded attention", support._half_spaces, "1", "2"),
     in_pass(
         "the other side of the mask",
         "chunked attention",
-        support.half_spaces,
+        support._half_spaces,
         "add(_, A, _)",
         "A",
     ),
