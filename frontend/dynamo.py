@@ -84,30 +84,21 @@ def torch_compile_backend(
     Raises CompileError.
     """
     try:
-        return compile_graph(graph, example_inputs, mode, options)
+        if mode not in (None, *MODES):
+            raise CompileError(f"is {mode!r}; the modes are {', '.join(MODES)}", argument="mode")
+        given = dict(options or {})
+        if mode is not None:
+            given.setdefault("cuda_graphs", MODES[mode])
+        for unknown in sorted(set(given) - set(OPTIONS)):
+            raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
+        varying = VaryingGraph(graph, given)
+        return compile_fixed(graph, [_example(e) for e in example_inputs], given) if varying.is_fixed else varying
     except DeplodockError as error:
         raise presented(error) from error.__cause__
 
 
 class RecompileWarning(UserWarning):
     """A graph of sizes that vary is compiled for each size, or not any more."""
-
-
-def compile_graph(
-    graph: GraphModule, examples: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
-) -> Run:
-    """Compile one graph of Dynamo's. Raises CompileError."""
-    if mode not in (None, *MODES):
-        raise CompileError(f"is {mode!r}; the modes are {', '.join(MODES)}", argument="mode")
-    given = dict(options or {})
-    if mode is not None:
-        given.setdefault("cuda_graphs", MODES[mode])
-    for unknown in sorted(set(given) - set(OPTIONS)):
-        raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
-    varying = VaryingGraph(graph, given)
-    if varying.is_fixed:
-        return compile_fixed(graph, [_example(e) for e in examples], given)
-    return varying
 
 
 def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Run:

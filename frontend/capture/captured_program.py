@@ -401,7 +401,8 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
     """How `value` differs from what the program was compiled for; the shape is not looked at where it may vary."""
     if not isinstance(example, torch.Tensor):
         same = type(value) is type(example) and (value == example or value != value and example != example)
-        return None if same else f"expected {example!r}, as the program was compiled for, but got {_brief(value)}"
+        brief = "a tensor" if isinstance(value, torch.Tensor) else repr(value)[:80]
+        return None if same else f"expected {example!r}, as the program was compiled for, but got {brief}"
     if not isinstance(value, torch.Tensor):
         return f"expected a tensor, but got {type(value).__name__}"
     if (kind := kind_of(value)) is not None:
@@ -412,10 +413,6 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
         expected = describe_tensor(example)
         return f"expected {expected}, as the program was compiled for, but got {describe_tensor(value)}"
     return None
-
-
-def _brief(value: Any) -> str:
-    return "a tensor" if isinstance(value, torch.Tensor) else repr(value)[:80]
 
 
 def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:

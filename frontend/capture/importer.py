@@ -127,7 +127,7 @@ class GraphImporter:
         types = _result_types(node, f"aten.{name}", self._sizes)
         arguments = {key: self._value(value) for key, value in _named(node).items()}
         tensors = [a.name for a in SCHEMAS[name].arguments if a.base == "Tensor"]
-        if numbers := [key for key in tensors if _is_number(arguments.get(key))]:
+        if numbers := [key for key in tensors if isinstance(arguments.get(key), bool | int | float | SymbolAttr)]:
             name = self._take_numbers(name, arguments, numbers, types)
         if "generator" in SCHEMAS[name].names:
             self._take_generator(name, arguments)
@@ -384,10 +384,6 @@ def overload_name(target: torch._ops.OpOverload) -> str:
     """The dialect's name of an overload: `add.Tensor`, `relu`; of an operator of another library `library.name`."""
     base = target._schema.name.removeprefix("aten::").replace("::", ".")
     return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | SymbolAttr)
 
 
 def _text(place: tuple[str, int] | None) -> str | None:

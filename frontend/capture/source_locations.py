@@ -181,14 +181,11 @@ def users_frames_in_stack_traces() -> AbstractContextManager[Any]:
 
 def _recorded(frames: list[FrameSummary]) -> StackSummary:
     frame = _users_frame()
-    if frames and frame is not None and (frame.f_code.co_filename, frame.f_lineno) == _position(frames[-1]):
-        last, text = frames[-1], _expression_of(frame)
+    last = frames[-1] if frames else None
+    if last and frame and (frame.f_code.co_filename, frame.f_lineno) == (last.filename, last.lineno):
+        text = _expression_of(frame)
         frames[-1] = FrameSummary(last.filename, last.lineno, last.name, lookup_line=False, line=text or last.line)
     return StackSummary.from_list(frames)
-
-
-def _position(frame: FrameSummary) -> tuple[str, int | None]:
-    return frame.filename, frame.lineno
 
 
 def _expression_of(frame: FrameType) -> str | None:

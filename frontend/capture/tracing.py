@@ -96,7 +96,8 @@ def trace(request: Request) -> ExportedProgram:
 
 def _called_by(module: torch.nn.Module, features: Sequence[Feature]) -> AbstractContextManager[Any]:
     """Returns a context in which features stand in for functions that a module calls."""
-    if isinstance(module, GraphModule):  # the exporter interprets it: the exporter itself seems to switch gradients
+    # The exporter interprets a graph and does not call its `forward`; the exporter itself switches gradients around it.
+    if isinstance(module, GraphModule):
         return StandIns(f for f in features if f.name != "gradients")
     forward = module.forward
 

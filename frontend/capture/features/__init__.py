@@ -8,7 +8,8 @@ which the trace ends. The file has functions for the stages that it takes part i
 - `retraced(request)` returns the exported program of a request after the feature raised `Retrace`.
 - `failed(export)` returns what `export` returns when it is called again, or raises what it raises.
 - `traced(program, features)` returns facts of the program as PyTorch has exported it, before it is decomposed.
-- `split(graph, features)` returns operators that PyTorch must decompose although the torch level has them.
+- `split(graph, features)` adds the operators to `features.split` that PyTorch must decompose although the torch level
+  has them.
 - `decomposed(program, features)` rewrites the exported program of ATen operators that is imported.
 - `checked(program, features)` raises a CompileError for a program that does not hold for all that was asked.
 - `rewritten(traced, features)` rewrites the graph of a `TracedGraph` right before it is imported.

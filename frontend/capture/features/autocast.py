@@ -42,12 +42,9 @@ def _casts(calls: Iterable[Node], device: str) -> bool:
     ops: list[tuple[Node, str]] = [(n, n.target.name()) for n in calls]  # pyright: ignore
     if any(has_kernel(name, _KEYS[device]) for _, name in ops):
         return True
-    made = [n for n, name in ops if has_kernel(name, "CompositeImplicitAutograd") and not _is_view(n.target)]
-    return any(_casts_inside(node, device) for node in made)
-
-
-def _is_view(target: Any) -> bool:
-    return any(r.alias_info for r in target._schema.returns)
+    composite: list[Any] = [n for n, name in ops if has_kernel(name, "CompositeImplicitAutograd")]
+    views = [n for n in composite if any(r.alias_info for r in n.target._schema.returns)]
+    return any(_casts_inside(node, device) for node in composite if node not in views)
 
 
 def _casts_inside(node: Node, device: str) -> bool:
