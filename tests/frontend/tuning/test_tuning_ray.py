@@ -19,10 +19,10 @@ from pathlib import Path
 ROOT, FOLDER = sys.argv[1:3]
 sys.path.insert(0, ROOT)
 import torch
+from benchmarks.search.policies import POLICIES
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
 from deplodock.extras import ray_workers
-from deplodock.frontend.tuning.policies import make_policy
 from deplodock.extras.ray_workers import RayWorkers
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import tasks_of
@@ -78,7 +78,7 @@ module = torch.nn.Linear(256, 256)
 
 def found(name, evaluator):
     with RecordFile(str(Path(FOLDER, name))) as records:
-        policy = make_policy("mcts", space_of(task), 1)
+        policy = POLICIES["top-k"](space_of(task), 1)
         search(task, policy, evaluator, Limits(300.0, 20), records, "machine", batch=2)
         return {astuple(replace(e, at=0.0)) for e in records.entries()}
 
