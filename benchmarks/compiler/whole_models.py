@@ -26,8 +26,8 @@ from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.extras.llm.models import build_model, config_dtype, load_config
 from deplodock.extras.llm.steps import cache_shape, capture_step, launches_of_layers
-from deplodock.frontend import memory
 from deplodock.frontend.bench import Subject
+from deplodock.frontend.capture.features.memory_limit import LivePeak
 from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.profile import kernels_of
 
@@ -79,7 +79,7 @@ def eager_peak(config: Any, length: int) -> int | None:
     ours is an argument, and not counted either."""
     model = build_model(config).to("meta")
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
-    return memory.LivePeak().of(Subject(model, (), {"input_ids": tokens, "use_cache": False, "logits_to_keep": 1}))
+    return LivePeak().of(Subject(model, (), {"input_ids": tokens, "use_cache": False, "logits_to_keep": 1}))
 
 
 def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:
