@@ -174,7 +174,6 @@ class _Expansion:
             used |= taken
 
     def _inserted(self, anchor: str, before: bool, inherited: Parameters, used: set[str]) -> Iterator[ModulePass]:
-        """The passes that are inserted next to `anchor`; none where the user has written the whole pipeline."""
         for insertion in self.insertions if self.within else ():
             if (insertion.anchor, insertion.before) == (anchor, before):
                 yield from _Expansion(self.registry, self.pipelines).expand(insertion.passes, inherited, used)

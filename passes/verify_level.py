@@ -143,7 +143,6 @@ def _is_nameless(t: Attribute) -> bool:
 
 
 def _narrow_arithmetic(op: Operation) -> Attribute | None:
-    """The narrow float type that the payload op `op` computes in, if it does."""
     if op.name.split(".", 1)[0] not in PAYLOAD or op.name in SCALAR_CARRIERS:
         return None
     return next((element_type(v.type) for v in (*op.operands, *op.results) if is_low_precision(v.type)), None)

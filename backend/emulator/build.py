@@ -86,7 +86,6 @@ def _placed(array: re.Match[str]) -> str:
 
 
 def _shared(memory: re.Match[str]) -> str:
-    """The declaration of the block's shared memory, as a pointer to it."""
     alignment, element, name = memory.groups()
     return f"{element}* const {name} = ({element}*)emu_shared_start({alignment or f'alignof({element})'});"
 
@@ -106,7 +105,6 @@ def source_name(number: int) -> str:
 
 
 def _replace_assembly(source: str) -> str:
-    """Put the host text in the place of every helper that holds inline assembly."""
     text = _HELPER.sub(lambda helper: _host_helper(helper[0]), source)
     if re.search(r"\basm\b", _COMMENT.sub("", text)):
         raise ExecutionError("inline assembly outside of a helper cannot be emulated")

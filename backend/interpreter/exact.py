@@ -78,7 +78,6 @@ def special(x: Array) -> Array:
 
 
 def _multiply(a: Array, b: Array, prime: int) -> Array:
-    """a * b mod prime, for residues."""
     return (a * b) % np.uint64(prime)
 
 
@@ -93,7 +92,6 @@ def _power(base: Array, exponent: int, prime: int) -> Array:
 
 @cache
 def _powers_of_four() -> Array:
-    """4 ** u mod P for every u below Q."""
     table = np.ones(1, np.uint64)
     while len(table) < Q:
         table = np.concatenate([table, _multiply(table, _code(pow(4, len(table), P)), P)])
@@ -110,7 +108,6 @@ def _product(a: Array, axis: int, prime: int) -> Array:
 
 
 def _matmul(a: Array, b: Array, prime: int) -> Array:
-    """Batched matrix product mod prime."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     starts = range(0, max(1, x.shape[-1]), MOST_TERMS)
     parts = (np.matmul(x[..., i : i + MOST_TERMS], y[..., i : i + MOST_TERMS, :]) for i in starts)

@@ -138,7 +138,6 @@ def stop(op: payload.AssertOp, value: Any, wrong: Any) -> None:
 
 
 def _by_table(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
-    """An operation that is a function of a table."""
     if op.name in INTEGER:
         return OpImplResult((np.asarray(INTEGER[op.name](*args)),), None)
     compute: Any = self.domain.unary if op.name in UNARY else self.domain.binary

@@ -97,7 +97,6 @@ class Row:
         return found
 
     def _where(self, place: Array, active: Array) -> tuple[Array, Array]:
-        """The blocks in `active` and their places."""
         blocks = np.flatnonzero(active)
         places = np.broadcast_to(place, active.shape)[blocks]
         if np.any((places < 0) | (places >= self.full.shape[1])):

@@ -78,7 +78,6 @@ class Launcher:
         self.interpreter.register_implementations(PayloadFunctions(self.domain, self.sizes, self._stop))
 
     def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
-        """Raise ExecutionError for an assertion that fails in a thread that runs."""
         rank, active = len(shape_of(op.result.type)), self.machine.active
         wrong = ranked(wrong, 2 + rank) & active.reshape(*active.shape, *(1,) * rank)
         if wrong.any():
@@ -202,7 +201,6 @@ class Launcher:
         return ()
 
     def _wait(self, op: kernel.MbarWaitOp, scope: dict[SSAValue, Any]) -> Steps:
-        """A wait for the phase of an mbarrier."""
         wanted, index = self.machine.uniform(scope[op.parity]), self.machine.uniform(scope[op.index])
         found = set(self.machine.barriers(op, scope[op.barriers], scope[op.index]))
         text = f"for parity {wanted} of mbarrier {index}"

@@ -125,7 +125,6 @@ def _requests(address: Array, mask: Array, vec: int) -> tuple[Array, Array]:
 
 
 def _distinct(values: Array, valid: Array) -> tuple[Array, Array]:
-    """Each row sorted, and where a valid value appears for the first time."""
     rows = np.sort(np.where(valid, values, -1), axis=1)
     new = np.ones(rows.shape, np.bool_)
     new[:, 1:] = rows[:, 1:] != rows[:, :-1]

@@ -51,7 +51,6 @@ def _identify(m: Machine, op: kernel.IdOp, v: Scope) -> Array:
 
 @contextmanager
 def _where(m: Machine, predicate: SSAValue | None, v: Scope) -> Iterator[None]:
-    """Only threads for which the predicate, if any, holds are active."""
     outer = m.active
     if predicate is not None:
         m.active = outer & ranked(v[predicate], 2)

@@ -100,7 +100,6 @@ def _read(nest: NestOp, size: Size) -> int:
 
 
 def _extents(nest: NestOp, size: Size) -> dict[SSAValue, int]:
-    """The extent of every index of a nest and of its reductions."""
     extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, map(size, nest.sizes), strict=True))
     for op in nest.body.walk():
         if isinstance(op, ReduceOp):

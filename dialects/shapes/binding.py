@@ -395,7 +395,6 @@ def _sampled(value: Polynomial, values: dict[str, int]) -> int:
 
 
 def _name(value: Polynomial) -> str | None:
-    """The name of a size that is no sum or product of others, or None."""
     match value.terms:
         case (((("size", name),), 1),):
             return name

@@ -185,7 +185,6 @@ def _or(a: Range, b: Range) -> Range:
 
 
 def _power(exponent: Range) -> Range:
-    """What a shift by `exponent` bits multiplies by, or divides."""
     known = exponent[0] == exponent[1] and 0 <= exponent[0] < 63
     return (1 << int(exponent[0]), 1 << int(exponent[0])) if known else UNKNOWN
 

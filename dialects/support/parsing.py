@@ -120,7 +120,6 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
 
 
 def _without_comments(text: str) -> str:
-    """`text` with comments blanked out, so that positions stay what they were."""
     return re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
 
 

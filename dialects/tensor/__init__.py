@@ -228,7 +228,6 @@ class ScanOp(PureOp):
 
 
 def _result_types(carries: Sequence[SSAValue], steps: int, history: Sequence[int]) -> list[Attribute]:
-    """The types of the carries, stacked for those in `history`."""
     stacked = ([steps] if i in history else [] for i in range(len(carries)))
     return [tensor_of(element_type(v.type), [*n, *extents_of(v.type)]) for v, n in zip(carries, stacked, strict=True)]
 
@@ -353,7 +352,6 @@ class ScatterOp(PureOp):
 
 
 def _verify_indexed(op: GatherOp | ScatterOp, whole: SSAValue, elements: SSAValue, what: str, whose: str) -> None:
-    """Check the map from the indices of `elements`, and the index tensors, to `whole`."""
     shape = extents_of(elements.type)
     verify_access(op, len(shape), len(op.indices), len(extents_of(whole.type)), what)
     for i in op.indices:
