@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce as fold
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, i64
 from xdsl.ir import Attribute, SSAValue
@@ -75,13 +76,10 @@ def shared_place(
     regs = shared.images(layout.reg)
     threads = shared.images((*layout.lane, *layout.warp))
     origin = out.thread_bits(threads)
-    mixed = 0
-    for image in threads:
-        mixed |= image
+    mixed = fold(int.__or__, threads, 0)
     apart = all(not image & mixed for image in moving)
     origin = out.add(origin, moved) if apart else out.xor(origin, moved)
-    for image in moving:
-        mixed |= image
+    mixed = fold(int.__or__, moving, mixed)
     xor = not is_disjoint(regs) or any(r & mixed for r in regs)
     vec = register_width(regs, (*threads, *moving), WIDEST // bytes_each) if layout.lanes > 1 else 1
     return SharedPlace(origin, tuple(regs), vec, xor)
@@ -274,13 +272,10 @@ def gathered_from_warps(
     memory: the lowest bits of a register's number are those bits. `kept` is the layout of `value`."""
     shape = (1 << len(warps), *kept.shape)
 
-    def along(value: int) -> tuple[int, ...]:
-        return (value, *(0 for _ in kept.shape))
-
     lane = tuple((0, *b) for b in kept.lane)
     reg = tuple((0, *b) for b in kept.reg)
-    warp = tuple(along(1 << warps.index(i)) if i in warps else (0, *b) for i, b in enumerate(kept.warp))
-    parts = tuple(along(1 << i) for i in range(len(warps)))
+    warp = tuple(unit(len(shape), 0, 1 << warps.index(i)) if i in warps else (0, *b) for i, b in enumerate(kept.warp))
+    parts = tuple(unit(len(shape), 0, 1 << i) for i in range(len(warps)))
     written = Linear(shape, reg, lane, warp)
     read = Linear(shape, parts + reg, lane, tuple((0, *b) for b in kept.warp))
     size = element_bytes(value.type)
