@@ -268,7 +268,14 @@ def combined(writer: Writer, name: str, a: Expr, b: Expr, value: SSAValue) -> Ex
     return result
 
 
+def print_slot(statements: Statements, op: kernel.SubviewOp) -> None:
+    """Prints a pointer to a stage of a circular buffer."""
+    start, ring = statements.writer.read(op.offset).text, memory_name(statements.writer, op.ring)
+    add_pointer(statements, op.result, ring if start == "0" else f"{ring} + {start}", "slot")
+
+
 PRINTERS: Mapping[type[Operation], Printer] = {
+    kernel.SubviewOp: print_slot,
     kernel.LoadOp: lambda s, op: print_load(s.writer, op),
     kernel.StoreOp: lambda s, op: s.store(op),
     kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),

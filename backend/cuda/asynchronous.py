@@ -107,12 +107,6 @@ def print_mapa(statements: Statements, op: kernel.MapaOp) -> None:
     add_pointer(statements, op.result, text, "peer")
 
 
-def print_slot(statements: Statements, op: kernel.SubviewOp) -> None:
-    """Prints a pointer to a stage of a circular buffer."""
-    start, ring = statements.writer.read(op.offset).text, memory_name(statements.writer, op.ring)
-    add_pointer(statements, op.result, ring if start == "0" else f"{ring} + {start}", "slot")
-
-
 def print_copy(statements: Statements, op: kernel.CopyAsyncOp) -> None:
     """Prints the copies of a thread, 4, 8 or 16 bytes each."""
     writer, width = statements.writer, op.vec.data
@@ -130,7 +124,6 @@ def print_copy(statements: Statements, op: kernel.CopyAsyncOp) -> None:
 
 
 PRINTERS: Mapping[type[Operation], Printer] = {
-    kernel.SubviewOp: print_slot,
     kernel.CopyAsyncOp: print_copy,
     kernel.TensorMapOp: lambda s, op: None,  # a parameter of the kernel
     kernel.AdvanceOp: print_advance,
