@@ -20,6 +20,7 @@ from deplodock.passes.loop.fuse_siblings import FuseSiblingsPass
 from deplodock.passes.pass_manager import Observer, contents_of, lacking, run_passes, verify_module, words_of
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.remarks import collect_remarks
+from deplodock.target.attribute import target_of
 from deplodock.tools.dl_opt import split_chunks
 
 CORPUS = sorted((TESTS / "filecheck").rglob("*.mlir"))
@@ -45,11 +46,12 @@ def mistakes(module: ModuleOp, passes: list[type[ModulePass]]) -> Iterator[str]:
 
 
 def chunks(file: Path) -> Iterator[ModuleOp]:
-    """The modules of a file of the corpus that are valid."""
+    """Yields the modules of a file of the corpus that are valid, and whose targets are known."""
     for chunk, _ in split_chunks(file.read_text(encoding="utf-8")):
         try:
             module = parse_module(make_context(), chunk, file.name)
             verify_module(module)
+            target_of(module)
             yield module
         except CompileError:
             continue

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.interpreter import tile as tile_interpreter
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
@@ -110,20 +107,6 @@ def lowered(module: ModuleOp, pipeline: str = "convert-loop-to-tile,cse,dce") ->
     copy = module.clone()
     run_passes(make_context(), copy, parse_passes(pipeline))
     return copy
-
-
-@pytest.fixture
-def visited(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """The (start, stop) of the loops that the tile interpreter runs, for every block."""
-    found: list[np.ndarray] = []
-    trips = tile_interpreter.trips
-
-    def recorded(lower: np.ndarray, upper: np.ndarray, step: np.ndarray) -> tuple[int, np.ndarray]:
-        found.append(np.stack(np.broadcast_arrays(lower, upper), axis=-1))
-        return trips(lower, upper, step)
-
-    monkeypatch.setattr(tile_interpreter, "trips", recorded)
-    return found
 
 
 TRIANGULAR = """

@@ -31,7 +31,7 @@ FEW = 1 / 50
 
 SMALLEST = {
     **dict.fromkeys(KINDS, 8),
-    "casts_between": 32,
+    "casts_between": 64,
     "chain_of_gathers": 32,
     "chain_of_softmaxes": 4,
     "chain_without_repeats": 16,
@@ -45,7 +45,7 @@ SMALLEST = {
     "masked_updates": 16,
     "matmuls_of_all_shapes": 4,
     "one_concatenation_of_many": 32,
-    "one_value_used_often": 32,
+    "one_value_used_often": 64,
     "pooling_chain": 4,
     "powers_by_squaring": 64,
     "resampling_chain": 4,
@@ -57,7 +57,7 @@ SMALLEST = {
     "unequal_transformer_blocks": 4,
     "unrolled_lstm_cells": 4,
 }
-"""The smallest size of each kind."""
+"""The smallest size of each kind: with twice as many operations, a program has several kernels that are compared."""
 
 LONG = {
     "chain_of_gathers",

@@ -273,8 +273,8 @@ class Bug:
 
 
 BUGS = {
-    "a row too many is stored": Bug("matmul", (7, 2), "kernel", r"0:#s0", "0:9"),
-    "columns past the end are loaded": Bug("matmul", (7, 2), "kernel", r"0:#s1", "0:40", 0),
+    "a row too many is stored": Bug("matmul", (7, 2), "kernel", r"< #s0\b", "< 9"),
+    "columns past the end are loaded": Bug("matmul", (7, 2), "kernel", r"< #s1\b", "< 40", 0),
     "a grid for fewer rows": Bug("matmul", (40, 2), "kernel", r"#s0 / 16", "#s0 / 64"),
     "a grid of another size": Bug("softmax", (7, 2), "kernel", r"grid \[#s0 / \d+\]", "grid [#s1 / 4]"),
     "chunks without the last": Bug("mean", (1, 600), "tile", r"arith.addi %s1, %\w+", "arith.addi %s1, %c0"),

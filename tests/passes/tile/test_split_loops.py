@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from support import TESTS
-from support.masked_programs import LENGTH, MASKS, ROWS, TRIANGULAR, lowered, program, visited  # noqa: F401  (a fixture)
+from support.masked_programs import LENGTH, MASKS, ROWS, TRIANGULAR, lowered, program
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import AffineMapAttr, ModuleOp
 from xdsl.ir.affine import AffineMap
@@ -51,7 +51,7 @@ def uniform(mask: Callable[[int, int], bool], block: int, chunk: int, rows: int,
 @pytest.mark.parametrize("name", MASKS)
 def test_exactly_the_chunks_without_masks(
     name: str,
-    visited: list[np.ndarray],  # noqa: F811
+    visited: list[np.ndarray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a loop that is divided, whatever it is worth: the parts are all of it, the answers are right, and in the part
