@@ -375,11 +375,15 @@ def test_architecture_lists_the_passes_in_order() -> None:
     assert set(listed) <= set(OWN_PASSES)
 
 
-def test_the_package_imports_in_a_checkout_of_any_name() -> None:
-    """A test runner may take the root for a package named as its folder, which need not be a Python name."""
+@pytest.mark.parametrize("name", ["fresh-clone", "__init__"])
+def test_the_package_imports_in_a_checkout_of_any_name(name: str) -> None:
+    """A test runner may take the root for a package named as its folder, which need not be a Python name, or for a
+    module, and asks it for `pytest_plugins`."""
     code = f"""
 import importlib.util
-spec = importlib.util.spec_from_file_location("fresh-clone", {str(ROOT / "__init__.py")!r})
-spec.loader.exec_module(importlib.util.module_from_spec(spec))
+spec = importlib.util.spec_from_file_location("{name}", {str(ROOT / "__init__.py")!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+assert not hasattr(module, "pytest_plugins")
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
