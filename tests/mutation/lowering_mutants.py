@@ -144,9 +144,9 @@ TO_TILES = [
     in_pass(
         "loops of one iteration less",
         "column sums",
-        Code("passes.convert.loop_to_tile.emitter").ChunkBounds.of,
-        "A.count(B)",
-        "A.count(B - 1)",
+        Reducer._visited,
+        "self.emitter.count(A)",
+        "self.emitter.count(A - 1)",
     ),
     in_pass("broadcast along another dimension", "attention", Tiling.spread, "A not in B", "A in B"),
     in_pass("frames without repair", "chunked softmax", moving.repaired, "A or B", "True or A or B"),

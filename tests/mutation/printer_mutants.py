@@ -259,7 +259,13 @@ PRINTER_CODE = [
         "arith.mulf",
     ),
     in_table("sqrt for rsqrt", "rms_norm", expressions.FLOAT_FUNCTIONS, "math.rsqrt", "sqrt"),
-    in_table("exp for exp2", "chunked softmax", expressions.FLOAT_FUNCTIONS, "math.exp2", "exp"),
+    in_printer(
+        "exp for exp2",
+        "chunked softmax",
+        expressions._function,
+        "scalars.helper(A, operands)",
+        "call('expf', operands)",
+    ),
     in_table(
         "remainder for quotient",
         "two kernels",
