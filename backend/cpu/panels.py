@@ -200,8 +200,8 @@ class Squares:
     pitch: int
 
     def source(self, writer: Writer, register: str) -> str | None:
-        """Returns the C++ of the first element of the square of `register` and the distance of rows; None if the source
-        has no place."""
+        """Returns two C++ arguments in one text: the address of the first element of the 16x16 block that `register` is
+        in, and the distance of its rows in elements. Returns None if the values are not in memory."""
         shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers)
         load = _load_of_rows(self)
         if load is not None and linear is not None:

@@ -91,7 +91,8 @@ def print_partitions(statements: Statements, op: kernel.WarpSpecializeOp) -> Non
 
 
 def _set_registers(statements: Statements, wanted: int, blocks_per_sm: int) -> None:
-    """Prints the change of a thread's registers from its share of the multiprocessor."""
+    """Prints a `setmaxnreg` to `wanted` registers a thread, unless that is the number at launch, when `blocks_per_sm`
+    blocks share the registers of a multiprocessor."""
     share = launch_registers(statements.writer.func.threads, blocks_per_sm)
     if wanted != share:
         helper = "take_registers" if wanted > share else "give_registers"

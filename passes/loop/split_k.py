@@ -61,7 +61,8 @@ def parts_nest(split: Split) -> loop.NestOp:
 
 
 def _parts_schedule(split: Split) -> ScheduleAttr:
-    """Returns the schedule with the parts on the grid, chunks no longer than a part, and fewer warps for those."""
+    """Returns the schedule of the nest that sums the parts: one more index of the grid for the parts, chunks at most as
+    long as a part, and fewer warps where chunks become shorter."""
     decided = split.nest.attributes["schedule"]
     assert isinstance(decided, ScheduleAttr)
     before = decided.data

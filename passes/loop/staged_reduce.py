@@ -162,7 +162,8 @@ def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduce
 
 
 def _with_basis_sums(group: Sequence[Stage]) -> list[Stage]:
-    """Returns the group with a stage for every basis value before the stage that needs it; equal ones are shared."""
+    """Returns the group with the reductions that its linear stages need, each before the first stage that needs it.
+    Equal reductions are computed once."""
     stages = list[Stage]()
     for stage in group:
         sums, added = [stage.reduce], list[Stage]()

@@ -96,7 +96,8 @@ def _always(tiles: Tiles, condition: bool, argument: str, reason: str) -> Iterat
 
 
 def tile_elements(info: NestInfo, tiles: Tiles) -> Floats:
-    """Returns the elements of the largest tile. The sums of a matmul have no tile over all indices."""
+    """Returns the number of elements of the largest tile, one for each row of `tiles`. A matmul keeps operands and
+    result in tiles, never its terms."""
     around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
     return largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
 

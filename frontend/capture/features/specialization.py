@@ -81,7 +81,7 @@ def checked(program: ExportedProgram, features: Features) -> list[NamedDim]:
 
 
 def _named_dims(request: Request, exported: ExportedProgram) -> list[NamedDim]:
-    """Returns the dimensions to which a request gives a `torch.export.Dim`, and which vary in the exported program."""
+    """Returns the dimensions that have a `torch.export.Dim` in the request and are symbols in the exported program."""
     args, kwargs = request.args, request.kwargs or {}
     placeholders = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
     user = [s for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]

@@ -122,7 +122,8 @@ def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribu
 
 
 def _no_number(name: str, argument: str, value: float, element: Attribute) -> str | None:
-    """Returns why PyTorch does not compute with `value`, whatever type holds it."""
+    """Returns the reason for which PyTorch refuses the number `value` as this argument of an operator on `element`s, or
+    None if PyTorch takes it."""
     if isinstance(value, bool) and (name in DIFFERENCES or name in SUMS and argument == "alpha" and element != i1):
         return "PyTorch takes no truth value here"
     if is_float(element):

@@ -153,7 +153,8 @@ class Pull:
         return tuple(form for form, _ in indices), tuple(d for _, digits in indices for d in digits)
 
     def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
-        """Returns the element that the kernel of `value` computes, and the variables of its dimensions."""
+        """Returns the node of the element that the kernel of `value` computes, and the numbers of the variables that
+        index it, one for each dimension of `value`."""
         at, variables = self.element(value.type)
         if in_memory(value):
             return self.value(value, at, ()), variables
