@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.interpreter.domains import Array
-from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.pass_manager import run_passes
-from deplodock.passes.pipelines import parse_passes
+
+from .products import MatrixProduct
 
 PROGRAM = """
 func.func @main(%x: tensor<{x}xf64>, %w: tensor<{w}xf64>) -> tensor<{m}x{n}xf64> {{
@@ -30,7 +28,7 @@ func.func @main(%x: tensor<{x}xf64>, %w: tensor<{w}xf64>) -> tensor<{m}x{n}xf64>
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(MatrixProduct):
     """A product of a by b, each with rows first or transposed, under a schedule."""
 
     m: int
@@ -46,28 +44,17 @@ class Product:
     @property
     def text(self) -> str:
         """The loop nest."""
-        extents, names = {"m": self.m, "n": self.n, "k": self.k}, {"m": "%i", "n": "%j", "k": "%k"}
-        x, w = ("x".join(str(extents[d]) for d in side) for side in (self.left, self.right))
-        xi, wi = (", ".join(names[d] for d in side) for side in (self.left, self.right))
         schedule = f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = mma{self.rest}"
-        return PROGRAM.format(x=x, w=w, m=self.m, n=self.n, k=self.k, xi=xi, wi=wi, schedule=schedule)
+        return PROGRAM.format(**self.words, schedule=schedule)
 
     def inputs(self) -> list[Array]:
         """Random factors."""
         rng = np.random.default_rng(0)
-        extents = {"m": self.m, "n": self.n, "k": self.k}
-        return [rng.standard_normal([extents[d] for d in side]) for side in (self.left, self.right)]
+        return [rng.standard_normal(shape) for shape in self.shapes]
 
     def wanted(self) -> Array:
         """The product as PyTorch computes it."""
-        x, w = map(torch.from_numpy, self.inputs())
-        return ((x if self.left == "mk" else x.T) @ (w.T if self.right == "nk" else w)).numpy()
-
-    def lowered(self) -> ModuleOp:
-        """The kernel."""
-        module = parse_module(make_context(), self.text, "product.mlir")
-        run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
-        return module
+        return self.multiplied(*map(torch.from_numpy, self.inputs())).numpy()
 
 
 PRODUCTS = {

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.interpreter.domains import Array
-from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.pass_manager import run_passes
-from deplodock.passes.pipelines import parse_passes
+
+from .products import MatrixProduct
 
 TO_KERNEL = (
     "convert-loop-to-tile,cse,dce,tile-select-mma,tile-assign-layouts,"
@@ -40,7 +38,7 @@ func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(MatrixProduct):
     """A product of a by b, each with rows first or transposed, with a bias, under a schedule."""
 
     m: int
@@ -54,45 +52,25 @@ class Product:
     type: str = "bf16"
     out: str = "bf16"
 
+    passes = TO_KERNEL
+
     @property
     def text(self) -> str:
         """The loop nest."""
-        m, n, k = self.m, self.n, self.k
         last = "loop.yield %6 : f32"
         if self.out != "f32":
             last = f"%7 = payload.cast %6 : f32 -> {self.out}\n    loop.yield %7 : {self.out}"
         schedule = f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = mma"
-        return PROGRAM.format(
-            x=f"{m}x{k}" if self.left == "mk" else f"{k}x{m}",
-            w=f"{n}x{k}" if self.right == "nk" else f"{k}x{n}",
-            xi="%i, %k" if self.left == "mk" else "%k, %i",
-            wi="%j, %k" if self.right == "nk" else "%k, %j",
-            **{"m": m, "n": n, "k": k, "type": self.type, "out": self.out},
-            schedule=schedule,
-            last=last,
-        )
+        return PROGRAM.format(**self.words, type=self.type, out=self.out, schedule=schedule, last=last)
 
     def inputs(self) -> list[Array]:
         """Random normal inputs."""
         rng = np.random.default_rng(self.m * self.n + self.k)
         narrow = ml_dtypes.bfloat16 if self.type == "bf16" else np.float16
-        left = (self.m, self.k) if self.left == "mk" else (self.k, self.m)
-        right = (self.n, self.k) if self.right == "nk" else (self.k, self.n)
         return [
-            rng.standard_normal(left).astype(narrow),
-            rng.standard_normal(right).astype(narrow),
+            *(rng.standard_normal(shape).astype(narrow) for shape in self.shapes),
             rng.standard_normal(self.n).astype(np.float32),
         ]
-
-    def parse(self) -> ModuleOp:
-        """The loop nest as IR."""
-        return parse_module(make_context(), self.text, "product.mlir")
-
-    def lowered(self) -> ModuleOp:
-        """The kernel."""
-        module = self.parse()
-        run_passes(make_context(), module, parse_passes(TO_KERNEL))
-        return module
 
 
 PRODUCTS = {

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.interpreter.domains import Array, cut_tf32, round_tf32
-from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.pass_manager import run_passes
-from deplodock.passes.pipelines import parse_passes
+
+from .products import MatrixProduct
 
 PROGRAM = """
 func.func @main(%x: tensor<{x}xf32>, %w: tensor<{w}xf32>) -> tensor<{m}x{n}xf32> {{
@@ -29,7 +27,7 @@ func.func @main(%x: tensor<{x}xf32>, %w: tensor<{w}xf32>) -> tensor<{m}x{n}xf32>
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(MatrixProduct):
     """A product of a by b in f32, each with rows first or transposed, under a schedule."""
 
     m: int
@@ -45,43 +43,27 @@ class Product:
     @property
     def text(self) -> str:
         """The loop nest."""
-        m, n, k = self.m, self.n, self.k
         schedule = (
             f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, f32_matmul_precision = tf32"
         )
         return PROGRAM.format(
-            x=f"{m}x{k}" if self.left == "mk" else f"{k}x{m}",
-            w=f"{n}x{k}" if self.right == "nk" else f"{k}x{n}",
-            xi="%i, %k" if self.left == "mk" else "%k, %i",
-            wi="%j, %k" if self.right == "nk" else "%k, %j",
-            m=m,
-            n=n,
-            k=k,
+            **self.words,
             schedule=f"{schedule}, {self.rest}",
         )
 
     def inputs(self) -> list[Array]:
         """Random normal inputs."""
         rng = np.random.default_rng(self.m * self.n + self.k)
-        left = (self.m, self.k) if self.left == "mk" else (self.k, self.m)
-        right = (self.n, self.k) if self.right == "nk" else (self.k, self.n)
-        return [rng.standard_normal(s).astype(np.float32) for s in (left, right)]
+        return [rng.standard_normal(shape).astype(np.float32) for shape in self.shapes]
 
     def wanted(self) -> Array:
         """The product of the factors as tensor cores take them, in float64."""
-        x, w = (self.taken(a).astype(np.float64) for a in self.inputs())
-        return (x if self.left == "mk" else x.T) @ (w.T if self.right == "nk" else w)
+        return self.multiplied(*(self.taken(a).astype(np.float64) for a in self.inputs()))
 
     def taken(self, factor: Array) -> Array:
         """A factor with 10 bits of its fraction: rounded, unless it was copied to where a warpgroup reads it."""
         cut = "wgmma" in self.rest and "copy" in self.rest
         return cut_tf32(factor) if cut else round_tf32(factor)
-
-    def lowered(self) -> ModuleOp:
-        """The kernel."""
-        module = parse_module(make_context(), self.text, "product.mlir")
-        run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
-        return module
 
 
 PRODUCTS = {

@@ -9,9 +9,11 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.interpreter.domains import Array
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import make_context
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+
+from .products import MatrixProduct
 
 TO_TILE = (
     "convert-loop-to-tile,tile-swizzle-grid,tile-persistent-blocks,cse,dce,tile-select-mma,tile-assign-layouts,"
@@ -46,7 +48,7 @@ func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(MatrixProduct):
     """relu(a b + bias) with a and b along k or across, under a schedule."""
 
     m: int
@@ -66,30 +68,25 @@ class Product:
     cluster: int = 1
     cluster_k: int = 1
 
-    def parse(self) -> ModuleOp:
+    passes = f"{TO_TILE},{TO_KERNEL}"
+
+    @property
+    def text(self) -> str:
         """The loop nest."""
-        m, n, k = self.m, self.n, self.k
-        text = PROGRAM.format(
-            x=f"{m}x{k}" if self.left == "mk" else f"{k}x{m}",
-            w=f"{n}x{k}" if self.right == "nk" else f"{k}x{n}",
-            xi="%i, %k" if self.left == "mk" else "%k, %i",
-            wi="%j, %k" if self.right == "nk" else "%k, %j",
-            **{"m": m, "n": n, "k": k, "type": self.type},
+        return PROGRAM.format(
+            **self.words,
+            type=self.type,
             schedule=f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = {self.atom}, "
             f"copy = {self.copy}, stages = {self.stages}, group_m = {self.group}, num_ctas = {self.persistent}, "
             f"cluster = {self.cluster}, cluster_k = {self.cluster_k}",
         )
-        return parse_module(make_context(), text, "product.mlir")
 
     def inputs(self) -> list[Array]:
         """Small whole numbers, so that every sum is exact."""
         rng = np.random.default_rng(self.m * self.n + self.k)
         narrow = ml_dtypes.bfloat16 if self.type == "bf16" else np.float16
-        left = (self.m, self.k) if self.left == "mk" else (self.k, self.m)
-        right = (self.n, self.k) if self.right == "nk" else (self.k, self.n)
         return [
-            rng.integers(-3, 4, left).astype(narrow),
-            rng.integers(-3, 4, right).astype(narrow),
+            *(rng.integers(-3, 4, shape).astype(narrow) for shape in self.shapes),
             rng.integers(-3, 4, self.n).astype(np.float32),
         ]
 
@@ -97,12 +94,6 @@ class Product:
         """The kernel over tiles."""
         module = self.parse()
         run_passes(make_context(), module, parse_passes(TO_TILE))
-        return module
-
-    def lowered(self) -> ModuleOp:
-        """The kernel of a thread."""
-        module = self.tiles()
-        run_passes(make_context(), module, parse_passes(TO_KERNEL))
         return module
 
 
