@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
@@ -67,19 +67,13 @@ def retype(value: SSAValue, type: Attribute) -> None:
     value._type = type  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
-def rewrite_region(region: Region, patterns: Sequence[RewritePattern], *, regions_first: bool = False) -> bool:
-    """Applies `patterns` to every op inside `region`, once; the first that acts on an op wins.
+def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:
+    """Applies `patterns` to every op of a module, once; the first that acts on an op wins.
 
-    Inserted ops, and what is inside them, get the location of the matched op.
-
-    Args:
-        regions_first: If true, an op comes after those inside of it.
-
-    Returns:
-        Whether anything changed.
+    Inserted ops, and what is inside them, get the location of the matched op. Returns true if anything changed.
     """
     changed = False
-    for op in [*region.walk(region_first=regions_first)]:
+    for op in [*module.body.walk()]:
         if op.parent is None:  # it was erased with another one
             continue
         rewriter = PatternRewriter(op)
@@ -91,10 +85,6 @@ def rewrite_region(region: Region, patterns: Sequence[RewritePattern], *, region
                     break
         changed |= rewriter.has_done_action
     return changed
-
-
-def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:
-    return rewrite_region(module.body, patterns)
 
 
 def set_fields(op: IRDLOperation, **fields: Attribute | SSAValue | Sequence[SSAValue] | None) -> None:
