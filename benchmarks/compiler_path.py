@@ -3,7 +3,8 @@
     python benchmarks/compiler_path.py [--strategy simple] [--files] [--functions] [PROGRAM ...]
 
 A program is one of `PROGRAMS`, compiled to CUDA for sm_90a in a process of its own. A function counts with all its
-lines, from its decorators to its end, nested functions included. Code that runs at import does not count.
+lines, from its decorators to its end, nested functions included; the lines of docstrings are also printed by
+themselves. Code that runs at import does not count.
 """
 
 from __future__ import annotations
@@ -91,8 +92,22 @@ def lines_of(codes: list[CodeType]) -> dict[str, set[int]]:
     return lines
 
 
-def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], list[str]]:
-    """Compiles a program. Returns the number of lines by file, and the functions as `file:line name` in order."""
+def docstring_lines(lines: dict[str, set[int]]) -> int:
+    """Returns how many of the lines are docstrings of functions."""
+    count = 0
+    for file, numbers in lines.items():
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+                count += len(numbers & {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)})
+    return count
+
+
+def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], int, list[str]]:
+    """Compiles a program.
+
+    Returns:
+        The number of lines by file, how many of them are docstrings, and the functions as `file:line name` in order.
+    """
     for module in walk_packages(deplodock.__path__, "deplodock."):
         if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes", "target"):
             import_module(module.name)
@@ -100,7 +115,8 @@ def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], list[st
     how = {"target": "sm_90a", "record": "none", "strategy": strategy}
     codes = entered(lambda: deplodock.compile(function, args, **how).ir("cuda"))
     places = [f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname}" for c in codes]
-    return {file: len(numbers) for file, numbers in lines_of(codes).items()}, places
+    lines = lines_of(codes)
+    return {file: len(numbers) for file, numbers in lines.items()}, docstring_lines(lines), places
 
 
 STATIONS = {
@@ -170,7 +186,7 @@ def main(programs: tuple[str, ...], strategy: str, files: bool, as_page: bool, f
     """Compile PROGRAMS (default: all) to CUDA and count."""
     names = programs or tuple(PROGRAMS)
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for name, (lines, places) in zip(names, pool.map(partial(measure, strategy=strategy), names)):
+        for name, (lines, docstrings, places) in zip(names, pool.map(partial(measure, strategy=strategy), names)):
             if as_page:
                 click.echo(page(lines, places), nl=False)
                 continue
@@ -178,7 +194,8 @@ def main(programs: tuple[str, ...], strategy: str, files: bool, as_page: bool, f
             for file, count in lines.items():
                 levels[level_of(file)] += count
             total = levels.total()
-            click.echo(f"{name}: {total} lines of {len(places)} functions in {len(lines)} files")
+            counts = f"{total} lines ({docstrings} of docstrings) of {len(places)} functions in {len(lines)} files"
+            click.echo(f"{name}: {counts}")
             click.echo("".join(f"{count:7} {count / total:4.0%}  {level}\n" for level, count in levels.most_common()))
             if files:
                 click.echo("".join(f"{lines[file]:7}  {file}\n" for file in sorted(lines, key=lambda f: -lines[f])))
