@@ -16,8 +16,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.layouts.linear import combine
-from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import CastOp, ConstantOp, ExtentOp, constant_of, element_type
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of

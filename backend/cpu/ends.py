@@ -9,8 +9,7 @@ from xdsl.dialects.arith import MulfOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel import AtomicRmwOp, IndicesOp, LoadOp, ReduceRegistersOp, ShuffleRegistersOp, StoreOp
-from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, element_type, is_payload
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, constant_of, element_type, is_payload
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity

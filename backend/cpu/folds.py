@@ -10,8 +10,7 @@ from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Attribute
 
 from ...dialects.kernel import AtomicRmwOp, ReduceRegistersOp, ScanRegistersOp
-from ...dialects.payload import element_type, is_float
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import constant_of, element_type, is_float
 from ...dialects.tensor import MONOIDS, identity
 from ...target.model import MAX_LANES
 from ..cpp.expressions import ATOM, BIT_AND, BIT_OR, BIT_XOR, OPERATORS, WRAPPING, Expr, c_size, call, infix

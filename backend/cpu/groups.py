@@ -20,8 +20,7 @@ from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel
 from ...dialects.kernel import AtomicRmwOp, LoadOp, ScanRegistersOp
-from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import CastOp, CmpOp, SelectOp, constant_of, element_bytes, element_type
 from ...dialects.shapes.extents import Extent
 from ...dialects.support.locations import enclosing
 from ...target.model import MAX_LANES, PAGE

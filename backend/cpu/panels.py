@@ -10,8 +10,7 @@ from xdsl.dialects.builtin import bf16, f32, i8, i32
 from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 
 from ...dialects.kernel import LoadOp, PanelFmaOp, ShuffleRegistersOp, StoreOp
-from ...dialects.payload import CastOp, element_type, is_payload
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import CastOp, constant_of, element_type, is_payload
 from ...dialects.shapes.extents import least
 from ...target.model import NEAR
 from ..cpp.expressions import ADD, Expr, infix

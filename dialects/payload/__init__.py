@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import ClassVar, TypeAlias
 
-from xdsl.dialects import builtin
+from xdsl.dialects import arith, builtin
 from xdsl.dialects.builtin import (
     AnyFloat,
     BoolAttr,
@@ -221,6 +221,16 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
     if isinstance(element, IntegerType | IndexType):
         return IntegerAttr(int(value), element)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     raise VerifyException(f"no constant of type {element}")
+
+
+def constant_of(value: SSAValue) -> float | int | None:
+    """Returns the number that `value` is everywhere, or None if no constant says so."""
+    op = value.owner
+    if isinstance(op, ConstantOp):
+        return op.scalar
+    if isinstance(op, arith.ConstantOp) and isinstance(op.value, FloatAttr | IntegerAttr):
+        return op.value.value.data
+    return None
 
 
 @irdl_op_definition

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i1
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import i1
+from xdsl.ir import Operation
 
-from . import AssertOp, ConstantOp, Predicate, SelectOp, element_type
-
-
-def constant_of(value: SSAValue) -> float | int | None:
-    """The number that `value` is everywhere, if an op says so."""
-    op = value.owner
-    if isinstance(op, ConstantOp):
-        return op.scalar
-    if isinstance(op, arith.ConstantOp) and isinstance(op.value, FloatAttr | IntegerAttr):
-        return op.value.value.data
-    return None
+from . import AssertOp, Predicate, SelectOp, element_type
 
 
 def decided(predicate: Predicate, lo: float, hi: float) -> bool | None:

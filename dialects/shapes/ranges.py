@@ -13,8 +13,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ..kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, ShuffleRegistersOp, SplatOp, WarpSpecializeOp
-from ..payload import AssertOp, ExtentOp, SelectOp
-from ..payload.folding import constant_of
+from ..payload import AssertOp, ExtentOp, SelectOp, constant_of
 from ..tile import AffineOp, KernelOp
 from .affine import range_of
 from .extents import most_tiles

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...garbage import rare_collections
-from ...passes.convert.torch_to_tensor.registry import get_decompositions
+from ...passes.convert.torch_to_tensor.conversion import get_decompositions
 from .arguments import leaf_names, modules_of, parameter_names, variables_of
 from .captured_program import Binding, CapturedProgram, kind_of, may_require_grad
 from .decompositions.table import decomposed, is_ours

@@ -17,8 +17,7 @@ from ...dialects.kernel.wgmma import SWIZZLED_ROW_BYTES
 from ...dialects.layouts import LayoutAttr, SharedAttr
 from ...dialects.layouts.linear import Linear, Shared, register_width
 from ...dialects.layouts.mma import Boxes, boxes_along, boxes_of
-from ...dialects.payload import element_type, shape_of
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import constant_of, element_type, shape_of
 from ...dialects.shapes.affine import Form, Simplifier, add, scale, symbol
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import range_of_value

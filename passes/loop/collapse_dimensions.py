@@ -38,4 +38,6 @@ class CollapseDimensionsPass(NestPass):
     name = "loop-collapse-dimensions"
 
     def on(self, op: loop.NestOp) -> None:
-        collapse_dimensions(op)
+        loops = (o for o in op.walk() if isinstance(o, loop.NestOp | loop.ReduceOp))
+        if any(isinstance(n, int) and n & (n - 1) for o in loops for n in o.sizes[1:]):
+            collapse_dimensions(op)

@@ -20,8 +20,7 @@ from ...target.model import Target
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
 from ..records import Record, RecordError, operations_at
 from ..remarks import emit_remark
-from .fusion.candidates import candidates, kept_values, materialized
-from .fusion.greedy import greedy
+from .fusion.candidates import candidates, greedy, kept_values, materialized
 from .fusion.inline import deep_recursion
 from .fusion.search import Search, between_bytes, within
 
@@ -34,17 +33,17 @@ class PlanFusionPass(ModulePass):
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
     (bytes moved, operations including repeated ones, launches), among the legal ones; then it keeps operands that
     contractions compute, where the planning model predicts less time for that; `greedy` decides in one walk, by rules
-    without a model (`fusion/greedy.py`); `none` keeps every value but views and constants; `all` keeps only what has to
-    be (results, what the host works on, sums that are compared with
-    themselves); `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in
-    place of a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more
-    than the `memory_limit`. The times are those of the card in `Target.fusion`, so that all cards of the table get
-    the plan that is best on one. A target without rates takes `greedy` in place of `best`. `f32_matmul_precision` is
+    without a model (`fusion/candidates.py`); `none` keeps every value but views and constants; `all` keeps only what
+    has to be (results, what the host works on, sums that are compared with themselves);
+    `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in place of
+    a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more than
+    the `memory_limit`. The times are those of the card in `Target.fusion`, so that all cards of the table get the
+    plan that is best on one. A target without rates takes `greedy` in place of `best`. `f32_matmul_precision` is
     the permission of `plan-schedules`, by which the planning model predicts times. A function that is in the file
-    `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit, which
-    a remark says. Legal is a step after which no contraction is
-    computed inside another one, except along a chain of reductions over one index, each of which needs others, that
-    `loop-fuse-reductions` can merge (as softmax between two matrix products).
+    `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit,
+    which a remark says. Legal is a step after which no contraction is computed inside another one, except along a
+    chain of reductions over one index, each of which needs others, that `loop-fuse-reductions` can merge (as
+    softmax between two matrix products).
     Why here: on tensors, where the whole program is visible and undoing is free; `convert-tensor-to-loop` follows.
 
     ```mlir

@@ -12,8 +12,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.layouts.linear import Linear
-from ...dialects.payload import element_type, is_float, shape_of
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import constant_of, element_type, is_float, shape_of
 from ...dialects.tensor import ReductionKind
 from ...dialects.tile import encoding_of
 from ..analysis.tile_layouts import attr_of, linear_of

@@ -11,7 +11,7 @@ from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import constant_of
 from ..anchored import TilePass
 from ..dce import erase_unneeded
 from ..rewriting import insert_after, replace

@@ -13,7 +13,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import constant_of
 from ...dialects.shapes.ranges import trip_count
 from ..analysis.tile_layouts import linear_of, way_of
 from ..anchored import TilePass

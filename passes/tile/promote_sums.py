@@ -10,8 +10,7 @@ from xdsl.dialects.builtin import AnyFloat, IndexType
 from xdsl.ir import Block, Operation, SSAValue, Use
 
 from ...dialects import payload, tile
-from ...dialects.payload import element_type
-from ...dialects.payload.folding import constant_of
+from ...dialects.payload import constant_of, element_type
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ...dialects.support.locations import copy_location
 from ..analysis.layout_preferences import is_tile

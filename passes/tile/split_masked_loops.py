@@ -17,8 +17,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import payload, tile
-from ...dialects.payload import element_type, shape_of
-from ...dialects.payload.folding import constant_of, same_as_operand
+from ...dialects.payload import constant_of, element_type, shape_of
+from ...dialects.payload.folding import same_as_operand
 from ...dialects.shapes.affine import (
     DIM,
     SYM,

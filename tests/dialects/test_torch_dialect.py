@@ -13,8 +13,7 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.utils.exceptions import VerifyException
 
 from deplodock.dialects.torch import OPS, SCHEMAS
-from deplodock.passes.convert.torch_to_tensor.conversion import WHERE_ONLY
-from deplodock.passes.convert.torch_to_tensor.registry import get_decompositions
+from deplodock.passes.convert.torch_to_tensor.conversion import WHERE_ONLY, get_decompositions
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -17,7 +17,7 @@ from conformance.tracing import Tracer, tracer
 from fuzz import campaign
 from fuzz.graphs import Generator
 
-from deplodock.passes.convert.torch_to_tensor.registry import get_decompositions
+from deplodock.passes.convert.torch_to_tensor.conversion import get_decompositions
 
 FOUND = [(275, 12, "kernel"), (316, 8, "loop"), (1036, 10, "kernel")]
 FOUND += [(20389, 8, "kernel"), (20589, 8, "kernel"), (600149, 8, "cuda")]

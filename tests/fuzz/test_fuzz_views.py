@@ -13,7 +13,7 @@ from conformance.opdb import judge_call
 from conformance.tracing import Tracer, tracer
 from fuzz.views import draw
 
-from deplodock.passes.convert.torch_to_tensor.registry import get_decompositions
+from deplodock.passes.convert.torch_to_tensor.conversion import get_decompositions
 
 
 @pytest.fixture(scope="module")

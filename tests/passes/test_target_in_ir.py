@@ -174,7 +174,6 @@ BELOW = sorted(
 MAY_READ = {
     "passes/record_file.py": "the database that an option names",
     "passes/records.py": "the file that an option names",
-    "passes/convert/torch_to_tensor/registry.py": "the modules of its folder",
     "dialects/torch/__init__.py": "a table of the package",
     "target/architectures.py": "a table of the package",
     "backend/cpp/device.py": "a header of the package",

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram, exported_program
 from torch.utils import _pytree as pytree
 
 from ....dialects.torch import SCHEMAS
-from ....passes.convert.torch_to_tensor.registry import get_decompositions
+from ....passes.convert.torch_to_tensor.conversion import get_decompositions
 from ..addressed_views import addressed_views
 from ..importer import overload_name
 from . import DECOMPOSITIONS

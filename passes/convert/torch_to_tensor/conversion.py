@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from inspect import signature
 from itertools import chain, count
+from pkgutil import iter_modules
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
@@ -22,8 +26,9 @@ from ....dialects.support.locations import location_text
 from ....dialects.tensor.builder import Builder
 from ....dialects.torch import AtenOp
 from ....errors import CompileError, ShapeError, UnsupportedError
+from ....plugins import plugins
 from ...rewriting import replace
-from .registry import get_decompositions
+from .registry import DECOMPOSITIONS, Decomposition
 from .scalars import check_types, held_scalars
 
 WHERE_ONLY = frozenset(
@@ -32,6 +37,20 @@ WHERE_ONLY = frozenset(
 """Arguments that specify where or how a tensor is stored, not its elements. Decompositions do not see them."""
 
 _NAME = ("sym_name",)
+
+ENTRY_POINT_GROUP = "deplodock.decompositions"
+"""Entry points of this group, each naming a module that enters decompositions, are third-party operators."""
+
+
+@cache
+def get_decompositions() -> Mapping[str, Decomposition]:
+    """Every decomposition by overload name (`"add.Tensor"`), those of plugins included. Raises PluginError."""
+    package = import_module(__name__.rpartition(".")[0])
+    for family in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{family.name}")
+    for load in plugins(ENTRY_POINT_GROUP, (), "decomposition").values():
+        load()
+    return dict(sorted(DECOMPOSITIONS.items()))
 
 
 def decompose(
@@ -57,7 +76,7 @@ def decompose(
         raise UnsupportedError("only strided tensors", argument="layout")
     if unread := arguments.keys() - signature(function).parameters.keys():
         raise UnsupportedError("this argument is not supported", argument=min(unread))
-    check_types(op.SCHEMA.name, arguments.values(), element)
+    check_types(op.SCHEMA.name, function.__module__, arguments.values(), element)
     arguments = held_scalars(op.SCHEMA.name, arguments, element)
     asserts = f"aten.{op.SCHEMA.name}" if checked else None
     builder = Builder(op.result_types, op.location, algebra or Algebra(), asserts)

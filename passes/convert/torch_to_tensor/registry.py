@@ -13,17 +13,11 @@ def relu(b: Builder, self: SSAValue) -> SSAValue:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import TypeAlias, TypeVar
 
 from xdsl.ir import SSAValue
-
-from ....plugins import plugins
 
 Results: TypeAlias = SSAValue | Sequence[SSAValue]
 Decomposition: TypeAlias = Callable[..., Results]
@@ -45,21 +39,6 @@ def decomposes(*overloads: str) -> Callable[[Function], Function]:
         return function
 
     return enter
-
-
-ENTRY_POINT_GROUP = "deplodock.decompositions"
-"""Entry points of this group, each naming a module that enters decompositions, are third-party operators."""
-
-
-@cache
-def get_decompositions() -> Mapping[str, Decomposition]:
-    """Every decomposition by overload name (`"add.Tensor"`), those of plugins included. Raises PluginError."""
-    assert __package__ is not None
-    for family in iter_modules([str(Path(__file__).parent)]):
-        import_module(f".{family.name}", __package__)
-    for load in plugins(ENTRY_POINT_GROUP, (), "decomposition").values():
-        load()
-    return dict(sorted(DECOMPOSITIONS.items()))
 
 
 RANDOM = "random numbers of this distribution are not supported"

@@ -26,7 +26,6 @@ from ....dialects.shapes.extents import SymbolAttr, extents_of
 from ....dialects.tensor.builder import UINT8, UINT64, UNSIGNED, Number, width_of, work_type, wrapped_number
 from ....dialects.torch import Value
 from ....errors import UnsupportedError
-from .registry import get_decompositions
 
 _ORDER: list[Attribute] = [i1, *UNSIGNED, i8, i16, i32, i64, f16, bf16, f32, f64]
 
@@ -185,8 +184,15 @@ _MOVES = ("concat", "creation", "views")
 """Families of decompositions that move, create or convert numbers."""
 
 
-def check_types(overload: str, arguments: Collection[Value], result: Attribute) -> None:
-    """Raises UnsupportedError for element types that PyTorch refuses."""
+def check_types(overload: str, module: str, arguments: Collection[Value], result: Attribute) -> None:
+    """Raises UnsupportedError for element types that PyTorch refuses.
+
+    Args:
+        overload: The operator.
+        module: The module of its decomposition, by which uint64 is allowed.
+        arguments: The arguments of the operator.
+        result: The element type of its results.
+    """
     name = overload.partition(".")[0]
     first = next((element_type(v.type) for v in arguments if isinstance(v, SSAValue)), result)
     if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):
@@ -195,7 +201,7 @@ def check_types(overload: str, arguments: Collection[Value], result: Attribute) 
         first = result  # converted first
     if not (is_float(first) or is_float8(first)) and {name, overload} & (FLOATS_ONLY | FLOAT_RESULTS):
         raise UnsupportedError(f"PyTorch has no kernel for {first}")
-    family = get_decompositions()[overload].__module__.rpartition(".")[2]
+    family = module.rpartition(".")[2]
     if UINT64 in (first, result) and family not in _MOVES and not {name, overload} & BITS_ONLY:
         raise UnsupportedError("the data type uint64 is not supported by this operator", remedy=_WIDER)
     if i1 in (first if name in NO_TRUTHS else None, result if name in NO_TRUTHS_RESULT else None):

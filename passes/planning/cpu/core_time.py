@@ -12,8 +12,7 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr
 from ....dialects.layouts.linear import log2
 from ....dialects.loop import LoadOp, ReduceOp, ScanOp, StagedReduceOp
 from ....dialects.loop.dependence import contiguous_index
-from ....dialects.payload import element_bytes, tensor_bytes
-from ....dialects.payload.folding import constant_of
+from ....dialects.payload import constant_of, element_bytes, tensor_bytes
 from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import ancestors
 from ....dialects.tensor import MONOIDS

@@ -15,7 +15,7 @@ from conformance import opdb, summary
 from conformance.levels import down_to
 from conformance.tracing import Exporter, Tracer, tracer
 
-from deplodock.passes.convert.torch_to_tensor.registry import get_decompositions
+from deplodock.passes.convert.torch_to_tensor.conversion import get_decompositions
 
 SEED = 20240229
 SLICES = {"float32": 120, "bfloat16": 30, "float16": 20, "int64": 30, "bool": 24}
