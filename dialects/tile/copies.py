@@ -13,7 +13,7 @@ for ever, or use a tile that was given back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from xdsl import irdl
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, MemRefType, TensorType, UnitAttr, i1
@@ -23,15 +23,14 @@ from xdsl.parser import Parser
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts import LayoutAttr, SharedAttr
-from ..payload import element_type, shape_of, with_element
+from ..layouts import LayoutAttr
+from ..payload import element_type, shape_of
 from ..shapes.affine import DIM, Form, Simplifier, number_of
-from ..shapes.domain import DomainAttr, verify_access
-from ..shapes.extents import extents_of
+from ..shapes.domain import DomainAttr
 from ..support.assembly import NO_NUMBERS, NUMBERS, SAME_TYPE, DerivedTypes, OrderedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
-from .kernel import KernelOp
+from .kernel import KernelOp, is_in_shared, verify_places
 
 
 @irdl.irdl_op_definition
@@ -161,22 +160,6 @@ class TmaStoreOp(WritingOp):
         if not is_in_shared(self.value.type):
             raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
         verify_box(self.map.data)
-
-
-def is_in_shared(t: Attribute) -> bool:
-    """Whether a tile type says that the tile is in shared memory, or on its way there."""
-    return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
-
-
-def verify_places(op: Any, memory: SSAValue, tile: SSAValue) -> None:
-    """Check what moves `tile` from or to map(t)[symbols] in the buffer `memory`. Raises VerifyException."""
-    shape, symbols = shape_of(tile.type), tuple[SSAValue, ...](op.symbols)
-    verify_access(op, len(shape), len(symbols), len(extents_of(memory.type)), "a buffer")
-    for s in symbols:
-        if s.type != IndexType() and (not shape or s.type != with_element(tile.type, IndexType())):
-            raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")
-    if element_type(tile.type) != element_type(memory.type):
-        raise VerifyException("buffer and tile have one element type")
 
 
 def verify_box(map: AffineMap) -> None:

@@ -20,7 +20,7 @@ from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import Extent, extents_of
 from ...dialects.support.calls import constant_arguments
 from ...dialects.support.locations import copy_location
-from ...dialects.tile.dot import NARROW
+from ...dialects.tile.kernel import NARROW
 from .nest_schedule import extents_of_nest, reductions
 
 PARTS = 3

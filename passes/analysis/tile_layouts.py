@@ -20,8 +20,7 @@ from ...dialects.layouts.linear import LANES, Bases, Coordinate, Linear, Shared,
 from ...dialects.layouts.mma import Bits, accumulator_bits, fragment, matrix_rows
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.support.locations import refused
-from ...dialects.tile import encoding_of
-from ...dialects.tile.dot import without_flight
+from ...dialects.tile.kernel import encoding_of, without_flight
 from ...errors import CompileError
 
 

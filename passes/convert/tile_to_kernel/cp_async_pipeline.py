@@ -21,7 +21,7 @@ from ....dialects.layouts.linear import Linear
 from ....dialects.payload import Predicate, element_bytes, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import refused
-from ....dialects.tile.copies import is_in_shared
+from ....dialects.tile.kernel import is_in_shared
 from ...analysis.memory_access import memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers

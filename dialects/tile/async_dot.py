@@ -1,4 +1,4 @@
-"""Contractions in the tile dialect: at once, or asynchronously, as warpgroups compute them.
+"""Asynchronous contractions in the tile dialect, as warpgroups compute them.
 
 Accumulators in flight are values of a type of their own, which nothing but these ops and loops that carry them takes.
 So a sum cannot be read before it was waited for, and where the waits stand cannot change what is computed.
@@ -10,83 +10,12 @@ from typing import ClassVar
 
 from xdsl import irdl
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IntAttr, StringAttr, TensorType, UnitAttr, bf16, f16, f32, i1
-from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.dialects.builtin import IntAttr, TensorType, UnitAttr, i1
+from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from ..kernel.mma import mma_atom
-from ..payload import element_type, shape_of
-from ..support.assembly import OrderedOp, PureOp
-from .schedule import LEGAL
-
-NARROW = (bf16, f16)
-"""What tensor cores multiply exactly."""
-
-
-@irdl.irdl_attr_definition
-class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """The sums of contractions in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`."""
-
-    name = "tile.async_accumulators"
-    tile: TensorType[Attribute]
-
-
-def without_flight(t: Attribute) -> Attribute:
-    """The type of a tile, also of one whose sums are in flight."""
-    return t.tile if isinstance(t, AsyncAccumulatorsType) else t
-
-
-def _verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: str | None) -> None:
-    a, b, c = shape_of(lhs), shape_of(rhs), shape_of(acc)
-    if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
-        raise VerifyException(f"no contraction of {lhs} and {rhs} into {acc}")
-    if atom is not None and atom not in LEGAL["atom"]:
-        raise VerifyException(f"atom {atom} is none of {', '.join(map(str, LEGAL['atom']))}")
-    if atom is None:
-        return
-    types, able = tuple(element_type(t) for t in (lhs, rhs, acc)), mma_atom(lhs)
-    if able is None or types != (able.element, able.element, able.accumulator) or (atom == "wgmma" and types[2] != f32):
-        more = "" if atom == "wgmma" else ", or f64 into f64"
-        raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32{more}, not {types}")
-
-
-@irdl.irdl_op_definition
-class DotOp(PureOp):
-    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
-
-    `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
-    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits; `mma` also
-    takes f64 and sums in f64. Without an atom it is scalar multiply-adds of one type.
-
-    ```
-    %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
-    ```
-    """
-
-    name = "tile.dot"
-    lhs = irdl.operand_def(irdl.base(TensorType))
-    rhs = irdl.operand_def(irdl.base(TensorType))
-    acc = irdl.operand_def(irdl.base(TensorType))
-    atom = irdl.opt_prop_def(StringAttr)
-    result = irdl.result_def(irdl.base(TensorType))
-    assembly_format = (
-        "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
-        " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
-    )
-
-    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue):
-        super().__init__(lhs, rhs, acc, result=acc.type)
-
-    @property
-    def is_wgmma(self) -> bool:
-        """Whether warpgroups compute it, asynchronously."""
-        return self.atom is not None and self.atom.data == "wgmma"
-
-    def verify_(self) -> None:
-        if self.acc.type != self.result.type:
-            raise VerifyException("the result has the accumulator's type")
-        atom = None if self.atom is None else self.atom.data
-        _verify_contraction(self.lhs.type, self.rhs.type, self.acc.type, atom)
+from ..support.assembly import OrderedOp
+from .kernel import AsyncAccumulatorsType, verify_contraction, without_flight
 
 
 class _InFlight(OrderedOp):
@@ -159,7 +88,7 @@ class DotAsyncOp(_InFlight):
         super().verify_()
         if self.scale_d_zero is not None and self.use_acc is not None:
             raise VerifyException("a contraction with scale-d = 0 has no `use_acc`")
-        _verify_contraction(self.lhs.type, self.rhs.type, without_flight(self.acc.type), "wgmma")
+        verify_contraction(self.lhs.type, self.rhs.type, without_flight(self.acc.type), "wgmma")
 
 
 @irdl.irdl_op_definition
