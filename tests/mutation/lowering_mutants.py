@@ -22,13 +22,10 @@ delay, pipeline, fma, lane_sums = (
     Code(f"passes.tile.{name}") for name in ("delay_dots", "pipeline_dots", "fuse_fma", "defer_lane_sums")
 )
 Emitter = emitter.Emitter
-Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
+tiling = Code("passes.convert.loop_to_tile.emitter")
+Tiling, Coordinates, Dim = tiling.Emitter, tiling.Coordinates, tiling.Dim
 kernels = Code("passes.convert.loop_to_tile")
 Reducer = Code("passes.convert.loop_to_tile.reductions").Reducer
-Coordinates, Dim = (
-    Code("passes.convert.loop_to_tile.tile_values").Coordinates,
-    Code("passes.convert.loop_to_tile.tile_values").Dim,
-)
 
 COLLAPSING = [
     in_pass(

@@ -13,7 +13,7 @@ from deplodock.dialects.kernel.mma import LdMatrixOp
 from .editing import Code, Mutant, in_ir_text, in_module, in_pass, nth
 from .kernel_mutants import Change, drop, later
 
-ChunkBounds, support = Code("passes.convert.loop_to_tile.emitter").ChunkBounds, Code("passes.analysis.masks")
+ChunkBounds, support = Code("passes.convert.loop_to_tile.chunk_bounds").ChunkBounds, Code("passes.analysis.masks")
 Pipeline = Code("passes.tile.pipeline_loads")._Pipeline
 rings, split = Code("passes.convert.tile_to_kernel.cp_async_pipeline"), Code("passes.loop.split_k")
 promote, slots = Code("passes.tile.promote_sums"), Code("passes.analysis.shared_memory")

@@ -21,9 +21,8 @@ from ....errors import CompileError, ScheduleError
 from ...analysis.nest_schedule import Shared, reduction_indices, schedule_of, shared_of_nest
 from ...analysis.operands import STORED
 from ...rewriting import erase, insert_after, insert_before, replace
-from .emitter import Emitter
+from .emitter import Dim, Emitter, Tile
 from .reductions import Reducer
-from .tile_values import Dim, Tile
 
 
 def sources(nest: loop.NestOp) -> list[SSAValue]:

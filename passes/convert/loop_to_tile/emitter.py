@@ -1,29 +1,183 @@
-"""Emits the program of a block, each operation at the shallowest loop that its operands allow, and bounds of loops."""
+"""Tiles of a nest, and the emitter of a block's program.
+
+A `Tile` names the loop index of each dimension (`Dim`) and the value of its padding. The `Emitter` puts an operation
+into the outermost loop that has its operands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, LocationAttr
+from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, LocationAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
 from ....dialects import loop, payload, tensor, tile
-from ....dialects.loop.dependence import Dependence, access_indices, yielded
+from ....dialects.loop.dependence import access_indices, yielded
 from ....dialects.payload import element_type
-from ....dialects.shapes.affine import DIM, Form, number_of
-from ....dialects.shapes.extents import Count, Extent, extents_of, fewest_tiles, most, most_tiles
+from ....dialects.shapes.affine import Range, is_within, simplify_map
+from ....dialects.shapes.domain import DomainAttr
+from ....dialects.shapes.extents import Count, Extent, count_of, extents_of, most_tiles
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, combine, identity
 from ....errors import UnsupportedError
-from ...analysis.integer_forms import Forms
-from ...analysis.masks import half_spaces
 from ...analysis.nest_schedule import reductions
-from .tile_values import Coordinates, Dim, Tile, padding_of, shape, union
+
+
+@dataclass(frozen=True, eq=False)
+class Dim:
+    """One loop index at the tile level: `index = position in the tile + tile * counter`.
+
+    Where `ranks` blocks of a cluster take its tiles in turn, `counter * ranks + rank` is the number of the tile.
+
+    extent   how many values the index takes
+    tile     extent of a tile along it; 1 makes the index a scalar, and no tile has such a dimension
+    counter  the number of the tile: a block index or a loop counter; None where there is only one tile
+    order    the place of the dimension in every tile that has it
+    depth    how many loops lie around the counter
+    """
+
+    extent: Extent
+    tile: int
+    counter: SSAValue | None
+    order: float
+    depth: int
+    hint: str | None = None
+    rank: SSAValue | None = None
+    ranks: int = 1
+
+    @property
+    def count(self) -> Count:
+        """How many tiles cover the range, of which a block counts its own."""
+        found = count_of(self.extent, self.tile)
+        return -(-found // self.ranks) if isinstance(found, int) else found
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the last tile reaches past the range, or may do so."""
+        return self.tile > 1 and (not isinstance(self.extent, int) or self.extent % (self.tile * self.ranks) != 0)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A loop value at the tile level: a tile over `dims` (a scalar for none).
+
+    depth    how many loops it was computed in
+    padding  dimension -> the value wherever that index is past its range, where it is known
+    constant the value everywhere, where it is one
+    """
+
+    value: SSAValue
+    dims: tuple[Dim, ...] = ()
+    depth: int = 0
+    padding: Mapping[Dim, float] = field(default_factory=dict[Dim, float])
+    constant: FloatAttr | IntegerAttr | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape(self.dims)
+
+    def beyond(self, dim: Dim) -> float | None:
+        """The value where the index of `dim` is past its range; None if it is not known."""
+        return self.constant.value.data if self.constant is not None else self.padding.get(dim)
+
+
+def shape(dims: Iterable[Dim]) -> tuple[int, ...]:
+    return tuple(d.tile for d in dims)
+
+
+def union(*groups: Iterable[Dim]) -> tuple[Dim, ...]:
+    return tuple(sorted({d for group in groups for d in group}, key=lambda d: d.order))
+
+
+_FOLDS: dict[str, Callable[[list[float]], float]] = {
+    "arith.addf": sum,
+    "arith.subf": lambda v: v[0] - v[1],
+    "arith.mulf": math.prod,
+    "arith.negf": lambda v: -v[0],
+    "arith.maximumf": max,
+    "arith.minimumf": min,
+    "arith.addi": sum,
+    "arith.muli": math.prod,
+}
+"""How the padding of operands becomes that of the result, for the operations where it matters."""
+
+
+def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> dict[Dim, float]:
+    """What the result of the payload operation `op` over `dims` holds past the end of a range, where that is known."""
+    fold, only_zero = _FOLDS.get(op.name), False
+    if isinstance(op, payload.CastOp):  # floats stay what they are, and 0 is the same in all types
+        fold, only_zero = sum, not (payload.is_float(op.operand.type) and payload.is_float(op.result.type))
+    known: dict[Dim, float] = {}
+    if fold is not None:
+        for d in dims:
+            values = [v for o in operands if (v := o.beyond(d)) is not None and not math.isnan(v)]
+            if d.has_tail and len(values) == len(operands) and not (only_zero and any(values)):
+                known[d] = fold(values)
+    return known
+
+
+class Coordinates:
+    """Rewrites affine expressions over loop indices into expressions over the dimensions of one tile.
+
+    Whatever of an index is the same for the whole tile becomes a symbol.
+    """
+
+    def __init__(self, dims: Sequence[Dim]) -> None:
+        self.dims = tuple(dims)
+        self.symbols: list[SSAValue] = []
+        self.depth = 0
+        self.ranges: list[Range] = []
+
+    def symbol(self, value: SSAValue, bound: Range, depth: int) -> AffineExpr:
+        """The symbol that stands for `value`, which lies in range(bound)."""
+        self.depth = max(self.depth, depth)
+        for i, known in enumerate(self.symbols):
+            if known is value:
+                return AffineExpr.symbol(i)
+        self.symbols.append(value)
+        self.ranges.append(bound)
+        return AffineExpr.symbol(len(self.symbols) - 1)
+
+    def index(self, dim: Dim) -> AffineExpr:
+        """The loop index of `dim`."""
+        expr: AffineExpr | None = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else None
+        if dim.counter is not None:
+            bound = dim.extent if dim.tile == 1 else most_tiles(dim.count)
+            first = self.symbol(dim.counter, bound, dim.depth) * (dim.tile * dim.ranks)
+            expr = first if expr is None else expr + first
+        if dim.rank is not None:
+            first = self.symbol(dim.rank, dim.ranks, 0) * dim.tile
+            expr = first if expr is None else expr + first
+        return expr if expr is not None else AffineExpr.constant(0)
+
+    def map(self, results: Sequence[AffineExpr]) -> AffineMap:
+        full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
+        return simplify_map(full, shape(self.dims), self.ranges)
+
+    def access(
+        self, results: Sequence[AffineExpr], constraints: Sequence[tuple[AffineExpr, int, Extent]] = ()
+    ) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
+        """The map to `results` and the domain in which every `lo <= expression < hi` of `constraints` holds, without
+        those that always do (None if all do), both simplified; and the symbols that are left in them."""
+        kept: list[tuple[AffineExpr, int, Extent]] = []
+        for expr, lo, hi in constraints:
+            simple = self.map((expr,)).results[0]
+            if not is_within(simple, lo, hi, shape(self.dims), self.ranges):
+                kept.append((simple, lo, hi))
+        guarded = AffineMap(len(self.dims), len(self.symbols), tuple(e for e, _, _ in kept))
+        maps = [self.map(results), guarded]
+        found = sorted({e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineSymExpr)})
+        dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
+        renamed = [AffineExpr.symbol(found.index(i) if i in found else 0) for i in range(len(self.symbols))]
+        access, affine = (m.replace_dims_and_symbols(dims, renamed, len(dims), len(found)) for m in maps)
+        domain = DomainAttr.get(affine, [(lo, hi) for _, lo, hi in kept]) if kept else None
+        return access, domain, [self.symbols[i] for i in found]
 
 
 class Emitter:
@@ -325,97 +479,3 @@ class Emitter:
         casts = [v.owner for v in op.operands if isinstance(v.owner, payload.CastOp)]
         indices = [c.operand for c in casts if c.operand.type == IndexType()]
         return indices if len(indices) == len(op.operands) else op.operands
-
-
-Bounds: TypeAlias = tuple[SSAValue, SSAValue]
-"""The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
-
-
-WORTHWHILE = 16
-"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
-be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
-
-
-class ChunkBounds:
-    """Emits the bounds of the loops over chunks of one nest's reductions."""
-
-    def __init__(self, emitter: Emitter, dependence: Dependence) -> None:
-        self.emitter = emitter
-        self.dependence = dependence
-        self.forms = Forms()
-
-    def of(
-        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
-    ) -> list[Bounds]:
-        """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
-        `chunks[i]` values."""
-        e = self.emitter
-        found = half_spaces(stages, self.forms, self.dependence)
-        result: list[Bounds] = []
-        for i in looped:
-            index = stages[0].body.block.args[i]
-            number = self.forms.of(index)
-            count = counts[i]
-            start, stop = e.number(0), e.count(count)
-            for space in found:
-                terms = dict(space.terms)
-                coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
-                if coefficient:
-                    rest = Form(tuple(terms.items()), space.constant)
-                    at, highest = self._highest(rest)
-                    value = self._limit(at, highest, coefficient, chunks[i], count)
-                    if value is None:
-                        continue
-                    if coefficient > 0:
-                        start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
-                    else:
-                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
-            result.append((start, stop))
-        return result
-
-    def _highest(self, form: Form) -> tuple[Coordinates, AffineExpr]:
-        """The greatest value that `form` takes within the tiles whose counters are known, and anywhere along others."""
-        at, total = Coordinates(()), AffineExpr.constant(form.constant)
-        dims: Mapping[SSAValue, Dim] = self.emitter.dims
-        for atom, factor in form.terms:
-            dim = dims.get(self.forms.indices[number_of(atom)]) if atom[0] == DIM else None
-            if dim is None or dim.rank is not None or dim.depth > self.emitter.depth:
-                bounds = self.forms.simplifier.interval(Form(((atom, factor),), 0))
-                assert bounds is not None
-                total = total + bounds[1]
-                continue
-            last = min(dim.tile, most(dim.extent)) - 1
-            total = total + max(0, factor * last)
-            if dim.counter is not None:
-                total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
-        return at, total
-
-    def _limit(
-        self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
-    ) -> SSAValue | None:
-        """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
-        excludes no chunk, or hardly any."""
-        e, step = self.emitter, abs(coefficient) * chunk
-        if coefficient < 0:
-            expr = highest // step + 1
-        else:
-            expr = ((highest + coefficient * (chunk - 1)) // step) * -1
-        (expr,) = at.map((expr,)).results
-        lo, hi = at.range_of(expr)
-        most_chunks = most_tiles(count)
-        if (coefficient < 0 and lo >= most_chunks) or (coefficient > 0 and hi <= 0):
-            return None
-        samples = at.samples(expr)
-        outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
-        if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
-            return None
-        access, _, symbols = at.access((expr,))
-        value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
-        if coefficient < 0 and hi > fewest_tiles(count):
-            return self._merged(arith.MinSIOp, value, e.count(count))
-        if coefficient > 0 and lo < 0:
-            return self._merged(arith.MaxSIOp, value, e.number(0))
-        return value
-
-    def _merged(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.emitter.insert(kind(a, b), self.emitter.depth).results[0]

@@ -28,8 +28,8 @@ from ....target.model import MAX_LANES
 from ...analysis.nest_schedule import Shared, Sum, needed_by, stages_of
 from ...analysis.rescaling import counted
 from ...remarks import emit_remark
-from .emitter import Bounds, ChunkBounds, Emitter
-from .tile_values import Dim, Tile, padding_of, union
+from .chunk_bounds import Bounds, ChunkBounds
+from .emitter import Dim, Emitter, Tile, padding_of, union
 
 
 class Reducer:

@@ -1,0 +1,137 @@
+"""Bounds of the loops over the chunks of a reduction: chunks that are masked as a whole are not visited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr, AffineSymExpr
+
+from ....dialects import loop, tile
+from ....dialects.loop.dependence import Dependence
+from ....dialects.shapes.affine import DIM, Form, number_of, range_of
+from ....dialects.shapes.extents import Count, fewest_tiles, most, most_tiles
+from ...analysis.integer_forms import Forms
+from ...analysis.masks import half_spaces, scattered
+from .emitter import Coordinates, Dim, Emitter, shape
+
+Bounds: TypeAlias = tuple[SSAValue, SSAValue]
+"""The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
+
+
+WORTHWHILE = 16
+"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
+be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
+
+
+class ChunkBounds:
+    """Emits the bounds of the loops over chunks of one nest's reductions."""
+
+    def __init__(self, emitter: Emitter, dependence: Dependence) -> None:
+        self.emitter = emitter
+        self.dependence = dependence
+        self.forms = Forms()
+
+    def of(
+        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
+    ) -> list[Bounds]:
+        """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
+        `chunks[i]` values."""
+        e = self.emitter
+        found = half_spaces(stages, self.forms, self.dependence)
+        result: list[Bounds] = []
+        for i in looped:
+            index = stages[0].body.block.args[i]
+            number = self.forms.of(index)
+            count = counts[i]
+            start, stop = e.number(0), e.count(count)
+            for space in found:
+                terms = dict(space.terms)
+                coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
+                if coefficient:
+                    rest = Form(tuple(terms.items()), space.constant)
+                    at, highest = self._highest(rest)
+                    value = self._limit(at, highest, coefficient, chunks[i], count)
+                    if value is None:
+                        continue
+                    if coefficient > 0:
+                        start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
+                    else:
+                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
+            result.append((start, stop))
+        return result
+
+    def _highest(self, form: Form) -> tuple[Coordinates, AffineExpr]:
+        """The greatest value that `form` takes within the tiles whose counters are known, and anywhere along others."""
+        at, total = Coordinates(()), AffineExpr.constant(form.constant)
+        dims: Mapping[SSAValue, Dim] = self.emitter.dims
+        for atom, factor in form.terms:
+            dim = dims.get(self.forms.indices[number_of(atom)]) if atom[0] == DIM else None
+            if dim is None or dim.rank is not None or dim.depth > self.emitter.depth:
+                bounds = self.forms.simplifier.interval(Form(((atom, factor),), 0))
+                assert bounds is not None
+                total = total + bounds[1]
+                continue
+            last = min(dim.tile, most(dim.extent)) - 1
+            total = total + max(0, factor * last)
+            if dim.counter is not None:
+                total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
+        return at, total
+
+    def _limit(
+        self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
+    ) -> SSAValue | None:
+        """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
+        excludes no chunk, or hardly any."""
+        e, step = self.emitter, abs(coefficient) * chunk
+        if coefficient < 0:
+            expr = highest // step + 1
+        else:
+            expr = ((highest + coefficient * (chunk - 1)) // step) * -1
+        (expr,) = at.map((expr,)).results
+        lo, hi = _range_of(at, expr)
+        most_chunks = most_tiles(count)
+        if (coefficient < 0 and lo >= most_chunks) or (coefficient > 0 and hi <= 0):
+            return None
+        samples = _samples(at, expr)
+        outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
+        if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
+            return None
+        access, _, symbols = at.access((expr,))
+        value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
+        if coefficient < 0 and hi > fewest_tiles(count):
+            return self._merged(arith.MinSIOp, value, e.count(count))
+        if coefficient > 0 and lo < 0:
+            return self._merged(arith.MaxSIOp, value, e.number(0))
+        return value
+
+    def _merged(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.emitter.insert(kind(a, b), self.emitter.depth).results[0]
+
+
+def _range_of(at: Coordinates, expr: AffineExpr) -> tuple[int, int]:
+    """Returns the least and the greatest value of an expression in symbols of `at`, all of them bounded."""
+    values = range_of(expr, shape(at.dims), at.ranges)
+    assert values is not None
+    return values[0], values[1] - 1
+
+
+SAMPLES = 64
+"""Values of an expression that are looked at to see how it is on average."""
+
+
+def _samples(at: Coordinates, expr: AffineExpr) -> list[int]:
+    """Returns values of an expression in symbols of `at`: all values if it has only one symbol of known range, some of
+    them if those are many; none if it has several symbols."""
+    positions = sorted({e.position for e in expr.dfs() if isinstance(e, AffineSymExpr)})
+    values = range(1)
+    if positions:
+        bound = at.ranges[positions[0]]
+        if len(positions) > 1 or not isinstance(bound, int | tuple):
+            return []
+        values = range(bound) if isinstance(bound, int) else range(*bound)
+    chosen = scattered(values.start, values.stop, SAMPLES)
+    return [expr.eval([], [v if i in positions else 0 for i in range(len(at.symbols))]) for v in chosen]
