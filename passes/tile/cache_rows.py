@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, TensorType
@@ -20,12 +21,11 @@ from ..rewriting import insert_after, insert_before, replace
 
 
 class CacheRowsPass(TilePass):
-    """Keep what a block reads more than once.
+    """Keep in shared memory what several loops of a block read.
 
-    What: a load of what an earlier load has given already, in a place that its result reaches, goes away: the tile
-    stays in registers. (In a kernel without loops `cse` does that.) Where two loops load the same tiles, iteration by
-    iteration, and the schedule says `cache_rows = shared`, the first loop keeps each tile in a row in shared memory and
-    the later ones read it there.
+    What: where two loops load the same tiles, iteration by iteration, and the schedule says `cache_rows = shared`, the
+    first loop keeps each tile in a row in shared memory and the later ones read it there. (Where the result of an
+    earlier load reaches a load of the same tile, `cse` merges the two.)
     Why: rows are reduced first and used afterwards, and memory is what they wait for; reading them once is half of it.
     Why here: as soon as there are loads. Accesses still say what is read and no layout ties the loops, so that the next
     passes give a tile the same layout wherever it is kept, and threads read back only what they put there themselves.
@@ -57,6 +57,7 @@ class CacheRowsPass(TilePass):
 
     name = "tile-cache-rows"
     inside = scf.ForOp
+    needs: ClassVar[Mapping[str, int]] = {"scf.for": 2}
 
     def on(self, op: tile.KernelOp) -> None:
         keep = op.schedule.cache_rows == "shared"
@@ -69,15 +70,19 @@ class CacheRowsPass(TilePass):
             self.decline(op, "no two loops load the same tiles")
 
     def _reuse(self, first: _First, load: tile.LoadOp, keep: bool) -> bool:
-        """Let `load` use the tiles of `first`, if it loads the same; those of another loop only with `keep`."""
+        """Lets `load` use the tiles of `first`, which an earlier loop loads, if `keep`. Returns false if `load` is a
+        first load itself."""
         loops = first.same_tiles(load)
-        if loops is not None and loops[1] and not keep:
+        if loops is None:
+            return False
+        if not loops[1]:
+            return True
+        if keep:
+            first.replace(load, *loops)
+        else:
             name = f"%{load.source.name_hint}" if load.source.name_hint else "a row"
             self.decline(load, f"{name} in several chunks is read again by each loop")
-        elif loops is not None:
-            first.replace(load, *loops)
-            return True
-        return False
+        return keep
 
 
 Loops = Sequence[scf.ForOp]
@@ -117,11 +122,7 @@ class _First:
         return numbering.of(self.op.result) == numbering.of(op.result)
 
     def replace(self, op: tile.LoadOp, own: Loops, loops: Loops) -> None:
-        """Let what uses `op` use the result of this load, or what is kept of it in iterations of `own` for those of
-        `loops`, which are around `op`."""
-        if not loops:
-            replace(op, results=[self.op.result])
-            return
+        """Replaces `op`, inside `loops`, by what a row keeps of this load, inside the loops `own`."""
         if self.row is None:
             row = tile.RowBufferOp(tile.RowBufferType.get(prod(_trips(o) or 1 for o in own), self.op.result.type))
             row.result.name_hint = f"{self.op.source.name_hint}_row" if self.op.source.name_hint else "row"

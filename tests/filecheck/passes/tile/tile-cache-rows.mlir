@@ -65,30 +65,6 @@ tile.kernel @nested(%x: memref<2x96xbf16>, %y: memref<2x96xbf16>) blocks () in [
 
 // -----
 
-// A tile that holds the whole row stays in registers.
-
-// CHECK-LABEL: tile.kernel @registers
-// CHECK:         scf.for %i = %c0 to %c8 step %c1 {
-// CHECK-NEXT:      %a = tile.load %x
-// CHECK-NEXT:      %s = tile.reduce add %a over [0]
-// CHECK-NEXT:      %r = tile.broadcast %s
-// CHECK-NEXT:      %o = arith.divf %a, %r
-tile.kernel @registers(%x: memref<8x64xf32>, %y: memref<8x64xf32>) blocks () in [] warps 1 {
-  %c0 = arith.constant 0 : index
-  %c1 = arith.constant 1 : index
-  %c8 = arith.constant 8 : index
-  scf.for %i = %c0 to %c8 step %c1 {
-    %a = tile.load %x[%i, d0] : memref<8x64xf32> -> tensor<64xf32>
-    %s = tile.reduce add %a over [0] : tensor<64xf32> -> f32
-    %b = tile.load %x[%i, d0] : memref<8x64xf32> -> tensor<64xf32>
-    %r = tile.broadcast %s along [0] : f32 -> tensor<64xf32>
-    %o = arith.divf %b, %r : tensor<64xf32>
-    tile.store %o, %y[%i, d0] : tensor<64xf32>, memref<8x64xf32>
-  }
-}
-
-// -----
-
 // Other chunks, other elements, or bounds that are not numbers: each loop reads for itself.
 
 // CHECK: remark: [tile-cache-rows] tile.kernel: no two loops load the same tiles
