@@ -104,7 +104,7 @@ def _printed(compilation: Any, predicted: bool = False) -> tuple[str, float | No
 
 def _without_headers(text: str) -> str:
     """Returns the text from its kernels on."""
-    from deplodock.backend.cpp.program import KERNELS_MARK
+    from deplodock.backend.cpp.writer import KERNELS_MARK
 
     return text.partition(KERNELS_MARK)[2]
 

@@ -14,7 +14,7 @@ import click
 import torch
 
 from ..backend.check_each import factor_roundoff
-from ..backend.cpp.program import folded
+from ..backend.cpp.writer import folded
 from ..backend.host.launch_plan import make_plan
 from ..backend.interpreter.running import main_function
 from ..dialects.kernel import FuncOp

@@ -1,4 +1,4 @@
-"""C++ types, literals and expressions: one payload operation on scalars as an expression, by a line of a table here."""
+"""C++ types, literals and expressions: payload operations on scalars by a table, and sums over bits of a register."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
 from ...dialects.kernel import AsyncAccumulatorsType, MbarrierType
+from ...dialects.layouts.linear import combine
 from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, element_type, is_float
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import refused
@@ -250,6 +252,16 @@ class Scalars:
             return infix(a, operator.symbol, b, operator.level)
         return self.helper(operator.symbol, operands, c_type(t)) if is_float(t) else self._integers(name, t, a, b)
 
+    def combined(self, name: str, t: Attribute, a: Expr, b: Expr) -> Expr:
+        """Returns `a` and `b`, of the type `t`, under the operation `name`. Never through `&&`: every lane must take
+        part in a shuffle."""
+        if t == i1 and (on_bool := OPERATORS[name].on_bool) is not None:
+            symbol = {"&&": "&", "||": "|"}.get(on_bool[0], on_bool[0])
+            return Expr(f"(bool)({a.text} {symbol} {b.text})", UNARY)
+        result = self.combine(name, t, (a, b))
+        assert result is not None, name
+        return result
+
     def _integers(self, name: str, t: Attribute, a: Expr, b: Expr) -> Expr | None:
         operator, c, is_index, operands = OPERATORS[name], c_type(t, self.index), isinstance(t, IndexType), [a, b]
         if t == i1:
@@ -382,3 +394,66 @@ _PRINTERS: dict[str, Callable[[Scalars, Any, Sequence[Expr], Attribute], Expr | 
     **dict.fromkeys(("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"), _divide),
 }
 """Operations that are not printed by the operator of `OPERATORS` alone."""
+
+
+Register = int | str
+"""A register's number: a constant, or the name of the loop variable that runs over all of them."""
+
+
+def moved(register: int, steps: Sequence[int]) -> int:
+    return sum(step for b, step in enumerate(steps) if register >> b & 1)
+
+
+def bare(text: str) -> str:
+    """Returns `text` without parentheses around all of it."""
+    if text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for position, c in enumerate(text):
+            depth += {"(": 1, ")": -1}.get(c, 0)
+            if depth == 0:
+                return text[1:-1] if position == len(text) - 1 else text
+    return text
+
+
+def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | None = None) -> Expr:
+    """Returns the sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
+    bits = len(steps) if top is None else top
+    if isinstance(register, int):
+        number = moved(register, steps)
+        return Expr(str(number), ATOM if number >= 0 else UNARY)
+    if register != "i" and not register.isidentifier():
+        register = f"({register})"
+    result, b = Expr("0"), low
+    while b < len(steps):
+        end = b + 1
+        while end < len(steps) and steps[end] == steps[b] << (end - b):
+            end += 1
+        if steps[b]:
+            result = add(result, _run(register, b, end, steps[b], low, end == bits))
+        b = end
+    return result
+
+
+def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
+    """Returns the exclusive or of `images[b]` over the set bits b of a register number whose bits below `low` are 0."""
+    if isinstance(register, int):
+        return Expr(str(combine(images, register)))
+    seen, parts = 0, list[list[int]]([[]])
+    for bit, image in enumerate(images):
+        if seen & image:
+            seen = 0
+            parts.append([0] * bit)
+        seen |= image
+        parts[-1].append(image)
+    sums = [terms(register, part, low, len(images)) for part in parts]
+    return reduce(lambda a, b: infix(a, "^", b, BIT_XOR), [s for s in sums if s.text != "0"] or [Expr("0")])
+
+
+def _run(register: str, b: int, end: int, step: int, low: int, is_top: bool) -> Expr:
+    """Returns `step` times the number in bits [b, end) of a register number."""
+    if is_top and b == low and step % (1 << b) == 0:
+        return multiply(Expr(register), step >> b)
+    shifted = f"{register} >> {b}" if b else register
+    if not is_top:
+        shifted = f"{shifted} & {(1 << (end - b)) - 1}"
+    return multiply(Expr(f"({shifted})" if shifted != register else register), step)

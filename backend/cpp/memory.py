@@ -5,30 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import SSAValue
 
 from ...dialects.kernel import AtomicRmwOp, CopyAsyncOp, LoadOp, SharedOp, StoreOp
 from ...dialects.kernel.mma import MatrixRows
-from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
+from ...dialects.shapes.extents import Extent, SymbolAttr, least
 from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from .expressions import ADD, AND, BIT_XOR, MUL, RELATION, TERNARY, UNARY, Expr, add, c_size, infix, multiply
-from .writer import Register, Writer, flips, terms
+from .expressions import (
+    ADD,
+    AND,
+    BIT_XOR,
+    MUL,
+    RELATION,
+    TERNARY,
+    UNARY,
+    Expr,
+    Register,
+    add,
+    c_size,
+    flips,
+    infix,
+    multiply,
+    terms,
+)
+from .writer import Writer, memory_extents
 
 Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
 """What has an address in a buffer for each register."""
-
-
-def memory_extents(t: Attribute) -> tuple[Extent, ...]:
-    """Returns the extents of a dense memref. Raises CompileError for any other."""
-    assert isinstance(t, MemRefType)
-    if not isinstance(t.layout, NoneAttr | ExtentsAttr):
-        raise CompileError(f"{t} is no dense memory")
-    if isinstance(t.element_type, IndexType):
-        raise CompileError(f"{t}: an index has no size in memory, store i32 or i64")
-    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]]]:

@@ -9,7 +9,7 @@ rename or renumber (constants, picks, index arithmetic used once) are no stateme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -92,10 +92,6 @@ def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
         if (numbers[1 << b : 2 << b] != numbers[: 1 << b] + step).any():
             return None
     return int(numbers[0]), tuple(steps)
-
-
-def moved(register: int, steps: Sequence[int]) -> int:
-    return sum(step for b, step in enumerate(steps) if register >> b & 1)
 
 
 def same_line(a: Operation, b: Operation) -> bool:

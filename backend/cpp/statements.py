@@ -1,4 +1,8 @@
-"""One statement of a kernel as C++: pointwise groups, folds, butterflies, contractions, loops, conditionals."""
+"""Statements of a block as C++: pointwise groups, stores, contractions, loops and conditionals.
+
+A carried array is declared before the loop and updated in place: by the contraction that accumulates into it, by the
+pointwise operation whose result the loop yields if nothing reads the old value afterwards, else by a copy at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,29 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.kernel.memory import space_of
-from ...dialects.payload import element_type, is_float, is_payload
+from ...dialects.payload import ConstantOp, element_bytes, element_type, is_float, is_payload
+from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
-from ...dialects.tensor import MONOIDS
 from ...errors import CompileError
-from ..dtypes import STRUCTS
-from .expressions import ATOM, OPERATORS, TERNARY, UNARY, Expr, c_type
+from .expressions import Expr, Register, c_type, terms
 from .memory import memory_name, print_atomic, print_load, print_store
-from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
-from .writer import Place, Register, Writer, hint_of, terms
+from .ordering import Butterfly, Group, Ordering, Statement, registers, roots, same_line
+from .writer import Place, Writer, hint_of
+
+UNROLLED_LOADS = 48
+"""Registers at most that hold what an unrolled loop loads between barriers; of a longer one two iterations go together,
+so that the loads of the next are under way."""
+
+UNROLLED_WORK = 2048
+"""Loops are unrolled while all their iterations together do no more register operations than this."""
+
+_WORK = kernel.OuterFmaOp | kernel.MmaOp | kernel.LdMatrixOp | kernel.LoadOp
+"""Register operations, beside those of the payload."""
 
 Printer = Callable[[Any, Any], object]
 """Prints an operation with the `Statements` of its block."""
@@ -29,7 +42,7 @@ class Statements:
     """Prints the statements of one block; knows the last statement that reads each value."""
 
     ordering = Ordering
-    printers: ClassVar[Mapping[type[Operation], Printer]] = {}
+    printers: ClassVar[Mapping[type, Printer]] = {}
     """Printers of operations that are not pointwise: tables of several files together."""
 
     def __init__(self, writer: Writer, block: Block) -> None:
@@ -50,14 +63,7 @@ class Statements:
             self._group(statement)
             return
         self.writer.comment_place(statement.shuffle if isinstance(statement, Butterfly) else statement)
-        if isinstance(statement, Butterfly):
-            self._butterfly(statement)
-        elif (printer := self.printers.get(type(statement))) is not None:
-            printer(self, statement)
-        elif is_payload(statement):
-            self._scalar(statement)
-        else:
-            raise refused(statement, "cannot be printed as CUDA", CompileError)
+        self.printers.get(type(statement), Statements._scalar)(self, statement)
 
     def dies(self, value: SSAValue) -> bool:
         """Returns true if the current statement is the last one that reads `value`, which belongs to this block."""
@@ -65,6 +71,8 @@ class Statements:
         return owner is self.block and self.order.last_read.get(value, -1) <= self.number
 
     def _scalar(self, op: Operation) -> None:
+        if not is_payload(op):
+            raise refused(op, "cannot be printed as CUDA", CompileError)
         writer, result = self.writer, op.results[0]
         text = writer.scalars.print(op, [writer.read(v) for v in op.operands]).text
         if (target := writer.preferred.get(result)) is not None:
@@ -126,74 +134,6 @@ class Statements:
         self.writer.places[result] = target
         return target
 
-    def fold(self, op: kernel.ReduceRegistersOp) -> None:
-        """Prints registers of a thread that are combined into fewer."""
-        writer, bits, size = self.writer, sorted(op.bits.get_values()), registers(op.source)
-        name = MONOIDS[op.kind.data].combiner(op.result.type).name
-        if size == registers(op.result):
-            self.copy(op.source, writer.declare(op.result))
-        elif registers(op.result) == 1:
-            place = writer.start(op.result, writer.read(op.source, 0).text)
-            writer.unroll()
-            text = self._reduced(name, place[0], writer.read(op.source, "i"), op.result).text
-            writer.line(f"for (int i = 1; i < {size}; ++i) {update(place[0], text)}")
-        else:
-            place, steps, mask = writer.declare(op.result), _steps_without(bits, size), sum(1 << b for b in bits)
-            with writer.registers_loop(size) as r:
-                target, source = place[terms(r, steps).text], writer.read(op.source, r)
-                both = self._reduced(name, target, source, op.result)
-                writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {both.at(TERNARY + 1)};")
-
-    def scan(self, op: kernel.ScanRegistersOp) -> None:
-        """Prints registers of a thread that are combined with those before them, in order."""
-        writer, size, several = self.writer, registers(op.source), registers(op.carry) > 1
-        name = MONOIDS[op.kind.data].combiner(op.result.type).name
-        if several:
-            carry = self.taken_over(op.init, op.carry)
-        else:
-            carry = writer.start(op.carry, writer.read(op.init).text)
-        place, steps = writer.declare(op.result), _steps_without(op.bits.get_values(), size)
-        with writer.registers_loop(size) as r:
-            last = carry[terms(r, steps).text if several else 0]
-            writer.line(update(last, self._reduced(name, last, writer.read(op.source, r), op.result).text))
-            writer.line(f"{place[r].text} = {last.text};")
-
-    def _reduced(self, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
-        result = combined(self.writer, name, a, b, value)
-        is_call = name in ("arith.maxsi", "arith.minsi") and result.level == ATOM
-        return Expr(f"({self.writer.type_of(value)}){result.text}", UNARY) if is_call else result
-
-    def _butterfly(self, b: Butterfly) -> None:
-        """Prints a reduction across lanes after which every lane has the result."""
-        writer, target = self.writer, self.owned(b.source)
-        if target is None and registers(b.result) == 1:
-            target = writer.start(b.result, writer.read(b.source).text)
-        elif target is None:
-            target = writer.declare(b.result)
-            self.copy(b.source, target)
-        writer.places[b.result] = target
-        with writer.registers_loop(target.size) as r:
-            mask, head = str(b.masks[0]), ""
-            if len(b.masks) > 1:
-                growing = b.masks[1] > b.masks[0]
-                end = f"m <= {b.masks[-1]}; m *= 2" if growing else f"m >= {b.masks[-1]}; m /= 2"
-                mask, head = "m", f"for (int m = {b.masks[0]}; {end}) "
-                writer.unroll()
-            lane = shuffled(target[r], mask, writer.type_of(b.result))
-            text = combined(writer, b.combine.name, target[r], lane, b.result).text
-            writer.line(head + update(target[r], text))
-
-    def shuffle(self, op: kernel.ShuffleXorOp) -> None:
-        """Prints the registers of another lane."""
-        writer, mask, element = self.writer, str(op.mask.data), self.writer.type_of(op.result)
-        writer.define(op.result, lambda r: shuffled(writer.read(op.source, r), mask, element).text)
-
-    def pick(self, op: kernel.ShuffleRegistersOp) -> None:
-        """Prints registers in an order that is no sum over bits, one by one."""
-        place = self.writer.declare(op.result)
-        for r, number in enumerate(op.registers.get_values()):
-            self.writer.line(f"{place[r].text} = {self.writer.read(op.source, number).text};")
-
     def outer_fma(self, op: kernel.OuterFmaOp) -> None:
         """Prints the outer product of a register tile, into the registers of the accumulator if these may change."""
         writer, target = self.writer, self.taken_over(op.acc, op.result)
@@ -209,8 +149,9 @@ class Statements:
         elif is_float(op.result.type):
             raise refused(op, f"no outer product of {c}", CompileError)
         else:
-            product = combined(writer, "arith.muli", a, b, op.result)
-            writer.line(f"{pad}{at.text} = {combined(writer, 'arith.addi', at, product, op.result).text};")
+            t = element_type(op.result.type)
+            product = writer.scalars.combined("arith.muli", t, a, b)
+            writer.line(f"{pad}{at.text} = {writer.scalars.combined('arith.addi', t, at, product).text};")
 
     def store(self, op: kernel.StoreOp) -> None:
         """Prints a store; for a wide access a value that is an expression gets an array first."""
@@ -236,59 +177,10 @@ class Statements:
         self.writer.define(op.result, lambda _: text)
 
 
-def _steps_without(bits: Sequence[int], size: int) -> list[int]:
-    """Returns the steps of the bits of a register's number among `size` where `bits` are left out."""
-    others = [b for b in range(size.bit_length() - 1) if b not in bits]
-    return [1 << others.index(b) if b in others else 0 for b in range(size.bit_length() - 1)]
-
-
-def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
-    """Returns the `value` of another lane; types that the hardware does not shuffle travel in an int."""
-    call = f"__shfl_{mode}sync(0xffffffffu, {{}}, {other})"
-    if c in STRUCTS:
-        return Expr(f"{c}{{({STRUCTS[c]}){call.format(f'(int){value.text}.bits')}}}")
-    if c in ("bool", "signed char", "unsigned char", "short", "unsigned short"):
-        return Expr(f"({c}){call.format(f'(int){value.at(UNARY)}')}", UNARY)
-    return Expr(call.format(value.text))
-
-
-def update(target: Expr, text: str) -> str:
-    sum_of = f"{target.text} + "
-    return f"{target.text} += {text[len(sum_of) :]};" if text.startswith(sum_of) else f"{target.text} = {text};"
-
-
-def combined(writer: Writer, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
-    """Returns `a` and `b`, of the type of `value`, under the operation `name`. Never through `&&`: every lane must take
-    part in a shuffle."""
-    if (element := element_type(value.type)) == i1 and (on_bool := OPERATORS[name].on_bool) is not None:
-        symbol = {"&&": "&", "||": "|"}.get(on_bool[0], on_bool[0])
-        return Expr(f"(bool)({a.text} {symbol} {b.text})", UNARY)
-    result = writer.scalars.combine(name, element, (a, b))
-    assert result is not None, name
-    return result
-
-
 def print_slot(statements: Statements, op: kernel.SubviewOp) -> None:
     """Prints a pointer to a stage of a circular buffer."""
     start, ring = statements.writer.read(op.offset).text, memory_name(statements.writer, op.ring)
     add_pointer(statements, op.result, ring if start == "0" else f"{ring} + {start}", "slot")
-
-
-PRINTERS: Mapping[type[Operation], Printer] = {
-    kernel.SubviewOp: print_slot,
-    kernel.LoadOp: lambda s, op: print_load(s.writer, op),
-    kernel.StoreOp: lambda s, op: s.store(op),
-    kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
-    kernel.BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
-    kernel.SharedOp: lambda s, op: None,  # declared at the top of the kernel
-    kernel.IdOp: lambda s, op: s.identify(op),
-    kernel.ReduceRegistersOp: Statements.fold,
-    kernel.ScanRegistersOp: Statements.scan,
-    kernel.ShuffleXorOp: Statements.shuffle,
-    kernel.ShuffleRegistersOp: Statements.pick,
-    kernel.OuterFmaOp: Statements.outer_fma,
-}
-"""Printers of what kernels of GPUs and CPUs have in common."""
 
 
 def as_calls(calls: Mapping[type[Operation], Callable[[Any, Any], str]]) -> dict[type[Operation], Printer]:
@@ -316,3 +208,161 @@ def element_address(statements: Statements, memory: SSAValue, index: SSAValue) -
     """Returns `&x[i]`, or `x` where the index is 0."""
     name, at = memory_name(statements.writer, memory), statements.writer.read(index).text
     return name if at == "0" else f"&{name}[{at}]"
+
+
+def print_for(outer: Statements, op: scf.ForOp) -> None:
+    """Prints a loop with the same bounds in all threads; places of carried values are declared before it."""
+    writer, body = outer.writer, op.body.block
+    carried = zip(op.iter_args, body.args[1:], op.results, strict=True)
+    places = [_carried_place(outer, op, *values) for values in carried]
+    lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
+    counter = writer.name(body.args[0], "k")
+    writer.unroll(_unrolling(op))
+    advance = f"++{counter}" if step == "1" else f"{counter} += {step}"
+    with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
+        inner = type(outer)(writer, body)
+        yielded = body.last_op.operands if body.last_op is not None else ()
+        _prefer(inner, body.args[1:], yielded, places)
+        inner.print()
+        moves = [m for m in zip(yielded, places, body.args[1:], strict=True) if writer.places.get(m[0]) != m[1]]
+        if moves:
+            _rotate(inner, moves)
+    for result, place in zip(op.results, places, strict=True):
+        writer.places[result] = place
+
+
+def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: SSAValue, result: SSAValue) -> Place:
+    """Returns the place of a carried value: that of its start if nothing else reads it, or a new one."""
+    writer, place, users = outer.writer, outer.owned(init), [use.operation for use in init.uses]
+    if place is None or users.count(op) > 1 or any(op.is_ancestor(u) and u is not op for u in users):
+        hint = result.name_hint or argument.name_hint or hint_of(result)
+        place = Place(writer.names.mint(hint), registers(argument), registers(argument) == 1)
+        if place.size == 1:
+            writer.line(f"{writer.type_of(argument)} {place.name} = {writer.read(init).text};")
+        elif isinstance(init.owner, ConstantOp) and init.owner.scalar == 0:
+            writer.array(place, argument, " = {}")
+        else:
+            writer.array(place, argument)
+            outer.copy(init, place)
+    writer.places[argument] = place
+    return place
+
+
+def _unrolling(op: scf.ForOp) -> str:
+    """Returns the argument of `#pragma unroll`: a loop is unrolled as a whole if its trip count is known and its work
+    small. Where threads wait in it, compilers start all loads before the first wait, which must fit into registers."""
+    trips = trip_count(op)
+    if trips is None or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
+        return " 1"
+    work = loaded = 0
+    for inner in op.body.walk():
+        if isinstance(inner, kernel.LoadOp) and not kernel.is_shared(inner.memory.type):
+            loaded += registers(inner.result) * element_bytes(inner.result.type) // 4
+        if isinstance(inner, kernel.ReduceRegistersOp):
+            work += registers(inner.source)
+        elif is_payload(inner) or isinstance(inner, _WORK):
+            work += registers(inner.results[0])
+    waits = any(isinstance(inner, kernel.BarrierOp) for inner in op.body.block.ops)
+    if trips * work > UNROLLED_WORK:
+        return " 1"
+    return " 2" if waits and trips * loaded > UNROLLED_LOADS else ""
+
+
+def _prefer(
+    inner: Statements, arguments: Sequence[SSAValue], yielded: Sequence[SSAValue], places: Sequence[Place]
+) -> None:
+    """Lets yielded results be computed straight into the carried places where the old value is no longer needed."""
+    computed = dict[SSAValue, tuple[int, Operation]]()
+    for number, statement in enumerate(inner.order.statements):
+        for op in statement.ops if isinstance(statement, Group) else [statement]:
+            if isinstance(op, Operation) and is_payload(op):
+                computed.setdefault(op.results[0], (number, op))
+    for argument, value, place in zip(arguments, yielded, places, strict=True):
+        value = _accumulated(value)
+        if value not in computed or value in inner.writer.preferred or registers(value) != place.size:
+            continue
+        (number, op), last = computed[value], inner.order.last_read.get(argument, -1)
+        if last < number or last == number and _reads_before(inner, number, op, argument):
+            inner.writer.preferred[value] = place
+
+
+def _accumulated(value: SSAValue) -> SSAValue:
+    """Returns the value whose place `value` takes over, through contractions and loops."""
+    while True:
+        op = value.owner
+        if isinstance(op, scf.ForOp):
+            start = op.iter_args[op.results.index(value)]  # pyright: ignore[reportArgumentType]
+        elif isinstance(op, kernel.OuterFmaOp | kernel.PanelFmaOp | kernel.MmaOp):
+            start = op.acc
+        else:
+            return value
+        if len(list(start.uses)) > 1:
+            return value
+        value = start
+
+
+def _reads_before(inner: Statements, number: int, op: Operation, argument: SSAValue) -> bool:
+    """Returns true if in a statement nothing after `op` reads `argument`, and every read is of the same register."""
+    statement, after = inner.order.statements[number], False
+    for other in statement.ops if isinstance(statement, Group) else [op]:
+        for operand in other.operands:
+            if argument in roots(operand) and (after or operand is not argument):
+                return False
+        after = after or other is op
+    return True
+
+
+def _rotate(inner: Statements, moves: Sequence[tuple[SSAValue, Place, SSAValue]]) -> None:
+    """Sets carried places to the values that the loop yields, as if all at once: (value, place, argument)."""
+    writer, overwritten = inner.writer, {argument for _, _, argument in moves}
+    late: list[tuple[Place, Place]] = []
+    for value, place, _ in moves:
+        if not any(root in overwritten for root in roots(value)):
+            continue
+        saved = Place(writer.names.mint(hint_of(value)), place.size)
+        if place.size == 1:
+            writer.line(f"const {writer.type_of(value)} {saved.name} = {writer.read(value).text};")
+        else:
+            writer.array(saved, value)
+            inner.copy(value, saved)
+        late.append((saved, place))
+    done = {place for _, place in late}
+    for value, place, _ in moves:
+        if place not in done:
+            inner.copy(value, place)
+    for saved, place in late:
+        with writer.registers_loop(place.size) as r:
+            writer.line(f"{place[r].text} = {saved[r].text};")
+
+
+def print_if(outer: Statements, op: scf.IfOp) -> None:
+    writer = outer.writer
+    places: list[Place] = []
+    for result in op.results:
+        places.append(writer.declare(result))
+        if places[-1].size == 1:
+            writer.line(f"{writer.type_of(result)} {places[-1].name};")
+    for head, region in ((f"if ({writer.read(op.cond).text})", op.true_region), ("else", op.false_region)):
+        if not region.blocks or head == "else" and len(region.block.ops) <= 1 and not op.results:
+            continue
+        with writer.braces(head):
+            inner = type(outer)(writer, region.block)
+            inner.print()
+            last = region.block.last_op
+            for value, place in zip(last.operands if isinstance(last, scf.YieldOp) else (), places, strict=True):
+                inner.copy(value, place)
+
+
+PRINTERS: Mapping[type, Printer] = {
+    kernel.SubviewOp: print_slot,
+    kernel.LoadOp: lambda s, op: print_load(s.writer, op),
+    kernel.StoreOp: lambda s, op: s.store(op),
+    kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
+    kernel.BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
+    kernel.SharedOp: lambda s, op: None,  # declared at the top of the kernel
+    kernel.IdOp: lambda s, op: s.identify(op),
+    kernel.OuterFmaOp: Statements.outer_fma,
+    scf.ForOp: print_for,
+    scf.IfOp: print_if,
+}
+"""Printers of what kernels of GPUs and CPUs have in common."""

@@ -1,30 +1,84 @@
-"""The text of one kernel while it grows: lines, names, places of values, and how a value is read."""
+"""The text of a module at the kernel level, and of one kernel while it grows: lines, names, places of values.
+
+The text of a module has two parts, each under a line of its own: `// --- helpers` and `// --- kernels`. Names are
+minted; names and attributes of the input appear in comments only.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from math import prod
 from typing import Any
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, MemRefType, i1, i64
+from xdsl.dialects.builtin import IndexType, MemRefType, ModuleOp, NoneAttr, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.layouts.linear import combine
+from ...dialects.kernel import FuncOp, SharedOp, kernel_names, symbols_in, tensor_maps
+from ...dialects.kernel.copies import is_written
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, constant_of, element_type
-from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, most
+from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
-from ...dialects.support.locations import line_text, location_of
-from ...errors import CompileError
+from ...dialects.support.locations import blamed, line_text, location_of, refused
+from ...dialects.support.printing import quantity
+from ...errors import BorderError, CompileError
 from ..dtypes import STRUCTS
 from .device import helper_names
-from .expressions import ATOM, BIT_XOR, UNARY, Expr, Scalars, add, c_size, c_type, infix, literal, multiply
-from .ordering import is_view, linear_steps, moved, registers
+from .expressions import Expr, Register, Scalars, add, bare, c_size, c_type, literal, terms
+from .ordering import is_view, linear_steps, registers
+
+HELPERS_MARK = "// --- helpers\n"
+KERNELS_MARK = "// --- kernels\n"
+HOST_MARK = "// --- host program\n"
+
+
+def folded(text: str) -> str:
+    """Returns a text with its kernels, and the number of lines in place of the helpers and the host program."""
+    stamp, _, rest = text.partition(HELPERS_MARK)
+    helpers, _, rest = rest.partition(KERNELS_MARK)
+    kernels, _, host = rest.partition(HOST_MARK)
+    parts = [stamp, _fold(HELPERS_MARK, helpers), KERNELS_MARK, kernels, _fold(HOST_MARK, host)]
+    return "".join(parts)
+
+
+def _fold(mark: str, section: str) -> str:
+    lines = len(section.strip().splitlines())
+    return f"{mark.rstrip()}: {lines} lines, shown by --helpers\n" if lines else ""
+
+
+def text_of_kernels(
+    module: ModuleOp, section: Callable[[set[str]], str], print_kernel: Callable[[FuncOp, str], tuple[str, set[str]]]
+) -> str:
+    """Returns the text of a module: a section of helpers, then the kernels. `print_kernel` returns the text of a kernel
+    and its helpers. A CompileError names the kernel and its place if it names nothing closer."""
+    names = kernel_names(module)
+    helpers, kernels = set[str](), list[str]()
+    for op in module.body.ops:
+        if not isinstance(op, FuncOp):
+            _check_host(op)
+            continue
+        with blamed(op):
+            text, used = print_kernel(op, names[op.sym_name.data])
+        kernels.append(text)
+        helpers |= used
+    return HELPERS_MARK + section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
+
+
+_HOST = ("payload.constant", "scf.for", "scf.yield")
+"""What loops of launches consist of besides launches."""
+
+
+def _check_host(function: Operation) -> None:
+    """Raises BorderError for anything but kernels and host functions that launch them: the text would miss it."""
+    for op in function.walk():
+        if op.dialect_name() not in ("kernel", "func") and op.name not in _HOST:
+            advice = "run tensor-to-loop,loop-to-tile,tile-to-kernel on a program of the tensor level"
+            raise refused(op, f"is not of the kernel level: {advice}", BorderError)
+
 
 _WORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval
@@ -123,9 +177,6 @@ def hint_of(value: SSAValue) -> str:
 WIDE = 2**30
 """Buffers with more elements than this are indexed with 64 bits."""
 
-Register = int | str
-"""A register's number: a constant, or the name of the loop variable that runs over all of them."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -137,17 +188,6 @@ class Place:
 
     def __getitem__(self, register: Register) -> Expr:
         return Expr(self.name if self.size == 1 else f"{self.name}[{bare(str(register))}]")
-
-
-def bare(text: str) -> str:
-    """Returns `text` without parentheses around all of it."""
-    if text.startswith("(") and text.endswith(")"):
-        depth = 0
-        for position, c in enumerate(text):
-            depth += {"(": 1, ")": -1}.get(c, 0)
-            if depth == 0:
-                return text[1:-1] if position == len(text) - 1 else text
-    return text
 
 
 class Writer:
@@ -383,45 +423,47 @@ def _elements(t: Attribute) -> int:
     return prod(map(most, extents_of(t))) if isinstance(t, MemRefType) else 1  # pyright: ignore[reportUnknownArgumentType]
 
 
-def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | None = None) -> Expr:
-    """Returns the sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
-    bits = len(steps) if top is None else top
-    if isinstance(register, int):
-        number = moved(register, steps)
-        return Expr(str(number), ATOM if number >= 0 else UNARY)
-    if register != "i" and not register.isidentifier():
-        register = f"({register})"
-    result, b = Expr("0"), low
-    while b < len(steps):
-        end = b + 1
-        while end < len(steps) and steps[end] == steps[b] << (end - b):
-            end += 1
-        if steps[b]:
-            result = add(result, _run(register, b, end, steps[b], low, end == bits))
-        b = end
-    return result
+def header(func: FuncOp) -> list[str]:
+    shared = func.shared.data if func.shared is not None else 0
+    grid = " * ".join(map(str, func.grid_shape))
+    shape = f"{quantity(grid, 'block')} of {func.threads} threads" if func.threads > 1 else quantity(grid, "task")
+    shape += f" in clusters of {func.cluster_size}" if func.cluster_size > 1 else ""
+    lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
+    lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]
+    return [f"// {line}" for line in lines]
 
 
-def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
-    """Returns the exclusive or of `images[b]` over the set bits b of a register number whose bits below `low` are 0."""
-    if isinstance(register, int):
-        return Expr(str(combine(images, register)))
-    seen, parts = 0, list[list[int]]([[]])
-    for bit, image in enumerate(images):
-        if seen & image:
-            seen = 0
-            parts.append([0] * bit)
-        seen |= image
-        parts[-1].append(image)
-    sums = [terms(register, part, low, len(images)) for part in parts]
-    return reduce(lambda a, b: infix(a, "^", b, BIT_XOR), [s for s in sums if s.text != "0"] or [Expr("0")])
+def parameters(writer: Writer, func: FuncOp) -> list[str]:
+    """Returns the parameters of a kernel: buffers, tensor maps and sizes."""
+    texts: list[str] = []
+    for argument in func.body.block.args:
+        memory_extents(argument.type)
+        pointer = f"{'' if is_written(argument) else 'const '}{writer.type_of(argument)}*"
+        texts.append(f"{pointer} __restrict__ {writer.name(argument, 'p')}")
+    for op in tensor_maps(func):
+        writer.use("TensorMap")
+        texts.append(f"const __grid_constant__ TensorMap {writer.name(op.result, 'boxes')}")
+    for symbol in symbols_in(func):
+        name = writer.names.mint(symbol.hint, "n")
+        writer.sizes[symbol] = Expr(name)
+        texts.append(f"{writer.index} {name}")
+    return texts
 
 
-def _run(register: str, b: int, end: int, step: int, low: int, is_top: bool) -> Expr:
-    """Returns `step` times the number in bits [b, end) of a register number."""
-    if is_top and b == low and step % (1 << b) == 0:
-        return multiply(Expr(register), step >> b)
-    shifted = f"{register} >> {b}" if b else register
-    if not is_top:
-        shifted = f"{shifted} & {(1 << (end - b)) - 1}"
-    return multiply(Expr(f"({shifted})" if shifted != register else register), step)
+def memory_extents(t: Attribute) -> tuple[Extent, ...]:
+    """Returns the extents of a dense memref. Raises CompileError for any other."""
+    assert isinstance(t, MemRefType)
+    if not isinstance(t.layout, NoneAttr | ExtentsAttr):
+        raise CompileError(f"{t} is no dense memory")
+    if isinstance(t.element_type, IndexType):
+        raise CompileError(f"{t}: an index has no size in memory, store i32 or i64")
+    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def declare_shared(writer: Writer, buffers: Iterable[SharedOp], memory: str) -> None:
+    """Declares the buffers in shared memory as pointers into all of it, the array `memory`."""
+    for op in buffers:
+        if op.offset is None:
+            raise refused(op, "shared memory has no place yet: run kernel-allocate-shared", CompileError)
+        c, start = writer.type_of(op.result), f"({memory} + {op.offset.data})" if op.offset.data else memory
+        writer.line(f"{c}* const {writer.name(op.result, 'buf')} = ({c}*){start};")

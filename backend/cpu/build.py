@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...progress import steps
 from ...target.host import cores
-from ..cpp.program import HOST_MARK, KERNELS_MARK
+from ..cpp.writer import HOST_MARK, KERNELS_MARK
 from ..host.build_cache import cached_file, digest
 from ..host.compiler import known, run_compiler
 

@@ -13,7 +13,8 @@ from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, constant_of, 
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
-from ..cpp.ordering import linear_steps, moved, registers
+from ..cpp.expressions import moved
+from ..cpp.ordering import linear_steps, registers
 from .folds import row_of
 
 Write = StoreOp | AtomicRmwOp

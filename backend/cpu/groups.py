@@ -24,11 +24,25 @@ from ...dialects.payload import CastOp, CmpOp, SelectOp, constant_of, element_by
 from ...dialects.shapes.extents import Extent
 from ...dialects.support.locations import enclosing
 from ...target.model import MAX_LANES, PAGE
-from ..cpp import control, statements
-from ..cpp.expressions import ADD, AND, ATOM, FLOAT_FUNCTIONS, RELATION, UNARY, Expr, add, c_size, c_type, call, infix
+from ..cpp import reductions, statements
+from ..cpp.expressions import (
+    ADD,
+    AND,
+    ATOM,
+    FLOAT_FUNCTIONS,
+    RELATION,
+    UNARY,
+    Expr,
+    add,
+    c_size,
+    c_type,
+    call,
+    infix,
+    terms,
+)
 from ..cpp.memory import combined_atomically, element_at, loaded, open_checks, stored
 from ..cpp.ordering import Group, Statement, registers, roots
-from ..cpp.writer import Place, hint_of, terms
+from ..cpp.writer import Place, hint_of
 from ..dtypes import STRUCTS
 from .ends import End, Limit, Write
 from .folds import (
@@ -74,7 +88,7 @@ class VectorStatements(statements.Statements):
     writer: VectorWriter
     order: VectorOrdering
     ordering = VectorOrdering
-    printers = {**statements.PRINTERS, **control.PRINTERS, kernel.PanelFmaOp: lambda s, op: s.panel_fma(op)}
+    printers = {**statements.PRINTERS, **reductions.PRINTERS, kernel.PanelFmaOp: lambda s, op: s.panel_fma(op)}
     common: frozenset[SSAValue] = frozenset()
     """Values that are computed once for several blocks."""
 

@@ -11,8 +11,9 @@ from ...dialects.kernel import LoadOp
 from ...dialects.kernel.memory import GLOBAL, space_of
 from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ...target.model import MAX_LANES
-from ..cpp.memory import memory_extents, pitches
+from ..cpp.memory import pitches
 from ..cpp.ordering import Group, Ordering, is_view, linear_steps, registers
+from ..cpp.writer import memory_extents
 from .ends import Write
 from .folds import columns_of, row_of, row_of_scan
 from .panels import SIDE_BY_SIDE, distances, is_left_to_panels, is_left_to_squares

@@ -13,10 +13,10 @@ from ...dialects.kernel import LoadOp, PanelFmaOp, ShuffleRegistersOp, StoreOp
 from ...dialects.payload import CastOp, constant_of, element_type, is_payload
 from ...dialects.shapes.extents import least
 from ...target.model import NEAR
-from ..cpp.expressions import ADD, Expr, infix
-from ..cpp.memory import bit_steps, element_at, memory_extents, pitches
-from ..cpp.ordering import linear_steps, moved, registers
-from ..cpp.writer import Writer, terms
+from ..cpp.expressions import ADD, Expr, infix, moved, terms
+from ..cpp.memory import bit_steps, element_at, pitches
+from ..cpp.ordering import linear_steps, registers
+from ..cpp.writer import Writer, memory_extents
 
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""

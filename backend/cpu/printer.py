@@ -18,7 +18,7 @@ from ...dialects.kernel import FuncOp, SharedOp, kernel_names
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..cpp.device import STRUCTS, Helper, get_helper, read_helpers
-from ..cpp.program import declare_shared, header, parameters, text_of_kernels
+from ..cpp.writer import declare_shared, header, parameters, text_of_kernels
 from ..dtypes import STRUCTS as WORDS
 from .groups import VectorStatements
 from .writer import VectorWriter

@@ -18,10 +18,10 @@ from ...dialects.payload import element_type
 from ...dialects.shapes.extents import Extent
 from ...dialects.tensor import identity
 from ...target.model import LINE, MAX_LANES
-from ..cpp.expressions import AND, EQUALITY, RELATION, UNARY, Expr, add, call, infix, multiply
-from ..cpp.memory import bit_steps, memory_extents, memory_name, open_checks, pitches
+from ..cpp.expressions import AND, EQUALITY, RELATION, UNARY, Expr, add, call, infix, multiply, terms
+from ..cpp.memory import bit_steps, memory_name, open_checks, pitches
 from ..cpp.ordering import is_view, linear_steps, registers
-from ..cpp.writer import Place, Writer, terms
+from ..cpp.writer import Place, Writer, memory_extents
 from ..dtypes import STRUCTS
 from .ends import Ends
 from .ordering import is_same_in_lanes

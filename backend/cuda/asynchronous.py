@@ -10,10 +10,10 @@ from xdsl.ir import Operation
 from ...dialects import kernel
 from ...dialects.kernel.barriers import MbarrierOp, partition_of
 from ...target.model import launch_registers
-from ..cpp.expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
+from ..cpp.expressions import ADD, EQUALITY, MUL, UNARY, add, c_size, terms
 from ..cpp.memory import condition, element_at, exclusive, memory_name, prepare
 from ..cpp.statements import Printer, Statements, add_pointer, as_calls, element_address
-from ..cpp.writer import sanitise, terms
+from ..cpp.writer import sanitise
 
 
 def _barrier(statements: Statements, op: MbarrierOp | kernel.TmaLoadOp) -> str:

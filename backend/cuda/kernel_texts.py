@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...errors import ExecutionError
-from ..cpp.program import HELPERS_MARK, KERNELS_MARK
+from ..cpp.writer import HELPERS_MARK, KERNELS_MARK
 from ..host.build_cache import digest
 
 _HEAD = re.compile(r'^extern "C" __global__ void (?:__\w+__\([^)]*\) )*(\w+)\(', re.MULTILINE)

@@ -7,17 +7,16 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.kernel import FuncOp, MmaOp, SharedOp, WgmmaOp
 from ...dialects.kernel.copies import SWIZZLED_ALIGNMENT
-from ..cpp import control, statements
+from ..cpp import reductions, statements
 from ..cpp.device import helper_section
-from ..cpp.program import declare_shared, header, parameters, text_of_kernels
-from ..cpp.writer import Writer
+from ..cpp.writer import Writer, declare_shared, header, parameters, text_of_kernels
 from . import asynchronous, tensor_cores
 
 
 class Statements(statements.Statements):
     """Prints the statements of a block of a GPU's kernel."""
 
-    printers = {**statements.PRINTERS, **control.PRINTERS, **asynchronous.PRINTERS, **tensor_cores.PRINTERS}
+    printers = {**statements.PRINTERS, **reductions.PRINTERS, **asynchronous.PRINTERS, **tensor_cores.PRINTERS}
 
 
 def print_cuda(module: ModuleOp) -> str:

@@ -14,11 +14,12 @@ from ...dialects.payload import shape_of
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..cpp.device import wgmma_key
-from ..cpp.expressions import AND, BIT_XOR, Expr, infix
+from ..cpp.expressions import AND, BIT_XOR, Expr, Register, bare, flips, infix, terms
 from ..cpp.memory import element_at, prepare
 from ..cpp.ordering import registers
-from ..cpp.statements import Printer, Statements, as_calls, element_address, shuffled
-from ..cpp.writer import Place, Register, bare, flips, terms
+from ..cpp.reductions import shuffled
+from ..cpp.statements import Printer, Statements, as_calls, element_address
+from ..cpp.writer import Place
 from ..dtypes import STRUCTS
 
 WORD = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from support.hopper_programs import Gemm
 
-from deplodock.backend.cpp.program import KERNELS_MARK
+from deplodock.backend.cpp.writer import KERNELS_MARK
 
 SUBJECTS = {
     "ring": Gemm(m=128, n=64, k=192, stages=2, lag=True, staged=True, persistent=True),

@@ -6,8 +6,8 @@ from deplodock.dialects.payload import Predicate
 
 from .editing import Code, in_printer, in_table, in_text
 
-access, control, expressions, statements, writer = (
-    Code(f"backend.cpp.{name}") for name in ("memory", "control", "expressions", "statements", "writer")
+access, expressions, reductions, statements, writer = (
+    Code(f"backend.cpp.{name}") for name in ("memory", "expressions", "reductions", "statements", "writer")
 )
 Statements = statements.Statements
 
@@ -98,84 +98,92 @@ PRINTER_CODE = [
     in_printer(
         "loops to <=",
         "relu matmul",
-        control.print_for,
+        statements.print_for,
         "f'for ({A} {B} = {C}; {B} < {D}; {E})'",
         "f'for ({A} {B} = {C}; {B} <= {D}; {E})'",
     ),
     in_printer(
         "loops from the second iteration",
         "chunked matmul",
-        control.print_for,
+        statements.print_for,
         "f'for ({A} {B} = {C}; {B} < {D}; {E})'",
         "f'for ({A} {B} = {C} + 1; {B} < {D}; {E})'",
     ),
     in_printer(
         "steps doubled",
         "relu matmul",
-        control.print_for,
+        statements.print_for,
         "f'++{A}'",
         "f'{A} += 2'",
     ),
     in_printer(
-        "carried values not started", "column sums", control._carried_place, "A.array(B, C, ' = {}')", "A.array(B, C)"
+        "carried values not started",
+        "column sums",
+        statements._carried_place,
+        "A.array(B, C, ' = {}')",
+        "A.array(B, C)",
     ),
     in_printer(
-        "carried values not rotated", "chunked softmax", control._rotate, "if A:\n    _.copy(_, B)", "if A:\n    pass"
+        "carried values not rotated",
+        "chunked softmax",
+        statements._rotate,
+        "if A:\n    _.copy(_, B)",
+        "if A:\n    pass",
     ),
-    in_printer("carried values overwritten early", "chunked softmax", control._prefer, "_ < _", "True"),
+    in_printer("carried values overwritten early", "chunked softmax", statements._prefer, "_ < _", "True"),
     in_printer(
         "folds from the second register",
         "softmax",
-        Statements.fold,
+        reductions.print_fold,
         "f'for (int i = 1; i < {A}; ++i) {B}'",
         "f'for (int i = 2; i < {A}; ++i) {B}'",
     ),
     in_printer(
         "folds of one register less",
         "softmax",
-        Statements.fold,
+        reductions.print_fold,
         "f'for (int i = 1; i < {A}; ++i) {B}'",
         "f'for (int i = 1; i < {A - 1}; ++i) {B}'",
     ),
     in_printer(
         "folds that start at every register",
         "attention",
-        Statements.fold,
+        reductions.print_fold,
         "f'{A} = (i & {B}) == 0 ? {C} : {D};'",
         "f'{A} = (i & {B}) >= 0 ? {C} : {D};'",
     ),
     in_printer(
         "folds into the wrong registers",
         "column sums",
-        statements._steps_without,
+        reductions._steps_without,
         "A in B",
         "A in B[:1]",
     ),
     in_printer(
         "butterflies without their last step",
         "softmax",
-        Statements._butterfly,
+        reductions.print_butterfly,
         "f'm <= {A}; m *= 2'",
         "f'm < {A}; m *= 2'",
     ),
     in_printer(
         "butterflies of the first register",
         "attention",
-        Statements._butterfly,
+        reductions.print_butterfly,
         "target[r]",
         "target[0]",
     ),
     in_printer(
         "butterflies with other lanes",
         "layer_norm",
-        Statements._butterfly,
+        reductions.print_butterfly,
         "f'm <= {A}; m *= 2'",
         "f'm <= {A}; m *= 4'",
     ),
     in_printer(
         "shuffles to half a warp",
         "softmax",
-        statements.shuffled,
+        reductions.shuffled,
         "f'__shfl_{A}sync(0xffffffffu, {{}}, {B})'",
         "f'__shfl_{A}sync(0x0000ffffu, {{}}, {B})'",
     ),
@@ -207,11 +215,11 @@ PRINTER_CODE = [
         "add(A, terms(_, B.steps.get_values()))",
         "A",
     ),
-    in_printer("register bits with another mask", "attention", writer._run, "1", "2", number=2),
+    in_printer("register bits with another mask", "attention", expressions._run, "1", "2", number=2),
     in_printer(
         "register bits one lower",
         "attention",
-        writer._run,
+        expressions._run,
         "f'{A} >> {B}'",
         "f'{A} >> {B - 1}'",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cpp.writer import HELPERS_MARK, KERNELS_MARK
 
 BYTES = {"char": 1, "bool": 1, "bf16": 2, "f16": 2, "short": 2, "int": 4, "float": 4, "double": 8, "long long": 8}
 """By the C++ type; unsigned and vector types follow from it."""

@@ -15,8 +15,7 @@ from support.hopper_running import allocated
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cpp.device import HELPERS
-from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
-from deplodock.backend.cpp.writer import RESERVED, Names, sanitise
+from deplodock.backend.cpp.writer import HELPERS_MARK, KERNELS_MARK, RESERVED, Names, sanitise
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan

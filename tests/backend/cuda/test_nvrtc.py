@@ -13,7 +13,7 @@ from support import TESTS
 from support.disassembly import disassemble, parse_listing, parse_loops
 
 import deplodock
-from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cpp.writer import HELPERS_MARK, KERNELS_MARK
 from deplodock.backend.cuda.kernel_texts import MachineCode, kernel_texts, pack, unpack
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import nvrtc

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 from deplodock.backend.host.build_cache import SEAL
 from deplodock.backend.cuda.kernel_texts import unpack
-from deplodock.backend.cpp.program import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cpp.writer import HELPERS_MARK, KERNELS_MARK
 from deplodock.backend.cuda.runtime import nvrtc
 
 processes, rounds, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])

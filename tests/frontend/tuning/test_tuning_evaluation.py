@@ -124,7 +124,7 @@ LAST = "#tile.schedule<block = [16, 256], chunk = [256], warps = 1, lanes = 1>"
 
 def insert(text: str, statement: str) -> str:
     """The C++ of a program with a statement at the beginning of its kernel."""
-    from deplodock.backend.cpp.program import KERNELS_MARK
+    from deplodock.backend.cpp.writer import KERNELS_MARK
 
     head, mark, kernels = text.partition(KERNELS_MARK)
     begin = kernels.index("{", kernels.index("k0")) + 1
