@@ -1,4 +1,7 @@
-"""What README.md shows can be typed: every command in it but the installations, with files for those it names."""
+"""README.md and docs/commands.md show commands that work, and the output that the commands print.
+
+The installations are left out; `.ci/run` types them.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +48,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("docs")
 
 
-def test_there_are_commands() -> None:
-    assert len(commands("README.md")) >= 7
+PAGES = ("README.md", "docs/commands.md")
+LINES = [line for page in PAGES for line in commands(page)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_there_are_commands(page: str) -> None:
+    assert len(commands(page)) >= 7
 
 
 @pytest.mark.auto
-@pytest.mark.parametrize("line", commands("README.md"))
-def test_command_of_the_readme(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a line in this process, after the lines above it: some read what those have written."""
+@pytest.mark.parametrize("line", [*dict.fromkeys(LINES)])
+def test_command_of_a_page(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a line in this process, after the lines above it, which may have written the files that it reads."""
     monkeypatch.chdir(folder)
     out = b""
     for command in re.split(r" (?=&& |\| )", shortened(line)):
@@ -62,6 +70,25 @@ def test_command_of_the_readme(line: str, folder: Path, monkeypatch: pytest.Monk
         assert code == 0, errors
         assert b"error" not in errors
     assert out.strip() or (folder / line.rpartition("-o ")[2]).read_bytes()
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```", README, re.M | re.S)
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=["loop IR", "CUDA"])
+def test_the_readme_shows_lines_of_the_output_in_their_order(command: str, shown: str) -> None:
+    words = shlex.split(command)
+    code, out, errors = call(COMMANDS[words[0]], words[1:], b"")
+    assert code == 0, errors
+    printed = iter(plain_lines(out.decode()))
+    for line in plain_lines(shown):
+        assert line in printed, f"the output has no line {line!r} after the lines above it"
+
+
+def plain_lines(text: str) -> list[str]:
+    """Returns the lines of IR or CUDA without indentation, locations and attributes of alignment."""
+    return [re.sub(r" loc\(#?\w+\)$|__align__\(\d+\) ", "", line).strip() for line in text.splitlines()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses a shell")
