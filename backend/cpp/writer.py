@@ -18,8 +18,7 @@ from xdsl.dialects.builtin import IndexType, MemRefType, ModuleOp, NoneAttr, i1,
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel import FuncOp, SharedOp, kernel_names, symbols_in, tensor_maps
-from ...dialects.kernel.copies import is_written
+from ...dialects.kernel import FuncOp, SharedOp, is_written, kernel_names, symbols_in, tensor_maps
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, constant_of, element_type
 from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges

@@ -20,8 +20,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel import aligned, kernel_names, symbols_in, tensor_maps
-from ...dialects.kernel.copies import is_written
+from ...dialects.kernel import aligned, is_written, kernel_names, symbols_in, tensor_maps
 from ...dialects.payload import ConstantOp, same_elements
 from ...dialects.shapes.binding import Sizes, bind_sizes
 from ...dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static

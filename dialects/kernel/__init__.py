@@ -307,6 +307,17 @@ def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
     return [op for op in func.walk() if isinstance(op, TensorMapOp)]
 
 
+def is_written(memory: SSAValue) -> bool:
+    """Whether a kernel writes the buffer that is its argument `memory`, itself or through a tensor map."""
+    for use in memory.uses:
+        op = use.operation
+        if isinstance(op, StoreOp | AtomicRmwOp) and op.memory is memory:
+            return True
+        if isinstance(op, TensorMapOp) and any(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
+            return True
+    return False
+
+
 BUFFER_ALIGNMENT = 256
 """Bytes to which a buffer between arguments and results is aligned."""
 

@@ -40,9 +40,7 @@ from .memory import (
     ACCESS_TYPES,
     GLOBAL,
     SHARED,
-    AtomicRmwOp,
     MemoryAccess,
-    StoreOp,
     is_shared_line,
     memory_bytes,
     shape_of_memory,
@@ -399,14 +397,3 @@ class FenceAsyncOp(OrderedOp):
     """
 
     name = "kernel.fence_async"
-
-
-def is_written(memory: SSAValue) -> bool:
-    """Whether a kernel writes the buffer that is its argument `memory`, itself or through a tensor map."""
-    for use in memory.uses:
-        op = use.operation
-        if isinstance(op, StoreOp | AtomicRmwOp) and op.memory is memory:
-            return True
-        if isinstance(op, TensorMapOp) and any(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
-            return True
-    return False

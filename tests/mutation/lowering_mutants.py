@@ -13,8 +13,8 @@ Simplifier = Code("dialects.shapes.affine").Simplifier
 Pull = Code("passes.tensor.fusion.inline").Pull
 attention, reductions = (Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "reductions"))
 lower_tile_to_kernel = Code("passes.convert.tile_to_kernel")
-dots, emitter, shared, global_access = (
-    Code(f"passes.convert.tile_to_kernel.{name}") for name in ("dots", "emitter", "shared_staging", "global_access")
+dots, emitter, exchanges, memory = (
+    Code(f"passes.convert.tile_to_kernel.{name}") for name in ("dots", "emitter", "exchanges", "memory")
 )
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
 collapsing = Code("passes.loop.dimensions")
@@ -184,7 +184,7 @@ TO_THREADS = [
     in_pass(
         "coordinates reversed",
         "transpose",
-        global_access.origins,
+        memory.origins,
         "A.coordinates",
         "A.coordinates[::-1]",
     ),
@@ -197,64 +197,64 @@ TO_THREADS = [
         "_ or _",
         "True",
     ),
-    in_pass("no fill", "softmax", global_access.load, "_ if _ else None", "None"),
-    in_pass("held by everybody but the first", "argmax", global_access._first_holder, "A.EQ", "A.NE"),
+    in_pass("no fill", "softmax", memory.load, "_ if _ else None", "None"),
+    in_pass("held by everybody but the first", "argmax", memory._first_holder, "A.EQ", "A.NE"),
     in_pass(
         "reductions without their last shuffle",
         "layer_norm",
-        shared.reduce,
+        exchanges.reduce,
         "A.shuffles",
         "A.shuffles[:-1]",
     ),
-    in_pass("reductions without shuffles", "attention", shared.reduce, "_.shuffles", "()"),
-    in_pass("reductions that stay in the warp", "rms_norm", shared.reduce, "_.warps", "False"),
+    in_pass("reductions without shuffles", "attention", exchanges.reduce, "_.shuffles", "()"),
+    in_pass("reductions that stay in the warp", "rms_norm", exchanges.reduce, "_.warps", "False"),
     in_pass(
         "reductions of the first register",
         "softmax",
-        shared.reduce,
+        exchanges.reduce,
         "A.ReduceRegistersOp(_, B, _)",
         "A.ShuffleRegistersOp(B, [0])",
     ),
     in_pass(
         "lanes combined with themselves",
         "softmax",
-        shared.reduce,
+        exchanges.reduce,
         "combine(A, B, _)",
         "combine(A, B, B)",
     ),
-    in_pass("warps in one slot", "rms_norm", shared.gathered_from_warps, "1 << _", "0", number=1),
+    in_pass("warps in one slot", "rms_norm", exchanges.gathered_from_warps, "1 << _", "0", number=1),
     in_pass(
         "the first warp's part only",
         "column sums",
-        shared.gathered_from_warps,
+        exchanges.gathered_from_warps,
         "A + B",
         "tuple(((0,) * len(shape) for _ in A)) + B",
     ),
     in_pass(
         "swizzled places as sums",
         "transpose",
-        shared.shared_place,
+        memory.shared_place,
         "_ or _",
         "False",
     ),
     in_pass(
         "slices that do not move",
         "relu matmul",
-        shared.shared_place,
+        memory.shared_place,
         "_.add(A, _) if _ else _.xor(A, _)",
         "A",
     ),
     in_pass(
         "slices moved by sums",
         "chunked matmul",
-        shared.shared_place,
+        memory.shared_place,
         "A if _ else B.xor(C, D)",
         "A",
     ),
     in_pass(
         "wide shared accesses everywhere",
         "transpose",
-        shared.shared_place,
+        memory.shared_place,
         "register_width(A, _, B)",
         "min(1 << len(A), B)",
     ),
@@ -297,11 +297,11 @@ TO_THREADS = [
         "is_disjoint(_)",
         "True",
     ),
-    in_pass("constant parts of places dropped", "gather and pad", global_access.Places.origin, "[*A, _]", "A"),
+    in_pass("constant parts of places dropped", "gather and pad", memory.Places.origin, "[*A, _]", "A"),
     in_pass(
         "strides dropped",
         "relu matmul",
-        global_access.Places.origin,
+        memory.Places.origin,
         "A.out.mul(B, _)",
         "B",
     ),

@@ -17,8 +17,7 @@ from deplodock.backend.dtypes import dtype_of
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 from deplodock.dialects import kernel
-from deplodock.dialects.kernel import kernel_names, symbols_in, tensor_maps
-from deplodock.dialects.kernel.copies import is_written
+from deplodock.dialects.kernel import is_written, kernel_names, symbols_in, tensor_maps
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.shapes.extents import extents_of, static
 from deplodock.target.architectures import get_target

@@ -24,7 +24,7 @@ from ....dialects.support.calls import EAGER_RESULTS, UPDATES, pairs_of, set_pai
 from ....dialects.support.locations import refused
 from ....errors import CompileError
 from ...rewriting import erase
-from . import cp_async_pipeline, dots, global_access, scans, shared_staging, tma_pipeline  # noqa: F401  their functions lower ops  # pyright: ignore[reportUnusedImport]
+from . import cp_async_pipeline, dots, exchanges, memory, scans, tma_pipeline  # noqa: F401  their functions lower ops  # pyright: ignore[reportUnusedImport]
 from .emitter import LOOP_STATES, Lowering, lowers
 
 
@@ -289,18 +289,18 @@ class _Host:
         return self.append(ConstantOp(value, IndexType()), source).results[0]
 
     def _call(self, op: tensor.ScanOp, rings: dict[int, SSAValue], t: SSAValue, *, first: bool, last: bool) -> None:
-        def row(memory: SSAValue, row: AffineExpr, type: Attribute) -> SSAValue:
-            found = self.append(kernel.SliceOp(memory, AffineMap(1, 0, (row,)), t, type), op).results[0]
-            found.name_hint = memory.name_hint
+        def row(rows: SSAValue, number: AffineExpr, type: Attribute) -> SSAValue:
+            found = self.append(kernel.SliceOp(rows, AffineMap(1, 0, (number,)), t, type), op).results[0]
+            found.name_hint = rows.name_hint
             return found
 
         reads, writes = list[SSAValue](), list[SSAValue]()
         for i, (carry, result) in enumerate(zip(op.carries, op.res, strict=True)):
-            own, kept, t_ = self.buffers[result], rings.get(i), _buffer_type(carry.type)
-            before, after = (_STEP - 1, _STEP) if kept is None else (_READ, _WRITTEN)
-            memory = own if kept is None else kept
-            reads.append(self.buffers[carry] if first else row(memory, before, t_))
-            writes.append(own if last and i not in op.kept else row(memory, after, t_))
+            history, ring, t_ = self.buffers[result], rings.get(i), _buffer_type(carry.type)
+            before, after = (_STEP - 1, _STEP) if ring is None else (_READ, _WRITTEN)
+            rows = history if ring is None else ring
+            reads.append(self.buffers[carry] if first else row(rows, before, t_))
+            writes.append(history if last and i not in op.kept else row(rows, after, t_))
         slices = [row(self.buffers[v], _STEP, memref_of(element_type(v.type), extents_of(v.type)[1:])) for v in op.each]
         shared = [self.buffers[v] for v in op.shared]
         self.append(func.CallOp(op.step.string_value(), [*reads, *slices, *shared, *writes], []), op)

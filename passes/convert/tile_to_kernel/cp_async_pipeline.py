@@ -25,8 +25,7 @@ from ....dialects.tile.kernel import is_in_shared
 from ...analysis.memory_access import memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
-from .global_access import Places, described, holder_predicate, origins
-from .shared_staging import shared_place
+from .memory import Places, described, holder_predicate, origins, shared_place
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from ...analysis.tile_layouts import (
     operand_layout,
 )
 from .emitter import Index, Lowering, lowers
-from .shared_staging import SharedPlace, shared_place
+from .memory import SharedPlace, shared_place
 
 Dot = tile.DotOp | tile.DotAsyncOp
 

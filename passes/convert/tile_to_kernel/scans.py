@@ -12,7 +12,7 @@ from ....dialects.payload import element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor import ReductionKind, combine, identity
 from .emitter import Index, Lowering, lowers
-from .shared_staging import gathered_from_warps
+from .exchanges import gathered_from_warps
 
 
 @dataclass(frozen=True)

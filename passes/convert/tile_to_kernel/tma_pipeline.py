@@ -26,8 +26,7 @@ from ....dialects.tile.copies import box_dimensions, slots_of, tiles_of
 from ...analysis.async_copies import divides
 from ...analysis.tile_layouts import shared_of_type
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
-from .global_access import Places
-from .shared_staging import Scratch, groups_apart
+from .memory import Places, Scratch, groups_apart
 
 
 class Queue:

@@ -1,186 +1,32 @@
-"""Tiles in shared memory, on their way from one thread to another: staging, conversions of layouts, and reductions.
-
-Nothing here emits a barrier: a later pass places them where accesses meet.
-"""
+"""Tiles that change threads, in registers or through shared memory: conversions of layouts, reductions, tiles of other
+blocks of a cluster, and rows of tiles."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce as fold
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import IndexType, i64
+from xdsl.ir import SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.layouts.conversion import Exchange, find_exchange
 from ....dialects.layouts.linear import (
     LANE_BITS,
-    Coordinate,
     Linear,
     Shared,
     combine as combine_images,
-    is_disjoint,
     log2,
     ordered,
     register_width,
     unit,
 )
-from ....dialects.layouts.mma import part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor import combine
-from ....dialects.tile import RingOp
-from ...analysis.async_copies import EPILOGUE_BUFFERS
-from ...analysis.memory_access import WIDEST, memory_type
-from ...analysis.tile_layouts import Reader, choose_shared, layout_in_shared, route, shared_of
-from .emitter import Index, Lowering, lowers
-from .global_access import holder_predicate
-
-
-@dataclass(frozen=True)
-class SharedPlace:
-    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width. As
-    `matrices`, if there are any, of so many at a time: the place of the rows of a thread, for `kernel.ldmatrix` and
-    `kernel.stmatrix`, whose steps are those of `regs`."""
-
-    origin: Index
-    regs: tuple[int, ...]
-    vec: int
-    xor: bool
-    matrices: int = 0
-    trans: bool = False
-
-    def load(self, out: Lowering, buffer: SSAValue, hint: str | None = None) -> SSAValue:
-        where = out.value(self.origin)
-        if self.matrices:
-            op = kernel.LdMatrixOp(buffer, where, self.regs, count=self.matrices, trans=self.trans, xor=self.xor)
-            return out.emit(op, hint)
-        return out.emit(kernel.LoadOp(buffer, [where], [[r] for r in self.regs], vec=self.vec, xor=self.xor), hint)
-
-    def store(self, out: Lowering, value: SSAValue, buffer: SSAValue, predicate: SSAValue | None) -> None:
-        where = out.value(self.origin)
-        if self.matrices:
-            steps, count = self.regs, self.matrices
-            out.add_op(kernel.StMatrixOp(count, self.trans, value, buffer, where, xor=self.xor, steps=steps))
-            return
-        regs, vec, xor = [[r] for r in self.regs], self.vec, self.xor
-        out.add_op(kernel.StoreOp(value, buffer, [where], regs=regs, vec=vec, predicate=predicate, xor=xor))
-
-
-def shared_place(
-    out: Lowering, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
-) -> SharedPlace:
-    """The places of `layout`'s elements in `shared`. `moved` is an offset to combine with, made of `moving` images."""
-    regs = shared.images(layout.reg)
-    threads = shared.images((*layout.lane, *layout.warp))
-    origin = out.thread_bits(threads)
-    mixed = fold(int.__or__, threads, 0)
-    apart = all(not image & mixed for image in moving)
-    origin = out.add(origin, moved) if apart else out.xor(origin, moved)
-    mixed = fold(int.__or__, moving, mixed)
-    xor = not is_disjoint(regs) or any(r & mixed for r in regs)
-    vec = register_width(regs, (*threads, *moving), WIDEST // bytes_each) if layout.lanes > 1 else 1
-    return SharedPlace(origin, tuple(regs), vec, xor)
-
-
-def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribute) -> SharedPlace | None:
-    """The place of a tile held as `layout`, if it is made of matrices whose rows are contiguous in `shared`: along what
-    four neighbouring lanes hold in pairs, or, transposed, along what eight do."""
-    if not isinstance(element, BFloat16Type | Float16Type) or not layout.reg or not layout.is_injective:
-        return None
-    pairs, rows = (layout.reg[0], *layout.lane[:2]), layout.lane[2:]
-    chosen, row = layout.reg[1:3], kernel.ROW_BYTES // element_bytes(element)
-    nothing = (0,) * len(layout.shape)
-    for trans in (False, True):
-        along, names = (rows, pairs) if trans else (pairs, rows)
-        lane = (*names, *chosen, *([nothing] * (2 - len(chosen))))
-        addressed = Linear(layout.shape, (*along, *layout.reg[3:]), lane, layout.warp)
-        images = shared.images(addressed.bases)
-        if register_width(images[: len(addressed.reg)], images[len(addressed.reg) :], row) == row:
-            place = shared_place(out, shared, addressed, element_bytes(element))
-            return SharedPlace(place.origin, place.regs[log2(row) :], row, place.xor, 1 << len(chosen), trans)
-    return None
-
-
-def store_shared(
-    out: Lowering, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared, matrices: bool = False
-) -> None:
-    """Put a tile in registers into `buffer`; every element is written by one thread. With `matrices`, by matrices of
-    whole warps where the layouts are such."""
-    compact, left = layout.compact()
-    value = out.picked(value, left)
-    place = matrix_place(out, shared, compact, element_type(value.type)) if matrices else None
-    if place is not None:
-        place.store(out, value, buffer, None)
-        return
-    place = shared_place(out, shared, compact, element_bytes(value.type))
-    place.store(out, value, buffer, holder_predicate(out, compact))
-
-
-def load_shared(out: Lowering, buffer: SSAValue, shared: Shared, layout: Linear, matrices: bool = False) -> SSAValue:
-    """A tile from `buffer` into the registers of `layout`. With `matrices`, as matrices where the layouts are such."""
-    element = element_type(buffer.type)
-    place = matrix_place(out, shared, layout, element) if matrices else None
-    return (place or shared_place(out, shared, layout, element_bytes(element))).load(out, buffer)
-
-
-def stage(out: Lowering, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
-    buffer = out.at_head(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
-    store_shared(out, value, layout, buffer, shared)
-    return buffer
-
-
-class Scratch:
-    """Shared buffers of a kernel for tiles that are there for a short time, by element type and size. Whoever takes one
-    has what was free for longest. A kernel with rings, which take shared memory for the whole time, `shares` them."""
-
-    def __init__(self, op: tile.KernelOp) -> None:
-        self.shares = any(isinstance(o, RingOp) for o in op.walk())
-        self._free: dict[tuple[Attribute, int], list[SSAValue]] = {}
-        self._made = Counter[tuple[Attribute, int]]()
-
-    def take(self, out: Lowering, element: Attribute, shared: Shared, held: Sequence[Linear], hint: str) -> SSAValue:
-        """A buffer of the size of `shared` for a tile that is held as each of `held`; a new one, until there are enough
-        for turns. It is private to warpgroups as long as all who take it keep to their warpgroup's part."""
-        kind, private = (element, shared.size), kernel.WARPGROUP if groups_apart(shared, *held) else None
-        free = self._free.setdefault(kind, [])
-        if not free or self._made[kind] < EPILOGUE_BUFFERS:
-            self._made[kind] += 1
-            return out.at_head(kernel.SharedOp(*kind, warp_group_private=private), f"{hint}_shared")
-        op = (buffer := free.pop(0)).owner
-        assert isinstance(op, kernel.SharedOp)
-        if op.warp_group_private is not None and op.warp_group_private.data != private:
-            op.warp_group_private = None
-        return buffer
-
-    def give(self, buffer: SSAValue) -> None:
-        t = memory_type(buffer)
-        self._free[t.element_type, t.get_shape()[0]].append(buffer)
-
-
-def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
-    """The bases of the number of the warpgroup, if every warpgroup keeps to its own part of `shared` in all layouts,
-    and the parts lie one behind the other; else, or for one warpgroup, none."""
-    groups = layouts[0].warp[log2(kernel.WARPGROUP) :]
-    if any(layout.warp[log2(kernel.WARPGROUP) :] != groups for layout in layouts):
-        return ()
-    if not groups or part_of_group(shared.shape, groups) is None:
-        return ()
-    part = shared.size >> len(groups)
-    return groups if [shared.place(b) // part for b in groups] == [1 << i for i in range(len(groups))] else ()
-
-
-@lowers(tile.StageOp)
-def lower_stage(out: Lowering, op: tile.StageOp) -> None:
-    value, held, at, hint = out.of(op.source), out.layout(op.source), layout_in_shared(op.result), op.source.name_hint
-    if all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):
-        buffer = out.state(Scratch).take(out, element_type(value.type), at, [held], hint or "tile")
-        store_shared(out, value, held, buffer, at, matrices=True)
-        out.values[op.result] = buffer
-    else:
-        out.values[op.result] = stage(out, value, held, at, hint)
+from ...analysis.memory_access import WIDEST
+from ...analysis.tile_layouts import Reader, choose_shared, route, shared_of
+from .emitter import Lowering, lowers
+from .memory import Scratch, load_shared, shared_place, stage, store_shared
 
 
 @lowers(tile.ConvertLayoutOp)
