@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from xdsl.dialects import scf
@@ -13,15 +13,100 @@ from ...dialects import kernel
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..analysis.shared_memory import Access, Renaming, accesses_of, renamings
 from ..anchored import FuncPass
 from ..rewriting import insert_after, insert_before
+from .ring_slots import LoopRenamings, Renaming, RingSlot, renamings
 
-ASYNCHRONOUS = (kernel.MapaOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, kernel.TmaStoreOp, kernel.WgmmaOp)
-"""Operations that read or write shared memory without the threads of the block, or that of another block."""
+ASYNCHRONOUS = (
+    kernel.CopyAsyncOp,
+    kernel.MapaOp,
+    kernel.TmaLoadOp,
+    kernel.TmaStoreOp,
+    kernel.WarpSpecializeOp,
+    kernel.WgmmaOp,
+)
+"""Operations that access shared memory without all threads of the block, or that of another block."""
 
 OLDEST = 64
 """Groups of copies older than this are not told apart."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read or write of the bytes [start, end) of a block's shared memory; without offsets, buffers are disjoint.
+
+    slot                of a circular buffer, if the access is to one
+    peer                true if the memory is that of another block
+    warp_group_private  warps of a group that has a part of the buffer of its own
+    """
+
+    buffer: SSAValue
+    start: int | None
+    end: int
+    writes: bool
+    slot: RingSlot | None = None
+    peer: bool = False
+    warp_group_private: int | None = None
+
+    def conflicts(self, other: Access) -> bool:
+        """Returns true if the order of two accesses by different threads of a block matters."""
+        return self.peer == other.peer and (self.writes or other.writes) and self.touches(other)
+
+    def conflicts_across(self, other: Access) -> bool:
+        """Returns true if the order of two accesses by different blocks of a cluster matters, in any iterations."""
+        return self.peer != other.peer and (self.writes or other.writes) and self.shares_memory(other)
+
+    def touches(self, other: Access) -> bool:
+        if self.buffer is other.buffer and self.slot is not None and other.slot is not None:
+            return not self.slot.is_disjoint(other.slot)
+        return self.shares_memory(other)
+
+    def shares_memory(self, other: Access) -> bool:
+        """Returns true if the buffers of two accesses overlap, in any slots."""
+        if self.buffer is other.buffer:
+            return True
+        if self.start is None or other.start is None:
+            return False
+        return self.start < other.end and other.start < self.end
+
+    def renamed(self, slots: Renaming) -> Access:
+        """Returns the access with the name of its slot elsewhere."""
+        new = None if self.slot is None else slots.get((self.buffer, self.slot.offset))
+        return self if self.slot is None or new is None else replace(self, slot=replace(self.slot, offset=new))
+
+
+ACCESSING = (
+    kernel.LoadOp,
+    kernel.StoreOp,
+    kernel.MatrixRows,
+    kernel.CopyAsyncOp,
+    kernel.TmaStoreOp,
+    kernel.WgmmaOp,
+)
+"""Operations whose operands in shared memory barriers order."""
+
+
+def accesses_of(op: Operation) -> list[Access]:
+    """Returns the accesses of `op` to shared memory. Raises CompileError for memory of unknown origin."""
+    memories = op.operands if isinstance(op, ACCESSING) else ()
+    return [_access(op, m) for m in memories if (space := kernel.space_of(m.type)) is not None and space.of_block]
+
+
+def _access(op: Operation, memory: SSAValue) -> Access:
+    peer = isinstance(memory.owner, kernel.MapaOp)
+    if isinstance(memory.owner, kernel.MapaOp):
+        memory = memory.owner.shared
+    slot = None
+    if isinstance(memory.owner, kernel.SubviewOp):
+        slot, memory = RingSlot.of(op, memory.owner), memory.owner.ring
+    buffer = memory.owner
+    if not isinstance(buffer, kernel.SharedOp):
+        raise refused(op, "shared memory that is no kernel.shared", CompileError)
+    start = None if buffer.offset is None else buffer.offset.data
+    end = (start or 0) + kernel.memory_bytes(memory.type)
+    writes = isinstance(op, kernel.StoreOp | kernel.CopyAsyncOp | kernel.StMatrixOp)
+    private = None if buffer.warp_group_private is None else buffer.warp_group_private.data
+    return Access(memory, start, end, writes, slot, peer, private)
 
 
 Ages = dict[Access, int]
@@ -49,6 +134,8 @@ class State(NamedTuple):
         return all(a in own and own[a] <= age for own, theirs in pairs for a, age in theirs.items())
 
     def renamed(self, slots: Renaming) -> State:
+        if not slots:
+            return self
         return State(*(_youngest((a.renamed(slots), age) for a, age in part.items()) for part in self))
 
 
@@ -109,57 +196,53 @@ class InsertBarriersPass(FuncPass):
     needs: ClassVar[Mapping[str, int]] = {"kernel.shared": 1}
 
     def on(self, op: kernel.FuncOp) -> None:
-        if op.threads > 1:
-            placement = _Placement(op)
-            placement.end(op, placement.whole(op.body.block, NOTHING))
-            placement.insert()
-            if placement.accesses and not placement.before and not placement.clustered:
-                self.decline(op, "no two accesses to shared memory need a barrier between them")
+        if op.threads == 1:
+            return
+        placement = _Placement(op)
+        placement.place(op)
+        if any(placement.accesses.values()) and not placement.before and not placement.clustered:
+            self.decline(op, "no two accesses to shared memory need a barrier between them")
 
 
 class _Placement:
-    """Walks one kernel and decides in front of which operations threads wait; counts the accesses that it sees."""
+    """Walks one kernel and decides before which operations threads wait.
+
+    accesses  operation -> the accesses that barriers order: all but those to what boxes are loaded into, which
+              mbarriers order
+    before    operation -> what threads do before it
+    simple    true if all threads of the block make all accesses, one after the other
+    """
 
     def __init__(self, func: kernel.FuncOp) -> None:
-        self.accesses = 0
-        self.before: dict[Operation, Need] = {}
-        self.ends: list[Block] = []
-        self.late: dict[Block, int] = {}
-        """Barriers of the cluster at the ends of partitions, for those inside of others."""
         ops = [*func.body.walk()]
+        boxes = {o.shared for o in ops if isinstance(o, kernel.TmaLoadOp)}
+        self.accesses = {o: [a for a in accesses_of(o) if a.buffer not in boxes] for o in ops}
+        self.before: dict[Operation, Need] = {}
+        self.rotates = any(isinstance(o, kernel.SubviewOp) for o in ops)
+        private = any(a.warp_group_private is not None for found in self.accesses.values() for a in found)
+        self.simple = not private and not any(isinstance(o, ASYNCHRONOUS) for o in ops)
         self.clustered = any(isinstance(o, kernel.MapaOp) for o in ops)
-        self.asynchronous = any(isinstance(o, ASYNCHRONOUS) for o in ops)
-        self.boxes = {o.shared for o in ops if isinstance(o, kernel.TmaLoadOp)}
         self.read = [a for o in ops if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp) for a in accesses_of(o)]
-        self._known: dict[Operation, list[Access]] = {}
 
-    def insert(self) -> None:
+    def place(self, func: kernel.FuncOp) -> None:
+        """Decides where threads wait, and inserts the waits."""
+        end = self.block(func.body.block, NOTHING)
         for op, need in self.before.items():
-            wait = [] if need.groups is None else [kernel.BulkWaitOp(need.groups, read=True)]
-            fence = [kernel.FenceAsyncOp()] if need.fence else []
-            barrier = kernel.ClusterBarrierOp() if need.cluster else _barrier(op, need.warp_group_private)
             place = op
             while isinstance(place.prev_op, kernel.WgmmaFenceOp):  # it belongs to the product
                 place = place.prev_op
-            insert_before(place, *wait, *fence, barrier, source=op)
-        for block in self.ends:
-            block.add_op(kernel.BulkWaitOp(0, read=True))
-        for block, count in self.late.items():
-            block.add_ops(kernel.ClusterBarrierOp() for _ in range(count))
-
-    def whole(self, block: Block, state: State) -> State:
-        """Decide for a program, which ends once everything that it stores has been read; the state at its end."""
-        state = self.block(block, state)
-        if state.sending:
-            self.ends.append(block)
-        return state
+            insert_before(place, *([kernel.BarrierOp()] if self.simple else _waits(op, need)), source=op)
+        if not self.simple:
+            self.end(func, end)
 
     def end(self, func: kernel.FuncOp, state: State) -> None:
-        """A block that others may still read waits for them."""
+        """Lets a block wait at its end: for the blocks that may still read its memory, and for the boxes that are being
+        stored from it."""
         if any(a.peer for a in state.across):
             last = func.body.block.last_op
             assert last is not None
             insert_after(last, kernel.ClusterBarrierOp())
+        _end_sending(func.body.block, state)
 
     def block(self, block: Block, state: State) -> State:
         """Decide for a block entered in `state`; the state at its end."""
@@ -168,17 +251,11 @@ class _Placement:
                 state = self._loop(op, state)
             elif op.regions:
                 state = self._roles(op, state) if isinstance(op, kernel.WarpSpecializeOp) else self._inside(op, state)
-            elif found := self._accesses(op):
-                state = self._meet(op, found, state)
+            elif accesses := self.accesses[op]:
+                state = self._meet(op, accesses, state)
             elif (step := _STEPS.get(type(op))) is not None:
                 state = step(self, op, state)
         return state
-
-    def _accesses(self, op: Operation) -> list[Access]:
-        """The accesses that barriers order: all but those to what boxes are loaded into, which mbarriers order."""
-        if op not in self._known:
-            self._known[op] = [a for a in accesses_of(op) if a.buffer not in self.boxes]
-        return self._known[op]
 
     def _roles(self, op: kernel.WarpSpecializeOp, state: State) -> State:
         """Warps of one partition wait for each other; different partitions share nothing but what mbarriers order."""
@@ -188,11 +265,11 @@ class _Placement:
         used: dict[SSAValue, int] = {}
         for number, program in enumerate(op.programs):
             for inner in program.walk():
-                for access in self._accesses(inner):
+                for access in self.accesses[inner]:
                     inside.append(access)
                     if used.setdefault(access.buffer, number) != number:
                         raise refused(inner, "two partitions share a buffer that no mbarrier orders", CompileError)
-            self.whole(program.block, NOTHING._replace(unfenced=state.unfenced))
+            _end_sending(program.block, self.block(program.block, NOTHING._replace(unfenced=state.unfenced)))
         self._meet_cluster(op)
         return NOTHING._replace(across={**state.across, **self._tracked(inside)})
 
@@ -206,18 +283,20 @@ class _Placement:
                     why = "reads another block's memory in a loop or condition of a partition"
                     raise refused(inner, why, CompileError)
         most = max(map(len, found))
-        self.late = {p.block: most - len(waits) for p, waits in zip(op.programs, found, strict=True)}
+        for program, waits in zip(op.programs, found, strict=True):
+            program.block.add_ops(kernel.ClusterBarrierOp() for _ in range(most - len(waits)))
 
     def _tracked(self, accesses: Iterable[Access]) -> Ages:
         """What has to be remembered until the next barrier of the cluster."""
         return dict.fromkeys(accesses, 0) if self.clustered else {}
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
-        self.accesses += len(accesses)
         met = [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
-        if self.asynchronous:
+        if not self.simple:
             return self._meet_asynchronous(op, accesses, met, state)
-        state = self._wait(op, met, None, False, state) if met else state
+        if met:
+            self.before[op] = Need()
+            state = NOTHING
         return state._replace(pending={**state.pending, **dict.fromkeys(accesses, 0)})
 
     def _meet_asynchronous(
@@ -280,28 +359,28 @@ class _Placement:
         )
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
-        inside = [a for inner in op.walk() for a in self._accesses(inner)]
+        inside = [a for inner in op.walk() for a in self.accesses[inner]]
         kinds = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.AsyncWaitOp | kernel.BulkCommitOp
         synchronises = any(isinstance(o, kinds) for o in op.walk())
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
-        to_first, to_next, to_after, if_skipped = renamings(op)
-        before, entry = dict(self.before), state.renamed(to_first)
+        names = renamings(op) if self.rotates else LoopRenamings()
+        before, entry = dict(self.before), state.renamed(names.entry)
         while True:  # what is decided holds for every iteration once the entry covers what an iteration leaves
             self.before = dict(before)
             leaving = self.block(op.body.block, entry)
-            again = leaving.renamed(to_next)
+            again = leaving.renamed(names.again)
             if entry.covers(again):
                 break
             entry = entry.joined(again)
-        after = leaving.renamed(to_after)
-        return after if trip_count(op) else state.renamed(if_skipped).joined(after)
+        after = leaving.renamed(names.leaving)
+        return after if trip_count(op) else state.renamed(names.skipped).joined(after)
 
     def _inside(self, op: Operation, state: State) -> State:
         """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""
         if any(isinstance(o, kernel.AsyncCommitOp | kernel.AsyncWaitOp | kernel.CopyAsyncOp) for o in op.walk()):
             raise refused(op, "asynchronous copies under a condition", CompileError)
-        inside = [a for inner in op.walk() for a in self._accesses(inner)]
+        inside = [a for inner in op.walk() for a in self.accesses[inner]]
         for number, a in enumerate(inside):
             if any(a.conflicts(b) or a.conflicts_across(b) for b in inside[:number]):
                 raise refused(op, "accesses under a condition would need a barrier between them", CompileError)
@@ -331,6 +410,21 @@ def _closed(ages: Ages) -> Ages:
 def _unread(op: kernel.BulkWaitOp, sending: Ages) -> Ages:
     """What may still be read behind a wait for bulk groups."""
     return {a: age for a, age in sending.items() if age < op.pending.data}
+
+
+def _end_sending(block: Block, state: State) -> None:
+    """Lets a program end once everything that it stores has been read."""
+    if state.sending:
+        block.add_op(kernel.BulkWaitOp(0, read=True))
+
+
+def _waits(op: Operation, need: Need) -> Iterator[Operation]:
+    """The operations before `op` by which threads do what they need."""
+    if need.groups is not None:
+        yield kernel.BulkWaitOp(need.groups, read=True)
+    if need.fence:
+        yield kernel.FenceAsyncOp()
+    yield kernel.ClusterBarrierOp() if need.cluster else _barrier(op, need.warp_group_private)
 
 
 def _barrier(op: Operation, warp_group_private: int | None) -> Operation:

@@ -16,7 +16,7 @@ from .kernel_mutants import Change, drop, later
 ChunkBounds, support = Code("passes.convert.loop_to_tile.chunk_bounds").ChunkBounds, Code("passes.analysis.masks")
 Pipeline = Code("passes.tile.pipeline_loads")._Pipeline
 rings, split = Code("passes.convert.tile_to_kernel.cp_async_pipeline"), Code("passes.loop.split_k")
-promote, slots = Code("passes.tile.promote_sums"), Code("passes.analysis.shared_memory")
+promote, slots = Code("passes.tile.promote_sums"), Code("passes.kernel.ring_slots")
 Placement = Code("passes.kernel.insert_barriers")._Placement
 
 PLAIN, CORES, SUMS, WEIGHTS = "three stages", "four stages of tensor cores", "split sums", "split attention"
