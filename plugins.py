@@ -21,9 +21,10 @@ The packages of `extras/` are declared in these groups as well, by the project's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import resolve_name
 from typing import Any
 
 from .errors import DeplodockError, MissingPackageError, PluginError, missing_package, raised_at
@@ -47,6 +48,24 @@ def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[
             raise PluginError(f"plugin {entry.value!r} redefines the {kind} {entry.name!r}")
         found[entry.name] = partial(_load, entry)
     return found
+
+
+def registry(group: str, places: Mapping[str, str], kind: str) -> dict[str, Callable[[], Any]]:
+    """Returns the parts of the compiler at `places` and those that plugins declare.
+
+    Args:
+        group: group of the entry points of plugins, called like the package of the parts.
+        places: name -> `module:object`, where a module may be relative to the package.
+        kind: what a part is called in errors.
+
+    Returns:
+        name -> a function that imports the part.
+
+    Raises:
+        PluginError: a plugin takes a name that is in use.
+    """
+    parts = {name: EntryPoint(name, resolve_name(place, group), group).load for name, place in places.items()}
+    return parts | plugins(group, parts, kind)
 
 
 def plugin(group: str, name: str, kind: str) -> Any:

@@ -23,7 +23,8 @@ class Step(Protocol):
 Listener = Callable[[str, int | None, str], AbstractContextManager[Step]]
 """Takes what is done, how many there are (None: not known) and what they are called."""
 
-_listener: ContextVar[Listener | None] = ContextVar("deplodock_progress", default=None)
+listener: ContextVar[Listener | None] = ContextVar("deplodock_progress", default=None)
+"""The listener of the context, or None. A task that costs less than a look-up asks it before `steps`."""
 
 
 def _untold(count: int = 1, detail: str = "") -> None:
@@ -33,11 +34,11 @@ def _untold(count: int = 1, detail: str = "") -> None:
 @contextmanager
 def steps(what: str, total: int | None = None, unit: str = "") -> Generator[Step]:
     """A task `what` of `total` units, done in the `with` block, which calls what it gets after each of them."""
-    listener = _listener.get()
-    if listener is None:
+    hear = listener.get()
+    if hear is None:
         yield _untold
         return
-    with listener(what, total, unit) as step:
+    with hear(what, total, unit) as step:
         yield step
 
 
@@ -50,10 +51,10 @@ def counted(what: str, items: Sequence[Item], unit: str) -> Iterator[Item]:
 
 
 @contextmanager
-def listen(listener: Listener) -> Generator[None]:
-    """Let `listener` hear of every task inside the `with` block."""
-    token = _listener.set(listener)
+def listen(hear: Listener) -> Generator[None]:
+    """Calls `hear` for every task inside the `with` block."""
+    token = listener.set(hear)
     try:
         yield
     finally:
-        _listener.reset(token)
+        listener.reset(token)

@@ -21,12 +21,12 @@ from ..dialects import kernel, loop, tensor, tile
 from ..dialects.loop.work import count_flops
 from ..dialects.payload import RoundTf32Op, element_type
 from ..dialects.shapes.binding import Sizes, sample_sizes
-from ..dialects.support.calls import without_calls
+from ..dialects.support.calls import main_function, without_calls
 from ..errors import CompileError, ExecutionError
 from .dtypes import DTYPES
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain, is_opaque
-from .interpreter.running import main_function, storage
+from .interpreter.running import storage
 from .reference import DomainName, run
 
 MAX_FLOPS = 4_000_000_000

@@ -12,12 +12,13 @@ from xdsl.interpreters.func import FuncFunctions
 
 from ..dialects.payload import element_type
 from ..dialects.shapes.binding import Sizes, bind_sizes
+from ..dialects.support.calls import main_function
 from ..plugins import plugins
 from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
-from .interpreter.running import Eager, EagerFunctions, Position, check_arguments, main_function, make_domain
+from .interpreter.running import Eager, EagerFunctions, Position, check_arguments, make_domain
 from .interpreter.tensor import TensorFunctions
 from .interpreter.tile import TileFunctions
 

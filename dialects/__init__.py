@@ -6,13 +6,11 @@ Nothing is imported until a dialect is asked for, so a tool that never meets the
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
-from importlib.util import resolve_name
 
-import xdsl.dialects
+from xdsl.context import Context
 from xdsl.ir import Dialect
 
-from ..plugins import plugins
+from ..plugins import registry
 
 ENTRY_POINT_GROUP = "deplodock.dialects"
 """Entry points of this group, each naming a `Dialect` object, are third-party dialects."""
@@ -32,17 +30,33 @@ of programs."""
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """The levels from top to bottom; all but the last, which is text, are dialects."""
 
-UPSTREAM_DIALECTS = ("affine", "arith", "builtin", "func", "math", "memref", "pdl", "scf", "test", "vector")
-"""The dialects of xDSL that we use as they are. Explicit: xDSL has a `tensor` of its own that ours must not meet."""
+UPSTREAM_DIALECTS = {
+    "affine": "xdsl.dialects.affine:Affine",
+    "arith": "xdsl.dialects.arith:Arith",
+    "builtin": "xdsl.dialects.builtin:Builtin",
+    "func": "xdsl.dialects.func:Func",
+    "math": "xdsl.dialects.math:Math",
+    "memref": "xdsl.dialects.memref:MemRef",
+    "pdl": "xdsl.dialects.pdl:PDL",
+    "scf": "xdsl.dialects.scf:Scf",
+    "test": "xdsl.dialects.test:Test",
+    "vector": "xdsl.dialects.vector:Vector",
+}
+"""The dialects of xDSL that we use as they are. xDSL has a `tensor` of its own that ours must not meet."""
 
 
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
-    """Every dialect that the tools know, by name, as a function that imports it.
+    """Returns every dialect that the tools know, by name, as a function that imports it.
 
-    A third-party dialect may not take a name that is already in use: PluginError.
+    Raises:
+        PluginError: a third-party dialect takes a name that is in use.
     """
-    places = {name: resolve_name(place, __name__) for name, place in OWN_DIALECTS.items()}
-    dialects = {name: EntryPoint(name, place, ENTRY_POINT_GROUP).load for name, place in places.items()}
-    upstream = xdsl.dialects.get_all_dialects()
-    dialects |= {name: upstream[name] for name in UPSTREAM_DIALECTS}
-    return dialects | plugins(ENTRY_POINT_GROUP, dialects, "dialect")
+    return registry(ENTRY_POINT_GROUP, OWN_DIALECTS | UPSTREAM_DIALECTS, "dialect")
+
+
+def make_context() -> Context:
+    """Returns a context of all dialects, each of which is imported when it is first met."""
+    ctx = Context()
+    for name, load in get_all_dialects().items():
+        ctx.register_dialect(name, load)
+    return ctx

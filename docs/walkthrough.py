@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.printing import print_module
-from deplodock.passes import get_all_passes
+from deplodock.passes.pipelines import get_all_passes
 from deplodock.passes.planning.choose import explain_nest
 from deplodock.target.architectures import get_target
 from deplodock.tools.reports import Loaded, load

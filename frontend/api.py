@@ -15,9 +15,9 @@ from torch.autograd import forward_ad
 from xdsl.ir import Attribute
 
 from ..backend.host.calls import building
-from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
+from ..dialects.support.calls import main_function
 from ..errors import CaptureError, DeplodockError, ExecutionError, TargetError, presented
 from ..plugins import plugin
 from .capture.arguments import modules_of
@@ -25,7 +25,7 @@ from .capture.arrays import dtype_of
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
-from .executors import AUTO, Executor, choose_target, make_executor
+from .executors import AUTO, Executor, make_executor, target_for
 from .module_state import ModuleState, attribute
 from .repeated_calls import RepeatedCalls, unlike
 
@@ -54,7 +54,7 @@ class CompiledFunction:
         compiled."""
         self.captured = captured
         if not isinstance(target, Compilation):
-            target = compile_captured(captured, choose_target(target, executor), **options)
+            target = compile_captured(captured, target_for(executor) if target == AUTO else target, **options)
         self.compilation = target
         self._wanted, self._cuda_graphs = executor, cuda_graphs
         self._autocast = any(captured.autocast.values())  # whether it was compiled under autocast

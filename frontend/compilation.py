@@ -6,10 +6,11 @@ level, read back and given the rest of the pipeline, gives the same CUDA.
 
 from __future__ import annotations
 
+import gc
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from os import PathLike
@@ -22,21 +23,20 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
 from ..backend.host.launch_plan import Buffer, LaunchPlan, make_plan
-from ..dialects import LEVELS
+from ..dialects import LEVELS, make_context
 from ..dialects.loop import NestOp
-from ..dialects.support.parsing import make_context
-from ..dialects.support.printing import WIDTH, print_module, stamp_comment
+from ..dialects.support.printing import WIDTH, print_module
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
-from ..passes.pass_manager import Observer, run_passes
+from ..passes.pass_manager import Observer, Remark, collect_remarks, run_passes
 from ..passes.pipelines import Options, parse_passes, pipeline_text, with_options
 from ..passes.record_file import read_record
-from ..passes.remarks import Remark, collect_remarks
 from ..passes.verify_level import VerifyLevelPass
 from ..target.architectures import DEFAULT, TARGETS, arch_of, on_cores
-from ..target.attribute import set_target
+from ..target.attribute import set_target, stamp_comment
 from ..target.host import NONE, consulted_record, resolve_target
 from ..target.model import Target
+from . import RARE_COLLECTIONS
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
 from .capture.refusals import UserCalls
@@ -63,12 +63,21 @@ Steps = Mapping[str, tuple[ModulePass, ...]]
 """Level -> the passes that lead to it from the one above."""
 
 
-def one_at_a_time() -> AbstractContextManager[Any]:
-    """The lock under which PyTorch compiles, and so do we: neither its exporter nor a compilation that several threads
-    share can be in two hands at once. A thread may take it again."""
+@contextmanager
+def one_at_a_time() -> Generator[None]:
+    """Holds the lock under which PyTorch compiles, and collects garbage rarely.
+
+    Neither PyTorch's exporter nor a compilation may be used by two threads at once. A thread may take the lock again.
+    """
     from torch._dynamo.convert_frame import compile_lock
 
-    return compile_lock
+    with compile_lock:
+        before = gc.get_threshold()
+        gc.set_threshold(*(map(max, before, RARE_COLLECTIONS) if before[0] else before))
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
 
 
 class InternalError(CompileError):

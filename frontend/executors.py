@@ -73,13 +73,13 @@ class Executor:
             self.program.forget_constants()
 
 
-def choose_target(target: str, executor: str = "auto") -> str:
-    """The target that is meant for a program that `executor` is to run: `auto` is whatever runs compiled code here, and
-    for the executors that look at the program of a GPU one of these."""
-    if target != AUTO:
-        return target
-    found = "cpu" if executor == "cpu" else auto_target() if executor in ("auto", "cuda") else DEFAULT_GPU
-    return DEFAULT_GPU if executor == "cuda" and found == "cpu" else found
+def target_for(executor: str = "auto") -> str:
+    """Returns the target that `AUTO` is for a program that `executor` runs: the target that runs compiled code on this
+    machine, or a GPU for the executors that interpret the program of one."""
+    if executor == "cpu":
+        return "cpu"
+    target = auto_target() if executor in ("auto", "cuda") else DEFAULT_GPU
+    return DEFAULT_GPU if executor == "cuda" and target == "cpu" else target
 
 
 def auto_target() -> str:

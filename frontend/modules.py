@@ -13,15 +13,16 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 from ..backend.host.launch_plan import make_plan
-from ..backend.interpreter.running import main_function
-from ..dialects.support.parsing import MalformedIRError, make_context, parse_module
+from ..dialects import make_context
+from ..dialects.support.calls import main_function
+from ..dialects.support.parsing import MalformedIRError, parse_module
 from ..errors import BorderError, CompileError, DeplodockError, presented
 from ..passes.verify_level import Level, border_violations
 from ..target.attribute import TARGET, target_of
 from ..target.model import Target
 from .capture.arrays import to_torch
 from .compilation import Compilation, one_at_a_time
-from .executors import AUTO, Executor, choose_target, make_executor
+from .executors import AUTO, Executor, make_executor, target_for
 
 
 class CompiledModule:
@@ -117,9 +118,9 @@ def compile_module(
 def program_target(program: ModuleOp, target: str = AUTO, executor: str = "auto") -> str | Target:
     """Returns the target of a program: `target`, for `auto` the target in the text with its numbers. Without one it is
     the target that `executor` runs on this machine."""
-    if target == AUTO and TARGET in program.attributes:
-        return target_of(program)
-    return choose_target(target, executor)
+    if target != AUTO:
+        return target
+    return target_of(program) if TARGET in program.attributes else target_for(executor)
 
 
 def compilation_of(program: ModuleOp, target: str | Target, level: Level | None = None, **options: Any) -> Compilation:

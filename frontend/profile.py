@@ -16,12 +16,12 @@ import torch
 from ..backend.cuda.runtime.timing import Counters
 from ..backend.host.launch_plan import make_plan
 from ..backend.host.timing import Span
-from ..backend.interpreter.running import main_function
 from ..dialects.kernel import FuncOp, kernel_names
 from ..dialects.loop import NestOp
 from ..dialects.loop.work import Size, Work, nest_work
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.shapes.extents import typical
+from ..dialects.support.calls import main_function
 from ..dialects.support.locations import line_text
 from ..passes.analysis.host_memory import parts_of
 from ..passes.analysis.nest_schedule import schedule_of

@@ -1,9 +1,10 @@
-"""The passes, and the registry that finds them by name without importing them.
+"""The passes, and the table by which they are found by name without importing them (`pipelines.get_all_passes`).
 
 A folder is a level, or (`convert/`) what leads from one level to the next. The pass `tile-select-mma` lives in
 `tile/select_mma.py`, `convert-tensor-to-loop` in `convert/tensor_to_loop.py`, and its FileCheck test in
-`tests/filecheck/passes/<folder>/<name>.mlir`; adding one means adding its line to `OWN_PASSES`. What several passes ask
-of the IR is in `analysis/`; which schedule a nest gets is decided in `planning/`.
+`tests/filecheck/passes/<folder>/<name>.mlir`. `cse` and `dce`, of no level, are in `cleanup.py`. Adding a pass means
+adding its line to `OWN_PASSES`. What several passes ask of the IR is in `analysis/`; which schedule a nest gets is
+decided in `planning/`.
 
 No pass imports another pass: a folder imports itself, `analysis/` and the files beside the folders; a conversion also
 helpers of the level that it starts from, and fusion the cost model of `planning/`.
@@ -11,21 +12,10 @@ helpers of the level that it starts from, and fusion the cost model of `planning
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.metadata import EntryPoint
-from importlib.util import resolve_name
-
-from xdsl.passes import ModulePass
-
-from ..plugins import plugins
-
-ENTRY_POINT_GROUP = "deplodock.passes"
-"""Entry points of this group, each naming a `ModulePass` class, are third-party passes."""
-
 # One line a pass, by level.
 OWN_PASSES = {
-    "cse": ".cse:CommonSubexpressionElimination",
-    "dce": ".dce:DeadCodeElimination",
+    "cse": ".cleanup:CommonSubexpressionElimination",
+    "dce": ".cleanup:DeadCodeElimination",
     "verify-level": ".verify_level:VerifyLevelPass",
     "torch-outline-layers": ".torch.outline_layers:OutlineLayersPass",
     "tensor-emulate-float8": ".tensor.emulate_float8:EmulateFloat8Pass",
@@ -95,13 +85,3 @@ def group_of(name: str) -> str:
         return "plugins"
     folder = OWN_PASSES[name].removeprefix(".").partition(":")[0].partition(".")[0]
     return folder if folder in GROUPS else "general"
-
-
-def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """Every pass that the tools know, by name, as a function that imports it.
-
-    A third-party pass may not take a name that is already in use: PluginError.
-    """
-    places = {name: resolve_name(place, __name__) for name, place in {**OWN_PASSES, **UPSTREAM_PASSES}.items()}
-    passes = {name: EntryPoint(name, place, ENTRY_POINT_GROUP).load for name, place in places.items()}
-    return dict(sorted((passes | plugins(ENTRY_POINT_GROUP, passes, "pass")).items()))

@@ -1,13 +1,21 @@
-"""Running passes one after another, with observers in between.
+"""Running passes one after another with observers in between, passes on single nests and kernels, and remarks.
 
 Both `dl-opt` and `deplodock` run passes through here, so both verify, compare and report in the same way.
+
+A pass that leaves something as it was says why in a remark (`emit_remark`). Remarks are collected inside of
+`collect_remarks`, and cost one context-variable look-up otherwise.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import ClassVar, Generic, TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -16,14 +24,14 @@ from xdsl.passes import ModulePass
 from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 
+from ..dialects import kernel, loop, tile
 from ..dialects.payload import element_type
-from ..dialects.support.locations import location_text
+from ..dialects.support.locations import blamed, location_text
 from ..dialects.support.parsing import one_line
 from ..dialects.support.printing import Names, print_module
 from ..dialects.tile.schedule import PLAIN, ScheduleAttr
 from ..errors import CompileError
-from ..garbage import rare_collections
-from ..progress import steps
+from ..progress import listener, steps
 
 
 class InvalidIRError(CompileError):
@@ -73,7 +81,6 @@ def lacking(needs: Mapping[str, int], words: Mapping[str, int]) -> str:
     return ""
 
 
-@rare_collections()
 def run_passes(
     ctx: Context,
     module: ModuleOp,
@@ -91,26 +98,32 @@ def run_passes(
     """
     verified: list[tuple[object, ...]] | None = None
     words: Counter[str] | None = None
+    for module_pass in passes if listener.get() is None else _told(passes):
+        if skip and (needs := getattr(module_pass, "needs", None)):
+            words = words or words_of(module)
+            if why := lacking(needs, words):
+                for observer in observers:
+                    observer.skipped(module_pass, why, module)
+                continue
+        words = None
+        for observer in observers:
+            observer.before(module_pass, module)
+        module_pass.apply(ctx, module)
+        if verify and (contents := contents_of(module)) != verified:
+            verify_module(module)
+            verified = contents
+        for observer in observers:
+            observer.after(module_pass, module)
+    for observer in observers:
+        observer.finish(module)
+
+
+def _told(passes: Sequence[ModulePass]) -> Iterator[ModulePass]:
+    """Yields the passes, and tells the listener of `progress` which one is running."""
     with steps("pass", len(passes), "passes") as step:
         for number, module_pass in enumerate(passes):
             step(1 if number else 0, module_pass.name)
-            if skip and (needs := getattr(module_pass, "needs", None)):
-                words = words or words_of(module)
-                if why := lacking(needs, words):
-                    for observer in observers:
-                        observer.skipped(module_pass, why, module)
-                    continue
-            words = None
-            for observer in observers:
-                observer.before(module_pass, module)
-            module_pass.apply(ctx, module)
-            if verify and (contents := contents_of(module)) != verified:
-                verify_module(module)
-                verified = contents
-            for observer in observers:
-                observer.after(module_pass, module)
-    for observer in observers:
-        observer.finish(module)
+            yield module_pass
 
 
 def contents_of(module: ModuleOp) -> list[tuple[object, ...]]:
@@ -226,3 +239,116 @@ def verify_dominance(root: Operation, scope: tuple[set[SSAValue], ...] = ()) -> 
             if op.regions:
                 verify_dominance(op, inner)
             seen.update(op.results)
+
+
+Anchor = TypeVar("Anchor", bound=Operation)
+
+
+class AnchoredPass(ModulePass, Generic[Anchor]):
+    """Runs `on` every operation of the class `anchor` that stands in a module.
+
+    A pass that carries out a `decision` of schedules names the field, and then, if it is for some of its values only,
+    these: `("copy", "tma")`. Without values it is for all but the plainest. What is decided otherwise, or has no
+    schedule, it does not see; nor what holds no operation of the class `inside`, which the pass is about. `needs` of
+    the pass manager follow from the three; a class may name more.
+    """
+
+    anchor: ClassVar[type[Operation]]
+    inside: ClassVar[type[Operation]] = Operation
+    decision: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Mapping[str, int]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "anchor"):
+            return
+        name, values = cls.decision[:1], cls.decision[1:]
+        chosen = [f"{cls.decision[0]}={value}" for value in values] or [*name]
+        words = [cls.anchor.name, *(() if cls.inside is Operation else (cls.inside.name,))]
+        if chosen and PLAIN[cls.decision[0]] not in values:
+            words.append("|".join(chosen))
+        cls.needs = {**dict.fromkeys(words, 1), **cls.__dict__.get("needs", {})}
+
+    @abstractmethod
+    def on(self, op: Anchor) -> None:
+        """Rewrite one of them."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for found in [o for o in self.among(op) if isinstance(o, self.anchor) and self._is_decided(o)]:
+            if any(isinstance(o, self.inside) for o in found.walk()):
+                with blamed(found):
+                    self.on(found)  # pyright: ignore[reportArgumentType]
+
+    def among(self, module: ModuleOp) -> Iterable[Operation]:
+        """The operations of which some are anchors."""
+        return module.ops
+
+    def _is_decided(self, op: Operation) -> bool:
+        if not self.decision:
+            return True
+        (name, *values), schedule = self.decision, op.attributes.get("schedule")
+        value = getattr(schedule.data, name) if isinstance(schedule, ScheduleAttr) else PLAIN[name]
+        return value in values if values else value != PLAIN[name]
+
+    def decline(self, op: Operation, why: str | None) -> None:
+        """Remark why `op` stays as it was, if there is a reason."""
+        if why is not None:
+            emit_remark(op, self.name, why)
+
+
+class NestPass(AnchoredPass[loop.NestOp]):
+    """A pass on the nests of the loop level, in functions or by themselves."""
+
+    anchor = loop.NestOp
+
+    def among(self, module: ModuleOp) -> Iterable[Operation]:
+        return module.walk()
+
+
+class TilePass(AnchoredPass[tile.KernelOp]):
+    anchor = tile.KernelOp
+
+
+class FuncPass(AnchoredPass[kernel.FuncOp]):
+    anchor = kernel.FuncOp
+
+
+@dataclass(frozen=True)
+class Remark:
+    """`pass_name` left `operator`, written at `location` (`file:line[:col]`), alone because of `why`."""
+
+    pass_name: str
+    operator: str
+    why: str
+    location: str | None
+
+    def __str__(self) -> str:
+        place = f"{self.location}: " if self.location else ""
+        return f"{place}remark: [{self.pass_name}] {self.operator}: {self.why}"
+
+
+_listener: ContextVar[list[Remark] | None] = ContextVar("deplodock_remarks", default=None)
+
+
+def emit_remark(op: Operation, pass_name: str, why: str) -> None:
+    """Record that pass `pass_name` declined to act on `op`; `why` is one line without a full stop at its end.
+
+    The same remark about the same place is recorded once.
+    """
+    remarks = _listener.get()
+    if remarks is None:
+        return
+    remark = Remark(pass_name, op.name, " ".join(why.split()), location_text(op))
+    if remark not in remarks:
+        remarks.append(remark)
+
+
+@contextmanager
+def collect_remarks() -> Generator[list[Remark]]:
+    """Collect the remarks emitted inside the `with` block, in order."""
+    remarks: list[Remark] = []
+    token = _listener.set(remarks)
+    try:
+        yield remarks
+    finally:
+        _listener.reset(token)

@@ -26,8 +26,8 @@ from xdsl.utils.hints import isa
 
 from ..dialects.support.printing import float_text
 from ..errors import CompileError, PluginError
-from ..plugins import plugins
-from . import OWN_PASSES, get_all_passes
+from ..plugins import plugins, registry
+from . import OWN_PASSES, UPSTREAM_PASSES
 
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
@@ -50,14 +50,23 @@ PIPELINES = {
 """Name -> text, as for `dl-opt -p`."""
 
 
-ENTRY_POINT_GROUP = "deplodock.pipelines"
-"""Entry points of this group, each naming a string, are third-party pipelines."""
+PASSES_GROUP, PIPELINES_GROUP = "deplodock.passes", "deplodock.pipelines"
+"""Entry points of these groups, each naming a `ModulePass` class or a string, are third-party passes and pipelines."""
+
+
+def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """Returns every pass that the tools know, by name, as a function that imports it.
+
+    Raises:
+        PluginError: a third-party pass takes a name that is in use.
+    """
+    return registry(PASSES_GROUP, OWN_PASSES | UPSTREAM_PASSES, "pass")
 
 
 def get_all_pipelines() -> dict[str, str]:
     """Returns every named pipeline with its text. Raises PluginError for a plugin that takes a name in use."""
     found = dict(PIPELINES)
-    for name, load in plugins(ENTRY_POINT_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline").items():
+    for name, load in plugins(PIPELINES_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline").items():
         text: object = load()
         if not isinstance(text, str):
             raise PluginError(f"the pipeline {name!r} of a plugin is not text but {type(text).__name__}")

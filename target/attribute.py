@@ -1,4 +1,4 @@
-"""`#deplodock.target`: the target of a program as an attribute of its module, the only place where passes read it.
+"""`deplodock.*`, attributes of a module: facts about the program, and its target, which passes read nowhere else.
 
 The driver resolves the target once and writes it. A record of `architectures.py` is its name alone; numbers that differ
 from the record (a calibrated rate, the caches of the local machine) follow as keywords with their units. So the text of
@@ -7,10 +7,11 @@ a program gives the same kernels on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Data, Dialect, Operation
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -131,6 +132,24 @@ def target_of(op: Operation, name: str | None = None) -> Target:
 
 def set_target(module: Operation, target: Target) -> None:
     module.attributes[TARGET] = TargetAttr(target)
+
+
+_PREFIX = "deplodock."
+
+
+def stamp(module: ModuleOp, facts: Mapping[str, str]) -> None:
+    """Writes facts (`{"version": "0.1.0"}`) to the attributes of a module."""
+    module.attributes.update({f"{_PREFIX}{name}": StringAttr(text) for name, text in facts.items() if text})
+
+
+def stamp_comment(module: ModuleOp) -> str:
+    """Returns the facts and the target of a module as a comment of C++, a line for each."""
+    lines: list[str] = []
+    for name, attribute in module.attributes.items():
+        if name.startswith(_PREFIX) and isinstance(attribute, StringAttr | TargetAttr):
+            text = attribute.text() if isinstance(attribute, TargetAttr) else attribute.data
+            lines.append(f"// deplodock {name.removeprefix(_PREFIX)}: {' '.join(text.split())}\n")
+    return "".join(lines)
 
 
 Deplodock = Dialect("deplodock", [], [TargetAttr])

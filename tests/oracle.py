@@ -165,7 +165,8 @@ def _line(code: str, cpp: bool) -> Texts:
 def _hand_written(name: str, cpp: bool) -> Texts:
     from deplodock.backend.cpu.printer import print_cpp
     from deplodock.backend.cuda.printer import print_cuda
-    from deplodock.dialects.support.parsing import make_context, parse_module
+    from deplodock.dialects import make_context
+    from deplodock.dialects.support.parsing import parse_module
     from deplodock.passes.pass_manager import run_passes
     from deplodock.passes.pipelines import parse_passes
 

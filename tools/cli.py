@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..dialects import LEVELS
-from ..dialects.support.printing import stamp
 from ..errors import REMEDIES, CompileError, DeplodockError, missing_package, one_line, raised_at
-from ..garbage import RARE
+from ..frontend import RARE_COLLECTIONS
 from ..plugins import plugin, plugins
 from ..progress import steps
+from ..target.attribute import stamp
 from . import records_command, terminal, tune
 from .modes import PREPACK_WEIGHTS, FileCommand, Given, choose_target, facts, recorder, refuse_ignored
 
@@ -279,7 +279,7 @@ def main(argv: list[str] | None = None) -> int:
     if "--debug" in arguments:
         os.environ["DEPLODOCK_DEBUG"] = "1"
     if argv is None:  # in a process of our own, in which torch makes millions of objects that stay
-        gc.set_threshold(*RARE)
+        gc.set_threshold(*RARE_COLLECTIONS)
         atexit.register(gc.freeze)  # and nothing has to be looked for among them at the end
     try:
         code = cli.main(arguments, prog_name="deplodock", standalone_mode=False, obj=arguments)

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dl-gui: error: {error}; pip install 'deplodock[gui]'", file=sys.stderr)
         return 1
     from ..dialects import get_all_dialects
-    from ..passes import get_all_passes
+    from ..passes.pipelines import get_all_passes
 
     passes = tuple((name, factory()) for name, factory in get_all_passes().items())
     InputApp(tuple(get_all_dialects().items()), passes, file, text).run()

@@ -24,14 +24,21 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
-from ..dialects.support.printing import WIDTH, print_module, stamp_comment
+from ..dialects.support.printing import WIDTH, print_module
 from ..errors import CompileError, one_line, raised_at
-from ..garbage import RARE
-from ..passes import get_all_passes
-from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
-from ..passes.pipelines import parse_passes, pipeline_text
-from ..passes.remarks import Remark, collect_remarks
+from ..frontend import RARE_COLLECTIONS
+from ..passes.pass_manager import (
+    InvalidIRError,
+    Observer,
+    PrintChanges,
+    Remark,
+    collect_remarks,
+    run_passes,
+    verify_module,
+)
+from ..passes.pipelines import get_all_passes, parse_passes, pipeline_text
 from ..target.architectures import get_target
+from ..target.attribute import stamp_comment
 from . import terminal
 from .pass_help import help_pass, list_passes
 from .terminal import render_error
@@ -438,7 +445,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of the `dl-opt` command; `argv` without the name of the program. Returns the exit code."""
     if argv is None:  # in a process of our own
         gc.freeze()
-        gc.set_threshold(*RARE)
+        gc.set_threshold(*RARE_COLLECTIONS)
     try:
         return _run(argv, sys.stderr)
     except BrokenPipeError:  # `dl-opt ... | head`

@@ -98,8 +98,8 @@ def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[st
     """Returns the results of a program beside those of its text, in the form of `reports.outcome_text`."""
     from ..backend.check_each import factor_roundoff, input_types, interpreted, make_inputs, reduction_length
     from ..backend.host.launch_plan import make_plan
-    from ..backend.interpreter.running import main_function
     from ..dialects.shapes.binding import sample_sizes
+    from ..dialects.support.calls import main_function
     from ..frontend.capture.arrays import to_numpy, to_torch
 
     kernels = compilation.at("kernel")

@@ -218,7 +218,7 @@ def choose_target(given: Given, executor: str = "auto") -> None:
     if given.target == "auto":
         from ..frontend import executors
 
-        given.target = executors.choose_target(given.target, executor)
+        given.target = executors.target_for(executor)
 
 
 def facts(context: click.Context, given: Given) -> dict[str, str]:

@@ -16,11 +16,11 @@ import torch
 from ..backend.check_each import factor_roundoff
 from ..backend.cpp.writer import folded
 from ..backend.host.launch_plan import make_plan
-from ..backend.interpreter.running import main_function
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes, symbols_of
 from ..dialects.shapes.extents import typical
+from ..dialects.support.calls import main_function
 from ..dialects.support.locations import location_text
 from ..dialects.support.printing import quantity
 from ..errors import CompileError

@@ -120,12 +120,12 @@ def _cluster(given: Given) -> str | None:
 
 def _device(given: Given) -> str:
     """Returns the device on which candidates are measured, and sets the target to its own if none was given."""
-    from ..frontend.executors import DEFAULT_GPU, choose_target, compiler_missing, cuda_missing
+    from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing, target_for
     from ..passes.record_file import PREDICTED
 
     if given.target == "auto":
         named = {"cpu": "cpu", PREDICTED: DEFAULT_GPU}
-        given.target = named.get(given.device) or choose_target("auto", "cuda" if given.device == "cuda" else "auto")
+        given.target = named.get(given.device) or target_for("cuda" if given.device == "cuda" else "auto")
     here = "cpu" if on_cores(given.target) else "cuda"
     missing = compiler_missing() if here == "cpu" else cuda_missing()
     if _cluster(given) and given.device in ("auto", here):

@@ -1,5 +1,5 @@
-"""What all executors share: finding `@main`, checking its arguments, saying where an execution failed, and calling the
-functions that PyTorch computes."""
+"""What all executors share: checking arguments, saying where an execution failed, and calling the functions that
+PyTorch computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
 from xdsl.ir import Attribute, Operation
@@ -71,22 +70,6 @@ class Position(Interpreter.Listener):
                 operator=self.op.name if self.op else None,
                 location=location_text(self.op) if self.op else None,
             ) from error
-
-
-def main_function(module: ModuleOp) -> FuncOp:
-    """The function `@main`, or else the only one with a body that no other function calls; raises ExecutionError if
-    there is none."""
-    functions = [op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration]
-    called = {c.callee.string_value() for f in functions for c in f.walk() if isinstance(c, CallOp)}
-    for op in functions:
-        if op.sym_name.data == "main":
-            return op
-    free = [op for op in functions if op.sym_name.data not in called]
-    if len(free) == 1:
-        return free[0]
-    names = ", ".join(f"@{op.sym_name.data}" for op in free)
-    several = f": which of {names} is the program?" if free else ""
-    raise ExecutionError(f"the module has no function @main{several}")
 
 
 def storage(t: Attribute, sizes: Sizes | None = None) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -29,13 +29,14 @@ from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes, bind_sizes
 from ...dialects.shapes.extents import static
+from ...dialects.support.calls import main_function
 from ...errors import ExecutionError
 from ...progress import steps
 from ..dtypes import numpy_dtype
 from ..host.launch_plan import EagerStep, make_plan
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain, ranked
 from ..interpreter.payload import PayloadFunctions, stop
-from ..interpreter.running import Eager, Position, call_eager, check_arguments, main_function, make_domain
+from ..interpreter.running import Eager, Position, call_eager, check_arguments, make_domain
 from ..interpreter.tile import trips
 from .machine import Machine
 from .memory import GlobalBuffer, SharedBuffer, poison

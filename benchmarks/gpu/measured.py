@@ -20,8 +20,9 @@ from typing import Any
 
 import click
 
+from deplodock.dialects import make_context
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.frontend.tuning.building import parse_schedule
 from deplodock.passes.planning.model import Model, Prediction, model_of
 from deplodock.passes.planning.nest_info import NestInfo

@@ -18,7 +18,7 @@ import torch
 
 import deplodock
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.backend.interpreter.running import main_function
+from deplodock.dialects.support.calls import main_function
 from deplodock.errors import CompileError
 from deplodock.frontend.compilation import beyond
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of

@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, StringA
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from ...errors import CompileError
+from ...errors import CompileError, ExecutionError
 from ..tensor import ScanOp, ScatterOp
 from .locations import location_text, refused
 
@@ -34,6 +34,25 @@ EAGER = "torch.eager"
 
 EAGER_RESULTS = "torch.eager_results"
 """How many of the trailing buffers such a function writes."""
+
+
+def main_function(module: ModuleOp) -> FuncOp:
+    """Returns the function `@main`, or else the only one with a body that no other function calls.
+
+    Raises:
+        ExecutionError: there is none.
+    """
+    functions = [op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration]
+    called = {c.callee.string_value() for f in functions for c in f.walk() if isinstance(c, func.CallOp)}
+    for op in functions:
+        if op.sym_name.data == "main":
+            return op
+    free = [op for op in functions if op.sym_name.data not in called]
+    if len(free) == 1:
+        return free[0]
+    names = ", ".join(f"@{op.sym_name.data}" for op in free)
+    several = f": which of {names} is the program?" if free else ""
+    raise ExecutionError(f"the module has no function @main{several}")
 
 
 def is_eager(function: func.FuncOp) -> bool:

@@ -13,7 +13,6 @@ from xdsl.utils.exceptions import ParseError, UnregisteredConstructException, Ve
 from xdsl.utils.lexer import Input, Span
 
 from ...errors import CompileError
-from .. import get_all_dialects
 from .locations import file_location, read_location
 
 _UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
@@ -27,14 +26,6 @@ _CONSTRUCTION = (VerifyException, ValueError, OverflowError, NotImplementedError
 
 class MalformedIRError(CompileError):
     """Text that is not IR, or not of dialects that we know."""
-
-
-def make_context() -> Context:
-    """A context that knows every dialect of ours and those of xDSL that we use, loading each when it is first met."""
-    ctx = Context()
-    for name, factory in get_all_dialects().items():
-        ctx.register_dialect(name, factory)
-    return ctx
 
 
 class LocatingParser(Parser):

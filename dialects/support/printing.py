@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from itertools import count
 
@@ -28,7 +28,6 @@ from xdsl.dialects.builtin import (
     FusedLoc,
     ModuleOp,
     NameLoc,
-    StringAttr,
     TensorType,
     UnknownLoc,
 )
@@ -294,21 +293,3 @@ def float_text(value: float) -> str:
     digits, _, exponent = str(value).partition("e")
     digits = digits if "." in digits or not math.isfinite(value) else f"{digits}.0"
     return f"{digits}e{exponent}" if exponent else digits
-
-
-_PREFIX = "deplodock."
-
-
-def stamp(module: ModuleOp, facts: Mapping[str, str]) -> None:
-    """Note `facts` (`{"version": "0.1.0"}`) on a module."""
-    module.attributes.update({f"{_PREFIX}{name}": StringAttr(text) for name, text in facts.items() if text})
-
-
-def stamp_comment(module: ModuleOp) -> str:
-    """Returns the facts that are noted on a module and its target as a comment of C++, a line for each."""
-    lines: list[str] = []
-    for name, attribute in module.attributes.items():
-        if name.startswith(_PREFIX) and isinstance(attribute, StringAttr | TargetAttr):
-            text = attribute.text() if isinstance(attribute, TargetAttr) else attribute.data
-            lines.append(f"// deplodock {name.removeprefix(_PREFIX)}: {' '.join(text.split())}\n")
-    return "".join(lines)

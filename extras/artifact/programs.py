@@ -30,8 +30,9 @@ from torch.utils import _pytree as pytree
 
 from ... import __version__
 from ...backend.cuda.runtime.nvrtc import compile_cubin
+from ...dialects import make_context
 from ...dialects.shapes.extents import SymbolAttr
-from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.support.parsing import parse_module
 from ...dialects.support.printing import print_module
 from ...errors import CompileError, TargetError
 from ...frontend.api import CompiledFunction

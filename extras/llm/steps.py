@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ...dialects.support.printing import stamp
 from ...errors import CaptureError, CompileError
 from ...frontend.capture.arrays import dtype_name, dtype_named
 from ...frontend.capture.captured_program import CapturedProgram
@@ -26,6 +25,7 @@ from ...passes.host.inline_calls import InlineCallsPass
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes
 from ...progress import steps
+from ...target.attribute import stamp
 from ..artifact.programs import ToSave, save
 from ..artifact.safetensors import names_in_checkpoints
 from .models import DEFAULT_CONTEXT, DEFAULT_PREFILL, config_dtype, quiet

@@ -24,10 +24,10 @@ from ...backend.host.launch_plan import Buffer, Launch, LaunchPlan, make_plan
 from ...backend.interpreter.exact import mix
 from ...backend.reference import run
 from ...dialects.shapes.extents import static
-from ...dialects.support.printing import stamp_comment
 from ...errors import CompileError, ExecutionError, UnsupportedError
 from ...frontend.compilation import Compilation
 from ...target.architectures import on_cores
+from ...target.attribute import stamp_comment
 
 SAMPLES = 256
 """Values of a result that the file holds."""

@@ -12,9 +12,8 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
-from ...backend.interpreter.running import main_function
 from ...dialects.shapes.binding import bind_sizes, symbols_of
-from ...dialects.support.calls import CONSTANTS, UPDATES, set_numbers, set_pairs
+from ...dialects.support.calls import CONSTANTS, UPDATES, main_function, set_numbers, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
 from .arguments import leaf_names, parameter_names, rearranged, structure_problem

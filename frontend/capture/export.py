@@ -23,7 +23,6 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, CompileError, UnsupportedError
-from ...garbage import rare_collections
 from ...passes.convert.torch_to_tensor.conversion import get_decompositions
 from .arguments import leaf_names, modules_of, parameter_names, variables_of
 from .captured_program import Binding, CapturedProgram, kind_of, may_require_grad
@@ -37,7 +36,6 @@ from .symbolic_shapes import every_size, extent_bounds
 from .tracing import Request, quiet, trace
 
 
-@rare_collections()
 def capture(
     function: Callable[..., Any],
     args: Sequence[Any],

@@ -22,10 +22,10 @@ from ...backend.cuda.printer import print_cuda
 from ...backend.cuda.runtime.nvrtc import Compiled, KernelUse, compile_cubin
 from ...backend.host.build_cache import digest
 from ...backend.host.launch_plan import LaunchPlan, make_plan
-from ...dialects import kernel
+from ...dialects import kernel, make_context
 from ...dialects.kernel import kernel_names
 from ...dialects.loop import NestOp
-from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.support.parsing import parse_module
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...passes.pass_manager import run_passes

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from ...dialects import make_context
 from ...dialects.loop import NestOp
-from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.support.parsing import parse_module
 from ...errors import CompileError
 from ...passes.planning.model import Model, model_of
 from ...passes.planning.nest_info import NestInfo

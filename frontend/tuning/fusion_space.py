@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
-from ...backend.interpreter.running import main_function
 from ...dialects.payload import tensor_bytes
+from ...dialects.support.calls import main_function
 from ...dialects.support.locations import location_text
 from ...dialects.support.printing import quantity, value_names
 from ...errors import CompileError

@@ -18,9 +18,9 @@ from ...backend import reference
 from ...backend.cpu.runtime import CpuPlan
 from ...backend.dtypes import DTYPES
 from ...backend.host.timing import in_turns
-from ...backend.interpreter.running import main_function
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import bind_sizes
+from ...dialects.support.calls import main_function
 from ..capture.arrays import to_torch
 from ..comparison import Difference, compare, tolerances
 from ..executors import cpu_program

@@ -12,12 +12,13 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from ...backend.check_each import make_inputs
-from ...backend.interpreter.running import main_function
+from ...dialects import make_context
 from ...dialects.loop import LoadOp, NestOp
 from ...dialects.loop.work import Work, nest_work
 from ...dialects.shapes.binding import bind_sizes
 from ...dialects.shapes.extents import extents_of, typical
-from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.support.calls import main_function
+from ...dialects.support.parsing import parse_module
 from ...dialects.support.printing import print_module
 from ...errors import CompileError
 from ...passes.pass_manager import run_passes

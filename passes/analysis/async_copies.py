@@ -23,7 +23,7 @@ from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import range_of_value
 from ...dialects.support.locations import ancestors
 from ...dialects.tile.copies import TmaLoadOp, box_dimensions
-from ..remarks import emit_remark
+from ..pass_manager import emit_remark
 from .integer_forms import FormReader
 from .layout_preferences import by_sectors, preference
 from .memory_access import WIDEST, TileForms, element_bytes, memory_type, plan_access

@@ -18,7 +18,7 @@ from ...dialects.payload import element_type, shape_of
 from ...dialects.support.calls import IN_PLACE, UPDATES, pairs_of, set_pairs
 from ...dialects.support.locations import enclosing
 from ..analysis.host_memory import parts_of, set_parts
-from ..remarks import emit_remark
+from ..pass_manager import emit_remark
 from ..rewriting import erase, insert_after, insert_before, replace, set_fields
 
 _PLACE = ("regs", "steps", "lower", "upper", "xor")

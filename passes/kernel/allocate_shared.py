@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects import kernel
 from ...dialects.support.locations import refused
 from ...target.attribute import target_of
-from ..anchored import FuncPass
+from ..pass_manager import FuncPass
 
 SMALL, LARGE = 16, 128
 """Bytes to which a buffer starts: the widest access, and for buffers of at least `LARGE` bytes a whole row of banks."""

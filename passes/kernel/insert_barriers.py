@@ -13,7 +13,7 @@ from ...dialects import kernel
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..anchored import FuncPass
+from ..pass_manager import FuncPass
 from ..rewriting import insert_after, insert_before
 from .ring_slots import LoopRenamings, Renaming, RingSlot, renamings
 

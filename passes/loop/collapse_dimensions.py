@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dialects import loop
-from ..anchored import NestPass
+from ..pass_manager import NestPass
 from .dimensions import collapse_dimensions
 
 

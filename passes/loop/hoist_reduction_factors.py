@@ -17,7 +17,7 @@ from ...dialects import loop, payload
 from ...dialects.loop.dependence import is_in
 from ...dialects.payload import is_float
 from ...dialects.tensor import ReductionKind
-from ..dce import erase_unneeded
+from ..cleanup import erase_unneeded
 from ..rewriting import insert_after, insert_before
 
 Divisor = tuple[SSAValue, FastMathFlagsAttr]

@@ -18,7 +18,7 @@ from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import extents_of_nest, schedule_of
 from ..analysis.operands import copying_nest, packable_loads
-from ..anchored import NestPass
+from ..pass_manager import NestPass
 from ..rewriting import insert_before, replace
 from .dimensions import split_dimensions
 

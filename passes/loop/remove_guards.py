@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...dialects import loop, payload
 from ..analysis.masks import is_repaired
 from ..analysis.nest_schedule import reduction_indices, schedule_of
-from ..anchored import NestPass
+from ..pass_manager import NestPass
 from ..rewriting import replace
 
 

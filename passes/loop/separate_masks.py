@@ -15,7 +15,7 @@ from ...dialects import loop, payload
 from ...dialects.payload import Predicate
 from ...dialects.shapes.affine import Form, Simplifier
 from ...dialects.shapes.extents import Extent, extents_of
-from ..anchored import NestPass
+from ..pass_manager import NestPass
 from ..rewriting import replace
 from .dimensions import computed, is_linear, load_at
 

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import AffineMapAttr
 from ...dialects import loop
 from ...dialects.shapes.affine import divisions
 from ...dialects.shapes.domain import DomainAttr
-from ..anchored import NestPass
+from ..pass_manager import NestPass
 from .dimensions import split_dimensions
 
 

@@ -13,7 +13,7 @@ from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..analysis.nest_schedule import extents_of_nest
 from ..analysis.operands import UNFOLD, copying_nest, unfolded_order
-from ..anchored import NestPass
+from ..pass_manager import NestPass
 from ..rewriting import insert_before, replace
 from .dimensions import collapse_dimensions
 

@@ -26,7 +26,7 @@ from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ..analysis.nest_schedule import schedule_of
 from ..analysis.operands import constant_values
-from ..remarks import emit_remark
+from ..pass_manager import emit_remark
 from .choose import Candidate, rank
 from .legality import limit_scratch
 from .model import model_class, model_of

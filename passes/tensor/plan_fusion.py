@@ -18,8 +18,8 @@ from ...dialects.tensor import ROOT
 from ...target.attribute import target_of
 from ...target.model import Target
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
+from ..pass_manager import emit_remark
 from ..records import Record, RecordError, operations_at
-from ..remarks import emit_remark
 from .fusion.candidates import candidates, greedy, kept_values, materialized
 from .fusion.inline import deep_recursion
 from .fusion.search import Search, between_bytes, within

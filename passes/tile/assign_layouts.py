@@ -29,7 +29,7 @@ from ..analysis.layout_preferences import (
 )
 from ..analysis.memory_access import element_bytes
 from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, route
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import insert_after, insert_before, replace, retype
 
 

@@ -16,7 +16,7 @@ from ...dialects import tile
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.equivalence import Numbering
 from ...dialects.support.locations import ancestors
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import insert_after, insert_before, replace
 
 

@@ -16,8 +16,8 @@ from ...dialects.payload import constant_of, element_type, is_float, shape_of
 from ...dialects.tensor import ReductionKind
 from ...dialects.tile import encoding_of
 from ..analysis.tile_layouts import attr_of, linear_of
-from ..anchored import TilePass
-from ..dce import erase_unneeded
+from ..cleanup import erase_unneeded
+from ..pass_manager import TilePass
 from ..rewriting import insert_before, replace, retype
 from .loops import carried_uses, rebuilt
 

@@ -12,8 +12,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.payload import constant_of
-from ..anchored import TilePass
-from ..dce import erase_unneeded
+from ..cleanup import erase_unneeded
+from ..pass_manager import TilePass
 from ..rewriting import insert_after, replace
 
 LIMIT = 2.0**28

@@ -13,7 +13,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects import tile
 from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import copy_location
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 
 
 class PersistentBlocksPass(TilePass):

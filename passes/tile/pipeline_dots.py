@@ -16,8 +16,8 @@ from ...dialects import payload, tile
 from ...dialects.payload import constant_of
 from ...dialects.shapes.ranges import trip_count
 from ..analysis.tile_layouts import linear_of, way_of
-from ..anchored import TilePass
-from ..dce import erase_unneeded
+from ..cleanup import erase_unneeded
+from ..pass_manager import TilePass
 from ..rewriting import (
     block_of,
     erase,

@@ -14,7 +14,7 @@ from ...dialects.payload import constant_of, element_type
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ...dialects.support.locations import copy_location
 from ..analysis.layout_preferences import is_tile
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import insert_after, insert_before, replace, set_fields
 from .loops import carried_uses, rebuilt
 

@@ -20,7 +20,7 @@ from ...dialects.shapes.domain import DomainAttr
 from ..analysis.async_copies import EPILOGUE_ROW
 from ..analysis.layout_preferences import memory_layout, preference
 from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, way_of
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import block_of, erase, insert_before, retype
 
 COLUMNS = 1

@@ -39,9 +39,8 @@ from ...dialects.shapes.extents import SymbolAttr, typical
 from ...dialects.shapes.ranges import constant_index, range_of_value
 from ..analysis.integer_forms import FormReader
 from ..analysis.masks import answers, hypercube
-from ..anchored import TilePass
-from ..dce import erase_unneeded
-from ..remarks import emit_remark
+from ..cleanup import erase_unneeded
+from ..pass_manager import TilePass, emit_remark
 from ..rewriting import erase, insert_after, insert_before, set_fields
 from .loops import FIRST_CARRIED
 

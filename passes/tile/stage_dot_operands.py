@@ -26,7 +26,7 @@ from ..analysis.tile_layouts import (
     route,
     shared_of,
 )
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import insert_after, insert_at_start, insert_before
 
 

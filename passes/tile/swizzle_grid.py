@@ -7,7 +7,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import tile
 from ...dialects.shapes.extents import extents_attr
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import insert_at_start
 
 

@@ -10,7 +10,7 @@ from ...dialects.shapes.extents import extents_of
 from ..analysis.async_copies import why_no_box
 from ..analysis.memory_access import memory_type
 from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
-from ..anchored import TilePass
+from ..pass_manager import TilePass
 from ..rewriting import erase, replace
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from deplodock.backend.check_each import Checker, make_inputs, within
 from deplodock.backend.host.compiler import compiler
-from deplodock.backend.interpreter.running import main_function
+from deplodock.dialects import make_context
 from deplodock.dialects.loop.work import count_flops
 from deplodock.dialects.shapes.binding import Sizes
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.calls import main_function
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ExecutionError
 
 TENSOR = """

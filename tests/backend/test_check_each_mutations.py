@@ -9,7 +9,8 @@ import pytest
 from xdsl.utils.exceptions import VerifyException
 
 from deplodock.backend.check_each import Checker
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir.affine import AffineExpr
 
 import deplodock
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import loop, make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.records import plan_key

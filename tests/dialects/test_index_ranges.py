@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from deplodock.backend.simulator import simulate
+from deplodock.dialects import make_context
 from deplodock.dialects.kernel import FuncOp
 from deplodock.dialects.payload import CastOp
 from deplodock.dialects.shapes.ranges import Ranges
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 
 WARPS, GRID = 2, 3
 THREADS = 32 * WARPS

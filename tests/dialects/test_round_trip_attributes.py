@@ -10,9 +10,9 @@ from support import TESTS
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, UnitAttr, f32, i64
 from xdsl.ir import Attribute, Operation
 
-from deplodock.dialects import OWN_DIALECTS, get_all_dialects
+from deplodock.dialects import OWN_DIALECTS, get_all_dialects, make_context
 from deplodock.dialects.layouts import LayoutAttr
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import CompileError
 from deplodock.passes.pass_manager import verify_module

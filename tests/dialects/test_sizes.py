@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from deplodock.backend.reference import run
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError, ShapeError
 
 ROWS = """

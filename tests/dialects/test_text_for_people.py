@@ -7,9 +7,10 @@ import torch
 from xdsl.dialects.builtin import FusedLoc, ModuleOp, NameLoc
 
 import deplodock
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
-from deplodock.passes.cse import eliminate_common_subexpressions
+from deplodock.passes.cleanup import eliminate_common_subexpressions
 
 
 def read(text: str) -> ModuleOp:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from deplodock.dialects import make_context
 from deplodock.dialects.loop.work import Work, count_work
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 
 PRODUCT = """
 func.func @main(%x: tensor<16x64xf32>, %w: tensor<64x32xf32>) -> tensor<16x32xf32> {

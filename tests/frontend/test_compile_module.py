@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.dialects.support.parsing import MalformedIRError, make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import MalformedIRError, parse_module
 from deplodock.errors import BorderError, CompileError, ExecutionError
 from deplodock.frontend.modules import level_of
 

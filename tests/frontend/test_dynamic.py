@@ -13,7 +13,8 @@ from support.torch_versions import needs_torch
 from torch.export import Dim
 
 import deplodock
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import CaptureError, CompileError, ShapeError, UnsupportedError
 from deplodock.frontend.api import CompiledFunction

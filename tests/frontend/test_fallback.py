@@ -13,7 +13,8 @@ from torch import nn
 import deplodock
 from deplodock.backend.cuda import runtime
 from deplodock.backend.host.launch_plan import EagerStep, make_plan
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError, ExecutionError, UnsupportedError
 from deplodock.extras.artifact.programs import ArtifactError
 from deplodock.extras.standalone import emit_standalone

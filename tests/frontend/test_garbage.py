@@ -1,8 +1,10 @@
-"""Garbage is collected rarely while programs are captured and passes run, and as before afterwards."""
+"""Garbage is collected rarely while programs are compiled, and as before afterwards."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from deplodock.frontend.capture.export import capture
-from deplodock.garbage import RARE, rare_collections
-from deplodock.passes.pass_manager import run_passes
+import deplodock
+from deplodock.frontend import RARE_COLLECTIONS
+from deplodock.frontend.compilation import one_at_a_time
+from deplodock.passes import OWN_PASSES
 
 SEEN = list[tuple[int, int, int]]()
 
@@ -24,41 +27,43 @@ class Look(ModulePass):
         SEEN.append(gc.get_threshold())
 
 
-def test_passes_and_capture_collect_rarely() -> None:
+@contextmanager
+def thresholds(*now: int) -> Iterator[None]:
     before = gc.get_threshold()
+    gc.set_threshold(*now)
+    try:
+        yield
+        assert gc.get_threshold() == (*now, *before[len(now) :])
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_passes_and_capture_collect_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OWN_PASSES, "look", f"{__name__}:Look")
 
     def look(x: torch.Tensor) -> torch.Tensor:
         SEEN.append(gc.get_threshold())
         return x + 1
 
     SEEN.clear()
-    run_passes(Context(), ModuleOp([]), [Look()])
-    capture(look, (torch.ones(4),))
+    with thresholds(700, 10, 10):
+        deplodock.compile(look, (torch.ones(4),), insert="look:after=convert-torch-to-tensor")
     assert len(SEEN) >= 2
-    assert all(seen >= RARE for seen in SEEN)
-    assert gc.get_threshold() == before
+    assert all(seen == RARE_COLLECTIONS for seen in SEEN)
 
 
 def test_nested_and_failing_users_restore_the_thresholds() -> None:
-    before = gc.get_threshold()
-
-    @rare_collections()
     def fail() -> None:
-        with rare_collections():
-            pass
-        assert gc.get_threshold() >= RARE
-        raise KeyError("fail")
+        with one_at_a_time():
+            with one_at_a_time():
+                pass
+            assert gc.get_threshold() == RARE_COLLECTIONS
+            raise KeyError("fail")
 
-    with pytest.raises(KeyError, match="fail"):
+    with thresholds(700, 10, 10), pytest.raises(KeyError, match="fail"):
         fail()
-    assert gc.get_threshold() == before
 
 
 def test_a_process_without_collections_stays_without() -> None:
-    before = gc.get_threshold()
-    gc.set_threshold(0)
-    try:
-        with rare_collections():
-            assert gc.get_threshold()[0] == 0
-    finally:
-        gc.set_threshold(*before)
+    with thresholds(0), one_at_a_time():
+        assert gc.get_threshold()[0] == 0

@@ -24,10 +24,10 @@ from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel, loop
+from deplodock.dialects import kernel, loop, make_context
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.shapes.extents import Extent, typical
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import LEGAL, PLAIN, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.frontend.capture.arrays import to_numpy, to_torch

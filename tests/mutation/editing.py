@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import DeplodockError
 from deplodock.passes.verify_level import Level
 

@@ -8,9 +8,8 @@ from xdsl.dialects.arith import AddfOp
 from xdsl.dialects.builtin import BFloat16Type, Float32Type, FloatAttr, IndexType, ModuleOp, bf16, f32
 from xdsl.ir import Block, Operation
 
-from deplodock.dialects import OWN_DIALECTS, get_all_dialects
+from deplodock.dialects import OWN_DIALECTS, get_all_dialects, make_context
 from deplodock.dialects.payload import ConstantOp
-from deplodock.dialects.support.parsing import make_context
 from deplodock.errors import BorderError
 from deplodock.passes import verify_level
 from deplodock.passes.pass_manager import run_passes

@@ -12,14 +12,21 @@ from support import TESTS
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError
 from deplodock.frontend.capture.export import capture
-from deplodock.passes import get_all_passes
 from deplodock.passes.loop.fuse_siblings import FuseSiblingsPass
-from deplodock.passes.pass_manager import Observer, contents_of, lacking, run_passes, verify_module, words_of
-from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.remarks import collect_remarks
+from deplodock.passes.pass_manager import (
+    Observer,
+    collect_remarks,
+    contents_of,
+    lacking,
+    run_passes,
+    verify_module,
+    words_of,
+)
+from deplodock.passes.pipelines import get_all_passes, parse_passes
 from deplodock.target.attribute import target_of
 from deplodock.tools.dl_opt import split_chunks
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from support.linear import LINEAR
 
+from deplodock.dialects import make_context
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.tuning.building import parse_schedule

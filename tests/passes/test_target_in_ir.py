@@ -17,8 +17,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.dialects import make_context
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import TargetError
 from deplodock.frontend.compilation import Compilation
@@ -120,13 +121,14 @@ def guard(event, args):
         raise RuntimeError(f"the compiler touches the machine: {event} {args[0]}")
 active = False
 sys.addaudithook(guard)
-from deplodock.passes import get_all_passes
+from deplodock.passes.pipelines import get_all_passes
 from deplodock.dialects import get_all_dialects
 for load in [*get_all_passes().values(), *get_all_dialects().values()]:
     load()
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 passes = [parse_passes("tensor-to-loop{target=%s},loop-to-tile,tile-to-kernel" % t) for t in ("sm_90a", "cpu")]

@@ -11,7 +11,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, f64
 from xdsl.passes import ModulePass
 
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes import pass_manager
 from deplodock.passes.pass_manager import InvalidIRError, run_passes
 

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.reference import run
+from deplodock.dialects import make_context
 from deplodock.dialects.kernel import FuncOp
-from deplodock.dialects.support.parsing import make_context
 from deplodock.errors import CompileError
 from deplodock.frontend.capture.arrays import to_torch
 from deplodock.frontend.capture.export import capture

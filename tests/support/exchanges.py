@@ -6,11 +6,12 @@ import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from deplodock.dialects import make_context
 from deplodock.dialects.kernel.mma import MMA_ATOMS
 from deplodock.dialects.layouts import format_bases
 from deplodock.dialects.layouts.linear import Linear
 from deplodock.dialects.layouts.mma import accumulator, fragment
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

@@ -12,7 +12,8 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, Report
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import Report as SimReport, simulate
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes, verify_module
 from deplodock.passes.pipelines import parse_passes
 from support.hopper_programs import Gemm

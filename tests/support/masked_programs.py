@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

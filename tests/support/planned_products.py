@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import loop, make_context
+from deplodock.dialects.support.parsing import parse_module
 
 
 def product(m: int, n: int, k: int, element: str, result: str | None = None) -> loop.NestOp:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.interpreter.domains import Array
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

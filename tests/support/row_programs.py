@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional as F
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import loop, make_context
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 
 SHUFFLES = "\n".join(
     f"    %s{i} = kernel.shuffle_xor %a{i} by {1 << i} : vector<1xf32>\n"

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.interpreter.domains import Array
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import make_context
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

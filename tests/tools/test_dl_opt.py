@@ -18,8 +18,8 @@ from xdsl.passes import ModulePass
 
 from deplodock import passes
 from deplodock.errors import CompileError
+from deplodock.passes.pass_manager import collect_remarks, emit_remark
 from deplodock.passes.pipelines import parse_passes, pipeline_text
-from deplodock.passes.remarks import collect_remarks, emit_remark
 from deplodock.tools import dl_opt
 
 DL_OPT = str(Path(sys.executable).with_name("dl-opt"))
@@ -206,7 +206,8 @@ def test_check_each_says_what_it_checked() -> None:
 
 
 def test_every_pass_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deplodock.passes import GROUPS, get_all_passes
+    from deplodock.passes import GROUPS
+    from deplodock.passes.pipelines import get_all_passes
     from deplodock.tools.pass_help import description
 
     for name, factory in get_all_passes().items():

@@ -17,7 +17,7 @@ from support.growing_programs import KINDS
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from deplodock.backend.interpreter.running import main_function
+from deplodock.dialects.support.calls import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, set_limit

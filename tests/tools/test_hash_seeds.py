@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from support import load_file
 
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import make_context
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.records import Record

@@ -83,7 +83,8 @@ def test_circles_are_seen(text: str, tmp_path: Path) -> None:
 PRINT = """
 import sys
 from deplodock.backend.{0}.printer import print_{1}
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

@@ -23,7 +23,7 @@ from support.dl_lit import call
 from xdsl.parser import Parser
 
 import deplodock
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import make_context
 from deplodock.dialects.support.printing import print_module
 from deplodock.progress import steps
 from deplodock.tools import cli, dl_gui, dl_opt, terminal

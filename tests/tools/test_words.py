@@ -17,7 +17,8 @@ from support import ROOT
 from xdsl.irdl import IRDLOperation
 
 from deplodock.dialects import OWN_DIALECTS, get_all_dialects
-from deplodock.passes import OWN_PASSES, get_all_passes
+from deplodock.passes import OWN_PASSES
+from deplodock.passes.pipelines import get_all_passes
 
 NAMES = {
     "tensor.fold": "tensor.scan",

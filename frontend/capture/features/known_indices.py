@@ -21,10 +21,10 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from ....backend.interpreter.running import main_function
 from ....dialects.payload import AssertOp, is_float
 from ....dialects.shapes.binding import SIZES, Algebra, symbols_of
 from ....dialects.shapes.extents import SymbolAttr
+from ....dialects.support.calls import main_function
 from ....errors import CompileError, ExecutionError
 from ....passes.convert.torch_to_tensor.conversion import decompose_all
 from ....passes.rewriting import erase

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ....backend.interpreter.running import main_function
+from ....dialects.support.calls import main_function
 from ....passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ..captured_program import CapturedProgram
 from . import Features

@@ -27,7 +27,7 @@ from ....dialects.tensor import ReductionKind, identity
 from ....target.model import MAX_LANES
 from ...analysis.nest_schedule import Shared, Sum, needed_by, stages_of
 from ...analysis.rescaling import counted
-from ...remarks import emit_remark
+from ...pass_manager import emit_remark
 from .chunk_bounds import Bounds, ChunkBounds
 from .emitter import Dim, Emitter, Tile, padding_of, union
 

@@ -20,8 +20,8 @@ from ....target.attribute import target_of
 from ....target.model import Target
 from ...analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
 from ...analysis.operands import UNFOLD, is_constant, unfoldable_loads
+from ...pass_manager import collect_remarks, emit_remark
 from ...pipelines import parse_passes
-from ...remarks import collect_remarks, emit_remark
 from ..choose import rank
 from ..model import model_class
 from ..nest_info import NestInfo

@@ -21,11 +21,10 @@ from ....dialects import loop
 from ....dialects.payload import CastOp, tensor_bytes
 from ....dialects.tensor import IndexMapOp, ReduceOp, ReductionKind
 from ....target.model import Target
-from ...pass_manager import lacking, words_of
+from ...pass_manager import collect_remarks, lacking, words_of
 from ...pipelines import parse_passes
 from ...planning.choose import rank
 from ...planning.nest_info import NestInfo
-from ...remarks import collect_remarks
 from .cost import Contraction, Kernel, reached
 from .graph import Load, Reduce, make_nest
 from .inline import in_memory

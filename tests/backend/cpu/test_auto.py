@@ -28,16 +28,15 @@ def test_the_cpu_where_there_is_no_gpu() -> None:
 
 
 def test_the_gpu_where_there_is_one(stub_cuda: Any) -> None:
-    assert executors.choose_target("auto") == "sm_90a"
-    assert executors.choose_target("auto", "cpu") == "cpu"
-    assert executors.choose_target("sm_80") == "sm_80"
+    assert executors.target_for() == "sm_90a"
+    assert executors.target_for("cpu") == "cpu"
 
 
 def test_the_cpu_where_the_gpu_is_one_that_there_is_no_code_for(
     stub_cuda: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *a: (7, 5))
-    assert executors.choose_target("auto") == "cpu"
+    assert executors.target_for() == "cpu"
 
 
 def test_a_compiler_counts_where_it_finds_its_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +101,5 @@ def test_compile_prints_the_text_of_a_gpu_unless_told(capsys: pytest.CaptureFixt
 
 def test_who_runs_a_program_of_a_gpu_gets_one() -> None:
     for executor in ("cuda", "emulator", "simulator", "reference"):
-        assert executors.choose_target("auto", executor).startswith("sm_")
-    assert executors.choose_target("auto", "cpu") == "cpu"
+        assert executors.target_for(executor).startswith("sm_")
+    assert executors.target_for("cpu") == "cpu"

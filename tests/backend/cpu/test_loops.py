@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import deplodock
 from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cpu.runtime import CpuProgram
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pipelines import PIPELINES
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from deplodock.backend.cpu import measure
+from deplodock.dialects import make_context
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.planning.model import model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import plan

@@ -16,7 +16,8 @@ from deplodock.backend.cpu.printer import print_cpp
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.host import compiler as host_compiler
 from deplodock.backend.host.compiler import CLANG, find_compiler
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
 
 

@@ -16,7 +16,8 @@ import deplodock
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedModule, EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import verify_module
 
 KERNEL = """

@@ -14,7 +14,8 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.simulator import simulate
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ScheduleError, TargetError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

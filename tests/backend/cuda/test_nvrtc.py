@@ -19,7 +19,8 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
 from deplodock.backend.host.build_cache import CacheWarning
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError, ExecutionError, TargetError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

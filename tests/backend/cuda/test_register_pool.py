@@ -20,6 +20,7 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, Report, compile_many
 from deplodock.backend.host.launch_plan import make_plan
+from deplodock.dialects import make_context
 from deplodock.dialects.kernel import FuncOp, kernel_names
 from deplodock.dialects.kernel.barriers import (
     PRODUCER_REGISTERS,
@@ -28,7 +29,7 @@ from deplodock.dialects.kernel.barriers import (
     consumer_registers,
     register_pool,
 )
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

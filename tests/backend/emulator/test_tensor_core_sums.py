@@ -15,7 +15,8 @@ from deplodock.backend.emulator import build, run_cuda_on_cpu
 from deplodock.backend.emulator.build import runtime_library
 from deplodock.backend.host.compiler import compiler
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

@@ -8,9 +8,10 @@ import torch
 
 from deplodock.backend.interpreter import loop as loop_level
 from deplodock.backend.reference import run
+from deplodock.dialects import make_context
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.shapes.binding import Sizes
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 
 RNG = np.random.default_rng(5)
 

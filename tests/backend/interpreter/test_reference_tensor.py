@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from deplodock.backend.reference import run
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ExecutionError
 
 RNG = np.random.default_rng(3)

@@ -10,7 +10,8 @@ from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ExecutionError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes

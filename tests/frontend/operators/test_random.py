@@ -18,7 +18,7 @@ from xdsl.ir import Block, Region
 import deplodock
 from deplodock.backend.check_each import Checker
 from deplodock.backend.reference import run
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import make_context
 from deplodock.dialects.tensor.builder import Builder
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.convert.torch_to_tensor.random import philox

@@ -16,11 +16,12 @@ from deplodock.backend.check_each import Checker
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu, run_standalone_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
+from deplodock.dialects import make_context
 from deplodock.dialects.loop.work import count_flops
 from deplodock.dialects.shapes.binding import Sizes
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.calls import main_function
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.extras.standalone import emit_standalone
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import tolerances

@@ -18,8 +18,8 @@ from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import loop, make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError
 from deplodock.target.architectures import TARGETS
 

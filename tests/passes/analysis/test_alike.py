@@ -9,9 +9,9 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import SSAValue
 
-from deplodock.dialects import payload, tile
+from deplodock.dialects import make_context, payload, tile
 from deplodock.dialects.shapes.affine import Form, add
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.passes.analysis.async_copies import RANK, Alike
 
 BODIES = {

@@ -13,8 +13,9 @@ from support.growing_programs import KINDS
 from torch import Tensor
 from xdsl.context import Context
 
-from deplodock.backend.interpreter.running import main_function
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.calls import main_function
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning import plan_schedules

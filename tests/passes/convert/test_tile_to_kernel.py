@@ -12,10 +12,11 @@ from deplodock.backend.check_each import make_inputs
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.calls import main_function
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.passes.pipelines import parse_passes
 

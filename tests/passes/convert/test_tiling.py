@@ -12,9 +12,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from deplodock.backend.reference import run
-from deplodock.dialects import loop, tile
+from deplodock.dialects import loop, make_context, tile
 from deplodock.dialects.payload import shape_of
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import ScheduleError, TargetError
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of

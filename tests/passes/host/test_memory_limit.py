@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import deplodock
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.backend.interpreter.running import main_function
 from deplodock.dialects.loop import NestOp
+from deplodock.dialects.support.calls import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from deplodock.passes.pass_manager import run_passes

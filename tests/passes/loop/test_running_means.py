@@ -9,8 +9,8 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.reference import run
-from deplodock.dialects import loop, payload
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import loop, make_context, payload
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture

@@ -11,11 +11,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from deplodock.backend.reference import run
-from deplodock.dialects import loop, payload
-from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.pass_manager import run_passes
+from deplodock.dialects import loop, make_context, payload
+from deplodock.dialects.support.parsing import parse_module
+from deplodock.passes.pass_manager import collect_remarks, run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.remarks import collect_remarks
 
 K = 37
 CHUNKS = [1, 2, 4, 5, 16, 36, 37]

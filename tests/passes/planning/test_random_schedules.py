@@ -11,8 +11,8 @@ from fuzz.schedules import PARTS, Case, corpus, draw, judge, made_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import loop, make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.passes.convert.loop_to_tile.reductions import Reducer
 

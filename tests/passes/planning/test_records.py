@@ -11,16 +11,15 @@ import torch
 from support.planned_products import product
 
 import deplodock
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import loop, make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import CompileError, ScheduleError, TargetError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
-from deplodock.passes.pass_manager import run_passes
+from deplodock.passes.pass_manager import collect_remarks, run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.record_file import read_record
 from deplodock.passes.records import Record, RecordPlans, plan_key
-from deplodock.passes.remarks import collect_remarks
 from deplodock.target.architectures import get_target
 from deplodock.tools import cli
 

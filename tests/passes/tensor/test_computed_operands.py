@@ -14,12 +14,11 @@ from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
-from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
-from deplodock.dialects import loop
+from deplodock.dialects import loop, make_context
 from deplodock.dialects.loop.dependence import Dependence, find_contraction
 from deplodock.dialects.payload import tensor_bytes
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects.support.calls import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT
 from deplodock.passes.pass_manager import run_passes

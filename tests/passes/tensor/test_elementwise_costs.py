@@ -10,7 +10,7 @@ from support.growing_programs import KINDS
 from torch import Tensor
 from xdsl.context import Context
 
-from deplodock.backend.interpreter.running import main_function
+from deplodock.dialects.support.calls import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.tensor.fusion.candidates import candidates, kept_values

@@ -12,8 +12,7 @@ from torch import nn
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.reference import run
-from deplodock.dialects import loop
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import loop, make_context
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.pass_manager import run_passes

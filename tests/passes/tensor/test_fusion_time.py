@@ -18,9 +18,8 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation
 
-from deplodock.dialects import loop
+from deplodock.dialects import loop, make_context
 from deplodock.dialects.payload import tensor_bytes
-from deplodock.dialects.support.parsing import make_context
 from deplodock.dialects.tensor import ROOT
 from deplodock.frontend.capture.export import capture
 from deplodock.passes.pass_manager import run_passes

@@ -16,15 +16,15 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import kernel, make_context
+from deplodock.dialects.support.calls import main_function
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
+from deplodock.passes.pass_manager import collect_remarks
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.remarks import collect_remarks
 from deplodock.target.architectures import TARGETS
 
 MATMUL = """

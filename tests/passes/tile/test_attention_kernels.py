@@ -18,9 +18,8 @@ from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel, payload
+from deplodock.dialects import kernel, make_context, payload
 from deplodock.dialects.payload import shape_of
-from deplodock.dialects.support.parsing import make_context
 from deplodock.dialects.tile.copies import RingOp
 from deplodock.frontend.capture.arrays import to_numpy
 from deplodock.frontend.capture.export import capture

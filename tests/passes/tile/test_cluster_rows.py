@@ -17,8 +17,8 @@ from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_o
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import tile
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context, tile
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import DeplodockError, ScheduleError
 from deplodock.extras.standalone import emit_standalone

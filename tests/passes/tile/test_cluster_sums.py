@@ -16,8 +16,7 @@ from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel, loop, tile
-from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects import kernel, loop, make_context, tile
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import ScheduleError
 from deplodock.frontend.capture.arrays import to_numpy

@@ -15,8 +15,8 @@ from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import kernel, make_context
+from deplodock.dialects.support.parsing import parse_module
 
 
 @cache

@@ -11,9 +11,10 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.interpreter.domains import Array
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
+from deplodock.dialects import make_context
 from deplodock.dialects.layouts import format_bases
 from deplodock.dialects.layouts.linear import LANES, Linear, pack, unpack
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ScheduleError
 from deplodock.passes.pipelines import parse_passes
 

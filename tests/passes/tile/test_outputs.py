@@ -17,8 +17,8 @@ from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel, tile
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import kernel, make_context, tile
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.dialects.tile.copies import SliceOp, TmaStoreOp
 from deplodock.errors import DeplodockError

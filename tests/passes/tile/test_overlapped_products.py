@@ -10,7 +10,8 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import DeplodockError
 

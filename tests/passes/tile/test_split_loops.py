@@ -16,12 +16,12 @@ from deplodock.backend.check_each import make_inputs
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan
-from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import payload, tile
+from deplodock.dialects import make_context, payload, tile
 from deplodock.dialects.payload import shape_of
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.calls import main_function
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.copies import StageAsyncOp
 from deplodock.errors import ExecutionError
 from deplodock.passes.analysis.masks import scattered

@@ -21,12 +21,11 @@ from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.interpreter.domains import Array
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import kernel, make_context
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.errors import ScheduleError
-from deplodock.passes.pass_manager import run_passes
+from deplodock.passes.pass_manager import collect_remarks, run_passes
 from deplodock.passes.pipelines import OptionError, parse_passes
-from deplodock.passes.remarks import collect_remarks
 from deplodock.target.architectures import TARGETS
 
 

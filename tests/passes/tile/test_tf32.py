@@ -26,15 +26,14 @@ from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.interpreter.domains import Array, cut_tf32, round_tf32
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel, loop, payload
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects import kernel, loop, make_context, payload
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
-from deplodock.passes.pass_manager import run_passes
+from deplodock.passes.pass_manager import collect_remarks, run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.passes.remarks import collect_remarks
 from deplodock.target.architectures import TARGETS, get_target
 from deplodock.tools import cli
 

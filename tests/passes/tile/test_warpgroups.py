@@ -18,10 +18,10 @@ from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel, tile
+from deplodock.dialects import kernel, make_context, tile
 from deplodock.dialects.layouts.linear import Linear
 from deplodock.dialects.layouts.mma import Boxes, boxes_along, boxes_of, part_of_group, warpgroup_accumulator
-from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.copies import (
     ConsumerReleaseOp,
     ConsumerWaitOp,
