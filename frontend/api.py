@@ -20,7 +20,6 @@ from ..dialects.shapes.extents import extents_of
 from ..dialects.support.calls import main_function
 from ..errors import CaptureError, DeplodockError, ExecutionError, TargetError, presented
 from ..plugins import plugin
-from .capture.arguments import modules_of
 from .capture.arrays import dtype_of
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
@@ -284,11 +283,13 @@ def compile(
 def _compile(module: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> CompiledFunction:
     from torch.export import ExportedProgram
 
-    from .capture.export import capture, opened  # with PyTorch's exporter, as slow to import as all the rest
+    from .capture.export import capture, modules_of  # with PyTorch's exporter, as slow to import as all the rest
 
     function, given = module, dict(options)
     fallback, shapes = given.pop("fallback", None), given.pop("dynamic_shapes", None)
     if not isinstance(args, tuple) or isinstance(module, ExportedProgram | torch.jit.ScriptModule):
+        from .capture.exported_programs import opened
+
         function, args, kwargs, shapes = opened(module, args, kwargs, shapes)
     captured = capture(function, args, kwargs, fallback=fallback, dynamic_shapes=shapes, in_memory=True)
     try:

@@ -14,8 +14,8 @@ from torch.nn.modules import module as every_module
 
 from ..backend.host.calls import extension
 from ..errors import AttributeRefusedError, ExecutionError, ShapeError
-from .capture.arrays import describe_tensor
-from .capture.captured_program import Binding, CapturedProgram, kind_of
+from .capture.arrays import describe_tensor, kind_of
+from .capture.captured_program import Binding, CapturedProgram
 
 
 class ModuleState:

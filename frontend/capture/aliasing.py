@@ -117,11 +117,6 @@ def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     return a is not None and b is not None and torch._C._is_alias_of(a, b)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def is_computed(leaf: Any) -> bool:
-    """Returns true for a node of a graph that is a tensor and no argument."""
-    return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
-
-
 def place_of(value: torch.Tensor) -> Place | None:
     """Where the elements of a traced tensor lie; None where that is nothing but in order, or several in one place, or
     where the tensor is sparse, which is refused where its type is asked for."""

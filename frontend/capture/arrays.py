@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import torch
+from torch.fx import Node
 from xdsl.dialects.builtin import Float8E4M3FNType, Float8E5M2Type, TensorType
 from xdsl.ir import Attribute
 
 from ...backend.dtypes import DTYPES
-from ...dialects.shapes.extents import tensor_of
+from ...dialects.shapes.extents import Extent, tensor_of
 from ...errors import ExecutionError, UnsupportedError
-from .symbolic_shapes import SizeTable
 
 
 def capturing() -> bool:
@@ -61,6 +63,22 @@ def describe_tensor(tensor: torch.Tensor) -> str:
     return f"{dtype_name(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
 
 
+def kind_of(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that does not simply have its elements in memory: `sparse_coo`, `MaskedTensor`; else None."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    if tensor.is_quantized:
+        return "quantized"
+    own, usual = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
+    return None if own is usual else type(tensor).__name__
+
+
+def may_require_grad(node: Node) -> bool:
+    """Returns true for a node of a graph that is a tensor of floats or complex numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
+
+
 def element_of(dtype: torch.dtype) -> Attribute:
     """The element type for `dtype`; raises UnsupportedError for one that has none (complex, float8_e8m0fnu, ...)."""
     if dtype not in _ELEMENTS:
@@ -75,15 +93,15 @@ def dtype_of(element: Attribute) -> torch.dtype:
     return _DTYPES[element]
 
 
-def tensor_type(tensor: torch.Tensor, sizes: SizeTable | None = None) -> TensorType[Attribute]:
-    """The type of `tensor`; raises UnsupportedError unless it is dense and of a known data type.
-
-    Symbolic sizes are looked up in `sizes`; without one the shape has to be fixed."""
+def tensor_type(tensor: torch.Tensor, extent: Callable[[torch.SymInt], Extent] | None = None) -> TensorType[Attribute]:
+    """Returns the type of a tensor, with symbolic sizes as `extent` returns them. Raises UnsupportedError unless the
+    tensor is dense, of a known data type, and of a fixed shape if there is no `extent`."""
     if tensor.layout is not torch.strided:
         raise UnsupportedError(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')} is not supported")
-    if sizes is None and not all(type(n) is int for n in tensor.shape):
+    if extent is None and not all(type(n) is int for n in tensor.shape):
         raise UnsupportedError("a tensor of a size that varies is not supported here")
-    return tensor_of(element_of(tensor.dtype), [n if sizes is None else sizes.extent(n) for n in tensor.shape])
+    shape = [extent(n) if extent is not None and isinstance(n, torch.SymInt) else n for n in tensor.shape]
+    return tensor_of(element_of(tensor.dtype), shape)
 
 
 def dtype_named(name: str) -> torch.dtype:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch.fx import Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
@@ -17,7 +16,7 @@ from ...dialects.support.calls import CONSTANTS, UPDATES, main_function, set_num
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
 from .arguments import leaf_names, parameter_names, rearranged, structure_problem
-from .arrays import capturing, describe_tensor
+from .arrays import capturing, describe_tensor, kind_of
 from .eager_fallback import EagerCall
 from .refusals import UserCalls
 
@@ -347,12 +346,6 @@ def _stored(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.view(torch.uint8)
 
 
-def may_require_grad(node: Node) -> bool:
-    """Returns true for a node of a graph that is a tensor of floats or complex numbers."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
-
-
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The addresses that a tensor's elements lie between; the same twice if there are none."""
     first = tensor.data_ptr()
@@ -365,16 +358,6 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 def _repeats(tensor: torch.Tensor) -> bool:
     """Whether several elements lie in one place, as after `expand`."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def kind_of(tensor: torch.Tensor) -> str | None:
-    """What a tensor is that does not simply have its elements in memory: `sparse_coo`, `MaskedTensor`; else None."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-    if tensor.is_quantized:
-        return "quantized"
-    own, usual = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
-    return None if own is usual else type(tensor).__name__
 
 
 _ALIASING = "mutation-and-aliasing"

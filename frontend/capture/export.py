@@ -13,26 +13,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
-from torch.export import Dim, ExportedProgram
+from torch import nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, SymIntArgument, TensorArgument
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.conversion import get_decompositions
-from .arguments import leaf_names, modules_of, parameter_names, variables_of
-from .captured_program import Binding, CapturedProgram, kind_of, may_require_grad
-from .decompositions.table import decomposed, is_ours
+from .arguments import leaf_names, parameter_names
+from .arrays import kind_of, may_require_grad
+from .captured_program import Binding, CapturedProgram
+from .decompositions.table import decomposed
 from .eager_fallback import Fallback
 from .features import Features, words_of
-from .graph_capture import Argument, TracedGraph, import_graph
+from .importer import Argument, TracedGraph, import_graph, is_ours
 from .refusals import UserCalls, refusal_of
 from .source_locations import blame, users_frames_in_stack_traces
-from .symbolic_shapes import every_size, extent_bounds
+from .symbolic_shapes import every_size
 from .tracing import Request, quiet, trace
 
 
@@ -250,73 +252,6 @@ def _returned(exported: ExportedProgram) -> tuple[list[tuple[int, str]], list[in
     return updates, results
 
 
-def opened(
-    function: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Returns what is compiled for a program that was exported before; of anything else it is what was passed.
-
-    Args:
-        function: an `ExportedProgram`, a module or a function.
-        args: example arguments; None stands for those with which the program was exported.
-        kwargs: example arguments by name.
-        dynamic_shapes: sizes that vary; None stands for those that vary in the program.
-
-    Returns:
-        module or function, arguments, arguments by name, sizes.
-
-    Raises:
-        CaptureError: for a TorchScript module, and for arguments that are no tuple or of another structure.
-    """
-    if isinstance(function, torch.jit.ScriptModule):
-        raise CaptureError(
-            "a TorchScript module is not supported",
-            remedy="compile the module that it was made from, or what torch.export makes of that",
-        )
-    program = function if isinstance(function, ExportedProgram) else None
-    if program is not None and args is None and program.example_inputs is not None:
-        args, kwargs = program.example_inputs[0], {**program.example_inputs[1], **(kwargs or {})}
-    if not isinstance(args, tuple | list):
-        raise CaptureError(
-            f"expected a tuple of arguments, but got {type(args).__name__}",
-            argument="example_args",
-            kind="wrong-arguments",
-            remedy="write (x,) for a single argument",
-        )
-    if program is None:
-        return function, args, kwargs, dynamic_shapes
-    structure = pytree.tree_structure((tuple(args), dict(kwargs or {})))
-    if structure != program.call_spec.in_spec:
-        raise CaptureError(
-            "arguments of another structure than those with which the program was exported", argument="example_args"
-        )
-    return program.module(), args, kwargs, _sizes(program) if dynamic_shapes is None else dynamic_shapes
-
-
-def _sizes(program: ExportedProgram) -> Any:
-    """Returns the sizes of a program that vary, in the structure of its arguments; None if there are none."""
-    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
-    inputs = [s.arg for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
-    tensors = [v if isinstance(v := values.get(getattr(arg, "name", "")), torch.Tensor) else None for arg in inputs]
-    roots: dict[Any, Any] = {}
-    for symbol, bounds in program.range_constraints.items():
-        least, most = extent_bounds(bounds.lower, bounds.upper)
-        roots[symbol] = Dim(f"s{len(roots)}", min=least, max=most)
-    shapes = [() if t is None else enumerate(t.shape) for t in tensors]
-    leaves = [{d: _dim(n.node.expr, roots) for d, n in shape if isinstance(n, torch.SymInt)} for shape in shapes]
-    args, kwargs = pytree.tree_unflatten([leaf or None for leaf in leaves], program.call_spec.in_spec)  # pyright: ignore
-    return (*args, *kwargs.values()) if any(leaves) else None
-
-
-def _dim(expr: Any, roots: Mapping[Any, Any]) -> Any:
-    """Returns a size as a `Dim`: one that varies by itself, or one that is computed from it as `2 * s0 + 1`."""
-    symbol = min(expr.free_symbols, key=str)
-    factor, rest = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
-    if symbol not in roots or not (factor.is_Integer and rest.is_Integer and factor * symbol + rest == expr):
-        return Dim.AUTO
-    dim = roots[symbol] if factor == 1 else int(factor) * roots[symbol]
-    return dim + int(rest) if rest else dim
-
-
 def _merge_duplicates(program: ExportedProgram) -> None:
     """Makes the tensors that a module has under several names, as a layer that is registered twice has, one input of
     the exported program. PyTorch cannot decompose a program that writes one of two such inputs.
@@ -336,3 +271,34 @@ def _merge_duplicates(program: ExportedProgram) -> None:
             node.replace_all_uses_with(same)
             program.graph.erase_node(node)
             specs.remove(spec)
+
+
+def variables_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns what a function, a method or another callable object is known to read besides its arguments, by name."""
+    if isinstance(function, functools.partial):
+        return variables_of(function.func) | {"arguments": function.args, **function.keywords}
+    if inspect.ismethod(function):
+        owner = function.__self__
+        fields = {} if isinstance(owner, nn.Module) else getattr(owner, "__dict__", {})
+        return variables_of(function.__func__) | fields | {"self": owner}
+    if not inspect.isfunction(function):
+        method = function.__call__
+        return variables_of(method) if inspect.ismethod(method) else {}
+    code, cells = inspect.unwrap(function).__code__, inspect.unwrap(function).__closure__ or ()
+    known = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    return known | {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if c != CellType()}
+
+
+def modules_of(function: Callable[..., Any]) -> dict[str, nn.Module]:
+    """Returns a module itself, or the modules among the variables of a function, also in lists, tuples and
+    dictionaries. Keys are prefixes for the names of their tensors."""
+    if isinstance(function, nn.Module):
+        return {"": function}
+    variables = variables_of(function)
+    modules = {name: value for name, value in variables.items() if isinstance(value, nn.Module)}
+    for name, value in variables.items():
+        items = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        )
+        modules |= {f"{name}.{key}": inner for key, inner in items if isinstance(inner, nn.Module)}
+    return modules

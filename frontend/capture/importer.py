@@ -1,17 +1,19 @@
-"""An exported graph, node by node, as ops of the torch dialect."""
+"""From a graph of ATen operators to a captured program: node by node, as ops of the torch dialect."""
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch.fx import Node
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, f64, i1, i64
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, i1, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -22,110 +24,226 @@ from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
-from ...errors import CaptureError, CompileError, UnsupportedError
-from ...passes.convert.torch_to_tensor.conversion import decompose
+from ...errors import CompileError, UnsupportedError
+from ...passes.convert.torch_to_tensor.conversion import decompose, get_decompositions
 from ...passes.convert.torch_to_tensor.random import draws
-from ...passes.convert.torch_to_tensor.registry import why_refused
 from ...passes.convert.torch_to_tensor.scalars import common_element
 from ...passes.torch.outline_layers import LAYER, MIN_OPS
 from .arrays import element_of, tensor_type
+from .captured_program import Binding, CapturedProgram, Output, announce
 from .eager_fallback import EagerCall
+from .features import Features
 from .refusals import UserCalls, together
-from .source_locations import blame, innermost
-from .symbolic_shapes import NamedDim, SizeTable, depends_on_data
+from .source_locations import Origin, blame, innermost
+from .special_nodes import SPECIAL, compute_number, not_an_operator, unknown_operator
+from .symbolic_shapes import SizeTable, depends_on_data
 
-aten: Any = torch.ops.aten
+Argument: TypeAlias = tuple[Binding, Node]
+"""An argument of a program, and the node that it is in a graph."""
+
+
+@dataclass
+class TracedGraph:
+    """A graph of ATen operators that change nothing in place, as it was traced.
+
+    Attributes:
+        graph: the graph, which is rewritten on the way.
+        arguments: arguments of the program.
+        updates: pairs (number among what the graph returns, name of the argument that it replaces).
+        results: numbers of the results of the program among what the graph returns.
+        examples: leaves of the caller's arguments.
+        specs: structure of the caller's arguments, and of the result.
+        features: features of the program.
+        calls: the user's calls, for errors.
+        place: (file, line) of operators of which PyTorch does not know the line.
+    """
+
+    graph: Graph
+    arguments: list[Argument]
+    updates: Sequence[tuple[int, str]]
+    results: Sequence[int]
+    examples: Sequence[Any]
+    specs: tuple[pytree.TreeSpec, pytree.TreeSpec]
+    features: Features
+    calls: UserCalls
+    place: tuple[str, int] | None = None
+
+    @property
+    def leaves(self) -> Sequence[Any]:
+        """What the graph returns."""
+        return self.graph.output_node().args[0]  # pyright: ignore[reportReturnType]
+
+
+def import_graph(traced: TracedGraph) -> CapturedProgram:
+    """Returns the program of a graph. Raises UnsupportedError for what the torch dialect does not have."""
+    features = traced.features
+    features.run("rewritten", traced)
+    features.names = [node.name for _, node in traced.arguments]
+    kind: type[GraphImporter] = next((taken for _, taken in features.stage("Importer")), GraphImporter)
+    importer = kind(traced)
+    importer.declare()
+    importer.run()
+    features.run("imported", importer)
+    leaves, devices = traced.leaves, {node.meta["val"].device.type for _, node in traced.arguments} or {"cpu"}
+    updates = tuple((importer.result_index(leaves[n].name), _updated(importer, name)) for n, name in traced.updates)
+    outputs = tuple(_output(importer, leaves[i], devices) for i in traced.results)
+    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
+    viewed = ({}, {}) if features.words.isdisjoint(("complex", "float8")) else _viewed(importer)
+    module = importer.finish()
+    if updates:
+        announce(module, outputs, updates)
+    generators = (Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))
+    captured = CapturedProgram(
+        module,
+        (*(binding for binding, _ in traced.arguments), *generators),
+        outputs,
+        updates,
+        tuple(traced.examples),
+        *traced.specs,
+        importer.eager,
+        viewed,
+        checks=checks,
+        f32_matmul_precision="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None,
+        calls=traced.calls,
+    )
+    features.run("captured", captured)
+    return captured
+
+
+def _output(importer: GraphImporter, leaf: Any, devices: set[str]) -> Output:
+    """Returns where a leaf of the result of a program comes from."""
+    if not isinstance(leaf, Node):
+        return Output("constant", value=leaf)
+    value = leaf.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.device.type not in devices:
+        raise blame(_refused_result(value, devices), leaf, importer.traced.place)
+    argument = importer.arguments.get(leaf.name)
+    return Output("result", importer.result_index(leaf.name)) if argument is None else Output("argument", argument)
+
+
+def _refused_result(value: Any, devices: set[str]) -> UnsupportedError:
+    if not isinstance(value, torch.Tensor):
+        return UnsupportedError("a result that is a number and varies is not supported", kind="dynamic-sizes")
+    at = " and ".join(sorted(devices))
+    reason = f"a result is on the device {value.device.type}, but the arguments are on {at}"
+    remedy = "move the arguments, or the result after the call (x.to(...))"
+    return UnsupportedError(reason, kind="devices-and-types", remedy=remedy)
+
+
+def _updated(importer: GraphImporter, name: str) -> int:
+    argument = importer.arguments.get(name)
+    if argument is None:
+        raise UnsupportedError(f"the program changes {name!r} in a way that is not supported")
+    return argument
+
+
+def is_computed(leaf: Any) -> bool:
+    """Returns true for a node of a graph that is a tensor and no argument."""
+    return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
+
+
+def _viewed(importer: GraphImporter) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
+    """Returns the types that arguments and results have for the caller, where executors know them in another one."""
+    arguments = (node for _, node in importer.traced.arguments)
+    computed = (leaf for leaf in importer.traced.leaves if is_computed(leaf) and "viewed" in leaf.meta)
+    return (
+        {i: node.meta["viewed"] for i, node in enumerate(arguments) if "viewed" in node.meta},
+        {importer.result_index(leaf.name): leaf.meta["viewed"] for leaf in computed},
+    )
 
 
 class GraphImporter:
     """Builds `@main` from the nodes of a graph.
 
-    Args:
-        place: (file, line) of nodes without a stack trace.
-        sizes: dimensions that vary under a name of the user's.
-        nodes: the nodes of the graph.
-        calls: the user's calls, for errors.
-
     Attributes:
+        traced: the graph.
+        arguments: positions of the arguments of `@main` by the names of their nodes.
+        values: SSA values by the names of the nodes.
         eager: functions that are left to PyTorch, by name.
+        declared: declarations of these functions.
         checks: (node, message) of values that must be true.
         generators: number of generators.
     """
 
-    def __init__(
-        self, place: tuple[str, int] | None, sizes: Sequence[NamedDim], nodes: Iterable[Node], calls: UserCalls
-    ) -> None:
-        self.place, self.calls = place, calls
+    def __init__(self, traced: TracedGraph) -> None:
+        self.traced = traced
+        self.arguments: dict[str, int] = {}
+        self.values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
         self.eager: dict[str, EagerCall] = {}
+        self.declared: dict[object, FuncOp] = {}
         self.checks: list[tuple[str, str]] = []
         self.generators = 0
-        self.block = Block()
-        self.values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
-        self.declared: dict[object, FuncOp] = {}
-        self._sizes = SizeTable(sizes, nodes)
-        self._calls = count()
+        self._block = Block()
+        self._operations = count()
         self._layers: dict[Operation, str] = {}
-        self._arguments: list[str] = []
         self._results: list[SSAValue] = []
         self._errors: list[CompileError] = []
         self._unknown: set[str] = set()
 
-    def declare(self, arguments: Iterable[tuple[str, Node]]) -> None:
-        """Gives `@main` an argument for each (name, placeholder)."""
-        taken: dict[str, int] = {}
-        for name, node in arguments:
-            try:
-                value = self.block.insert_arg(self.type_of(node.meta["val"]), len(self.block.args))
-            except CompileError as error:
-                error.argument, error.location = name, error.location or _text(self.place)
-                raise
-            value.name_hint = _unique(name_hint(name), taken)
-            self.values[node.name] = value
-            self._arguments.append(node.name)
+    @cached_property
+    def sizes(self) -> SizeTable:
+        """The symbols of the program; one of fixed sizes asks for none."""
+        return SizeTable(self.traced.features.facts.get("specialization", ()), self.traced.graph.nodes)
 
-    def type_of(self, value: torch.Tensor) -> Attribute:
-        """Returns the type of an argument. Raises UnsupportedError."""
-        return tensor_type(value, self._sizes)
-
-    def run(self, nodes: Iterable[Node]) -> None:
-        """Imports every computation. Raises the error of the first one that is refused, with those of all others."""
-        for node in nodes:
-            if node.op not in ("placeholder", "output"):
-                try:
-                    self.import_node(node, innermost(node.meta.get("stack_trace")) or self.place)
-                except CompileError as error:
-                    self._refuse(node, error)
-        if self._errors:
-            self._errors += _refused_later(self.block, self.algebra)
-            raise self.calls.complete(together(self._errors))
+    def extent(self, size: torch.SymInt) -> Extent:
+        """Returns a size of PyTorch's as an extent."""
+        return self.sizes.extent(size)
 
     @property
     def algebra(self) -> Algebra:
         """Arithmetic on the sizes of the program."""
-        return Algebra(list(self._sizes.derived))
+        return Algebra(list(self.sizes.derived))
+
+    def declare(self) -> None:
+        """Adds the arguments of `@main`."""
+        for binding, node in self.traced.arguments:
+            try:
+                value = self._block.insert_arg(self.type_of(node.meta["val"]), len(self.arguments))
+            except CompileError as error:
+                error.argument, error.location = binding.name, error.location or _text(self.traced.place)
+                raise
+            value.name_hint = name_hint(binding.name)
+            self.values[node.name] = value
+            self.arguments[node.name] = len(self.arguments)
+
+    def type_of(self, value: torch.Tensor) -> Attribute:
+        """Returns the type of an argument. Raises UnsupportedError."""
+        return tensor_type(value, self.extent)
+
+    def run(self) -> None:
+        """Imports every computation. Raises the error of the first one that is refused, with those of all others."""
+        for node in self.traced.graph.nodes:
+            if node.op not in ("placeholder", "output"):
+                try:
+                    self.import_node(node, innermost(node.meta.get("stack_trace")) or self.traced.place)
+                except CompileError as error:
+                    self._refuse(node, error)
+        if self._errors:
+            self._errors += _refused_later(self._block, self.algebra)
+            raise self.traced.calls.complete(together(self._errors))
 
     def import_node(self, node: Node, place: tuple[str, int] | None) -> None:
         """Imports a node at a place. Raises CompileError."""
         if self._errors and self._follows_from_error(node):
             return
         target, value = node.target, node.meta.get("val")
-        if (special := _SPECIAL.get(target)) is not None:
+        if (special := SPECIAL.get(target)) is not None:
             special(self, node)
         elif isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) and not depends_on_data(value):
             if isinstance(value, torch.SymFloat):  # others are known by their expressions, wherever they are used
-                self.values[node.name] = self._compute_number(node)
+                self.values[node.name] = compute_number(self, node)
         elif isinstance(target, torch._ops.OpOverload) and node.op == "call_function":
             self.import_operator(node, target, place)
         else:
-            raise _not_an_operator(node)
+            raise not_an_operator(node)
 
     def import_operator(self, node: Node, target: torch._ops.OpOverload, place: tuple[str, int] | None) -> None:
         """Imports the call of an operator. Raises CompileError."""
         name = overload_name(target)
         if name not in OPS or target._schema.is_mutable:
-            raise _unknown_operator(name, target)
-        types = _result_types(node, f"aten.{name}", self._sizes)
-        arguments = {key: self._value(value) for key, value in _named(node).items()}
+            raise unknown_operator(name, target)
+        types = self._result_types(node, f"aten.{name}")
+        arguments = {key: self.operand(value) for key, value in _named(node).items()}
         tensors = [a.name for a in SCHEMAS[name].arguments if a.base == "Tensor"]
         if numbers := [key for key in tensors if isinstance(arguments.get(key), bool | int | float | SymbolAttr)]:
             name = self._take_numbers(name, arguments, numbers, types)
@@ -135,23 +253,39 @@ class GraphImporter:
             op = OPS[name](arguments, types)
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
-        self.check(op)
-        where = f"{op.name}#{next(self._calls)}"
-        op.location = named_location(where, file_location(*place)) if place else UnknownLoc()
-        self.calls.note(f"aten.{name}", _text(place), node)
         self.add(op, node)
+        where = f"{op.name}#{next(self._operations)}"
+        op.location = named_location(where, file_location(*place)) if place else UnknownLoc()
+        self.traced.calls.origins.setdefault((f"aten.{name}", _text(place)), Origin.of(node))
         self.values[node.name] = tuple(op.results) if isinstance(node.meta["val"], tuple | list) else op.results[0]
 
-    def check(self, op: AtenOp) -> None:
-        """Raises UnsupportedError if an operation has to be refused now: others are refused by the conversion."""
+    def _result_types(self, node: Node, operator: str) -> list[Attribute]:
+        value = node.meta.get("val")
+        values: list[Any] = list(value) if isinstance(value, tuple | list) else [value]
+        if not values or not all(isinstance(v, torch.Tensor) for v in values):
+            raise UnsupportedError("the result is not a tensor", operator=operator)
+        return [tensor_type(v, self.extent) for v in values]
 
     def add(self, op: Operation, node: Node) -> None:
         """Adds the operation that a node became. Notes its layer: the path of the outermost module in a numbered list
         that it was called from, such as `model.layers.3`."""
-        self.block.add_op(op)
+        self._block.add_op(op)
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if _NUMBERED.match(path):
                 self._layers.setdefault(op, path)
+
+    def operand(self, value: Any) -> Any:
+        """Returns what an argument of a node is in the IR: an SSA value, an attribute, a number, or a list of these."""
+        if isinstance(value, Node):
+            if isinstance(size := value.meta.get("val"), torch.SymInt):
+                return self.sizes.number(size)
+            if value.name not in self.values:
+                reason = "an argument is computed from a tensor's shape or contents, which is not supported"
+                raise UnsupportedError(reason)
+            return self.values[value.name]
+        if isinstance(value, tuple | list):
+            return [self.operand(v) for v in value]
+        return value if value is None or isinstance(value, bool | int | float | str | Attribute) else _attribute(value)
 
     def _take_numbers(self, name: str, arguments: dict[str, Any], numbers: list[str], types: list[Attribute]) -> str:
         """Takes numbers in place of tensors. Returns the name of the overload for a number: PyTorch exports `x * 2` as
@@ -166,8 +300,20 @@ class GraphImporter:
         ]
         compared = element_type(types[0]) == i1  # in the type in which the operands meet
         like = common_element(operands) if compared else work_type(element_type(types[0]))
-        arguments |= {key: self._add_number(arguments[key], like) for key in numbers}
+        arguments |= {key: self.add_number(arguments[key], like) for key in numbers}
         return name
+
+    def add_number(self, value: Any, like: Attribute) -> SSAValue:
+        """Adds a tensor of no dimensions with the element type of `like` that holds a number."""
+        element = element_type(like)
+        given = {"size": [], "fill_value": value, "dtype": element}
+        return self.add_computed("full", given, TensorType(element, []))
+
+    def add_computed(self, name: str, arguments: dict[str, Any], result: Attribute) -> SSAValue:
+        """Adds an operation that no node became, and returns its result."""
+        op = OPS[name](arguments, [result])
+        self._block.add_op(op)
+        return op.results[0]
 
     def _take_generator(self, name: str, arguments: dict[str, Any]) -> None:
         """Adds an argument of `@main` for what one operator draws: every one has its own, so that equal layers, which
@@ -175,7 +321,7 @@ class GraphImporter:
         if arguments.get("generator") is not None:
             raise UnsupportedError("a generator of its own is not supported", argument="generator")
         if draws(arguments, name):
-            value = self.block.insert_arg(TensorType(i64, [2]), len(self.block.args))
+            value = self._block.insert_arg(TensorType(i64, [2]), len(self._block.args))
             value.name_hint = f"generator_{self.generators}"
             self.generators += 1
             arguments["generator"] = value
@@ -184,7 +330,7 @@ class GraphImporter:
         """Notes an error. The others are looked for among what does not follow from it."""
         error.operator = error.operator or str(node.target)
         located = node if node.op == "call_function" else next(iter(node.users), node)
-        self._errors.append(blame(error, located, self.place))
+        self._errors.append(blame(error, located, self.traced.place))
         self._stand_in(node)
 
     def _follows_from_error(self, node: Node) -> bool:
@@ -198,43 +344,31 @@ class GraphImporter:
 
     def _stand_in(self, node: Node) -> None:
         """Let arguments stand in for the results of a node that is refused, so that what reads them is looked at."""
-        value = node.meta.get("val")
         try:
-            tensors = value if isinstance(value, tuple | list) else [value]
-            types = [tensor_type(t, self._sizes) for t in tensors if isinstance(t, torch.Tensor)]
+            types = self._result_types(node, "")
         except CompileError:
-            types = []
-        if not types or len(types) != len(tensors):
             self._unknown.add(node.name)
             return
-        results = [self.block.insert_arg(t, len(self.block.args)) for t in types]
-        self.values[node.name] = tuple(results) if isinstance(value, tuple | list) else results[0]
-
-    def argument_index(self, name: str) -> int | None:
-        """Which argument the node `name` is, if it is one."""
-        return self._arguments.index(name) if name in self._arguments else None
+        results = [self._block.insert_arg(t, len(self._block.args)) for t in types]
+        self.values[node.name] = tuple(results) if isinstance(node.meta["val"], tuple | list) else results[0]
 
     def result_index(self, name: str) -> int:
-        """The result that returns the node `name`; added if there is none yet."""
+        """Returns the result of `@main` that is the value of a node; adds it if there is none yet."""
         value = self.values[name]
         assert isinstance(value, SSAValue)
         if value not in self._results:
             self._results.append(value)
         return self._results.index(value)
 
-    def extent(self, size: torch.SymInt) -> Extent:
-        """A size of PyTorch's as an extent."""
-        return self._sizes.extent(size)
-
     def finish(self) -> ModuleOp:
         """Returns the module with `@main`."""
         if self._layers:
             self._mark_large_layers()
-        self.block.add_op(ReturnOp(*self._results))
-        types = [a.type for a in self.block.args], [r.type for r in self._results]
-        main = FuncOp("main", types, Region(self.block))
-        if self._sizes.derived:
-            main.attributes[SIZES] = self._sizes.derived
+        self._block.add_op(ReturnOp(*self._results))
+        types = [a.type for a in self._block.args], [r.type for r in self._results]
+        main = FuncOp("main", types, Region(self._block))
+        if "sizes" in vars(self) and self.sizes.derived:
+            main.attributes[SIZES] = self.sizes.derived
         return ModuleOp([*self.declared.values(), main])
 
     def _mark_large_layers(self) -> None:
@@ -246,107 +380,21 @@ class GraphImporter:
             if layer in large and lists[layer.rpartition(".")[0]] > 1:
                 op.attributes[LAYER] = StringAttr(layer)
 
-    def _compute_number(self, node: Node) -> SSAValue:
-        """What Python computes in floating point from sizes, such as the scale of an interpolation, as arithmetic on
-        f64 tensors of no dimensions."""
-        if node.target is not torch.sym_float and node.target not in _NUMBER_OPERATORS:
-            raise UnsupportedError("this function of a size is not supported", operator=_target_name(node.target))
-        number = TensorType(f64, [])
-        operands = [v if isinstance(v, SSAValue) else self._add_number(v, number) for v in map(self._value, node.args)]
-        if node.target is torch.sym_float:
-            return operands[0]
-        name = _NUMBER_OPERATORS[node.target]
-        op = OPS[name](dict(zip(SCHEMAS[name].names, operands, strict=False)), [number])
-        self.block.add_op(op)
-        return op.results[0]
 
-    def _add_number(self, value: Any, like: Attribute) -> SSAValue:
-        element = element_type(like)
-        given = {"size": [], "fill_value": value, "dtype": element}
-        op = OPS["full"](given, [TensorType(element, [])])
-        self.block.add_op(op)
-        return op.results[0]
-
-    def take_part(self, node: Node) -> None:
-        """One of several results."""
-        source, index = node.args
-        assert isinstance(source, Node)
-        assert isinstance(index, int)
-        values = self.values[source.name]
-        self.values[node.name] = values[index] if isinstance(values, tuple) else values
-
-    def check_scalar(self, node: Node) -> None:
-        """An assertion on sizes was checked when the program was captured, unless it depends on data."""
-        condition = node.args[0]
-        value = condition.meta.get("val") if isinstance(condition, Node) else condition
-        if isinstance(value, torch.SymBool) and depends_on_data(value):
-            raise _unknown_operator("_assert_scalar", node.target)  # pyright: ignore[reportArgumentType]
-
-    def check_metadata(self, node: Node) -> None:
-        """An assertion of fixed types holds; that its data type is the tensor's is checked once more."""
-        named = _named(node)
-        tensor, dtype = named["a"], named.get("dtype")
-        if dtype is not None and tensor.meta["val"].dtype != dtype:
-            raise CaptureError(f"asserts {dtype} of a tensor of {tensor.meta['val'].dtype}")
-
-    def add_check(self, node: Node) -> None:
-        """An assertion of a tensor's value is a result, which is looked at when it is there."""
-        named = _named(node)
-        self._value(named["self"])
-        self.checks.append((named["self"].name, named.get("assert_msg", "an assertion of the program failed")))
-
-    def refuse_effects(self, node: Node) -> None:
-        """An operator that PyTorch keeps in order with others is refused."""
-        raise UnsupportedError("an operator with effects is not supported", operator=str(node.args[1]))
-
-    def _value(self, value: Any) -> Any:
-        if isinstance(value, Node):
-            if isinstance(size := value.meta.get("val"), torch.SymInt):
-                return self._sizes.number(size)
-            if value.name not in self.values:
-                raise UnsupportedError(
-                    "an argument is computed from a tensor's shape or contents, which is not supported"
-                )
-            return self.values[value.name]
-        if isinstance(value, tuple | list):
-            return [self._value(v) for v in value]
-        if isinstance(value, torch.dtype):
-            return element_of(value)
-        if isinstance(value, torch.layout | torch.memory_format):
-            return str(value).removeprefix("torch.")
-        if isinstance(value, torch.device):
-            return str(value)
-        if value is None or isinstance(value, bool | int | float | str | Attribute):
-            return value
-        if isinstance(value, torch.Generator):
-            raise UnsupportedError("a generator of its own is not supported", argument="generator")
-        raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
+_NUMBERED = re.compile(r"(?:^|.*\.)\d+$")
 
 
-_SPECIAL: dict[Any, Callable[[GraphImporter, Node], None]] = {
-    operator.getitem: GraphImporter.take_part,
-    aten._assert_scalar.default: GraphImporter.check_scalar,
-    aten._assert_tensor_metadata.default: GraphImporter.check_metadata,
-    aten._assert_async.default: GraphImporter.add_check,
-    aten._assert_async.msg: GraphImporter.add_check,
-    torch.ops.higher_order.with_effects: GraphImporter.refuse_effects,
-}
-"""Functions of a graph that become no operation."""
-
-
-def _not_an_operator(node: Node) -> UnsupportedError:
-    if node.op == "call_function":
-        return UnsupportedError("operators of this library are not supported", operator=_target_name(node.target))
-    reason = "control flow, or another operator that takes a graph, is not supported"
-    return UnsupportedError(reason, operator=next((_target_name(n.target) for n in node.users), node.op))
-
-
-def _unknown_operator(name: str, target: torch._ops.OpOverload) -> UnsupportedError:
-    if target.namespace != "aten" and name not in OPS:
-        return UnsupportedError("operators of this library are not supported", operator=_target_name(target))
-    mutable = target._schema.is_mutable
-    reason = "this operator changes a tensor in place" if mutable else why_refused(name)
-    return UnsupportedError(reason, operator=f"aten.{name}")
+def _attribute(value: Any) -> Any:
+    """Returns an argument of a node that is an object of PyTorch's as an attribute or a text."""
+    if isinstance(value, torch.dtype):
+        return element_of(value)
+    if isinstance(value, torch.layout | torch.memory_format):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, torch.Generator):
+        raise UnsupportedError("a generator of its own is not supported", argument="generator")
+    raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
 
 
 def _refused_later(block: Block, algebra: Algebra) -> list[CompileError]:
@@ -368,16 +416,12 @@ def try_to_decompose(op: AtenOp, algebra: Algebra) -> None:
         other.drop_all_references()
 
 
-_NUMBER_OPERATORS: dict[Any, str] = {
-    operator.add: "add.Tensor",
-    operator.sub: "sub.Tensor",
-    operator.mul: "mul.Tensor",
-    operator.truediv: "div.Tensor",
-    operator.neg: "neg",
-    operator.pow: "pow.Tensor_Tensor",
-    torch._sym_sqrt: "sqrt",  # pyright: ignore[reportAttributeAccessIssue]
-}
-"""The ATen operator for each operator of Python on floating-point numbers that come from sizes."""
+def is_ours(target: Any) -> bool:
+    """Returns true for an operator that becomes an operation as it is."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return False
+    name = overload_name(target)
+    return name in SCHEMAS and name in get_decompositions()
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:
@@ -386,37 +430,16 @@ def overload_name(target: torch._ops.OpOverload) -> str:
     return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
 
 
-def _text(place: tuple[str, int] | None) -> str | None:
-    return f"{place[0]}:{place[1]}" if place else None
-
-
 def _named(node: Node) -> dict[str, Any]:
     names = [a.name for a in node.target._schema.arguments]  # pyright: ignore
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def _result_types(node: Node, operator: str, sizes: SizeTable) -> list[Attribute]:
-    value = node.meta.get("val")
-    values: list[Any] = list(value) if isinstance(value, tuple | list) else [value]
-    if not values or not all(isinstance(v, torch.Tensor) for v in values):
-        raise UnsupportedError("the result is not a tensor", operator=operator)
-    types: list[Attribute] = [tensor_type(v, sizes) for v in values]
-    return types
-
-
-def _target_name(target: Any) -> str:
-    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+def _text(place: tuple[str, int] | None) -> str | None:
+    return f"{place[0]}:{place[1]}" if place else None
 
 
 def name_hint(name: str) -> str:
     """`name` as the name of an SSA value: lower case letters, digits and underscores, not starting with a digit."""
     hint = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     return hint if re.match(r"[a-z]", hint) else f"v{hint}"
-
-
-def _unique(name: str, taken: dict[str, int]) -> str:
-    count = taken[name] = taken.get(name, -1) + 1
-    return _unique(f"{name}_{count}", taken) if count else name
-
-
-_NUMBERED = re.compile(r"(?:^|.*\.)\d+$")

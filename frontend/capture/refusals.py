@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch._ops import HigherOrderOperator
@@ -243,6 +243,7 @@ def _sizes(text: str) -> str:
     return f"the program holds only where {guard}"
 
 
+@dataclass
 class UserCalls:
     """The calls of the user that the operators of a program come from, and all else that a message for the user needs.
 
@@ -250,18 +251,13 @@ class UserCalls:
         function: the module or function that is compiled, whose name stands in for an unknown call.
         place: (file, line) of an error without one; left out, that of the function.
         fallback: the option of `deplodock.compile`.
+        origins: origins by operator and location.
     """
 
-    def __init__(self, function: Any = None, place: tuple[str, int] | None = None, fallback: str | None = None) -> None:
-        self.function, self._place, self._fallback = function, place, fallback
-        self._origins: dict[tuple[str | None, str | None], Origin] = {}
-
-    def note(self, operator: str, location: str | None, node: Node) -> None:
-        """Note where the operator that `node` became comes from."""
-        if (operator, location) not in self._origins:
-            origin = Origin.of(node)
-            self._origins[operator, location] = origin
-            self._origins.setdefault((None, location), origin)
+    function: Any = None
+    place: tuple[str, int] | None = None
+    fallback: str | None = None
+    origins: dict[tuple[str, str | None], Origin] = field(default_factory=dict[tuple[str, str | None], Origin])
 
     def complete(self, error: CompileError) -> CompileError:
         """Returns the error with the user's calls and places, those of its `others` too, its kind and a remedy."""
@@ -282,7 +278,7 @@ class UserCalls:
         if not isinstance(error, ExecutionError) or error.call is not None:
             return error
         if (said := _ASSERTED.fullmatch(error.reason)) is not None:
-            places = (place for _, place in self._origins if f"/{place}".endswith(f"/{said['place']}"))
+            places = (place for _, place in self.origins if f"/{place}".endswith(f"/{said['place']}"))
             error.location = error.location or next(places, said["place"])
             error.operator, error.reason = said["operator"], said["reason"]
         if (error.operator or "").startswith("aten."):
@@ -291,14 +287,14 @@ class UserCalls:
         return error
 
     def _default_place(self) -> str | None:
-        if self._place is not None:
-            return ":".join(map(str, self._place))
+        if self.place is not None:
+            return ":".join(map(str, self.place))
         return None if self.function is None else defined_at(self.function)
 
     def _call(self, error: CompileError) -> str | None:
-        origin = self._origins.get((error.operator, error.location))
+        origin = self.origins.get((error.operator or "", error.location))
         if origin is None and error.location is not None:
-            origin = self._origins.get((None, error.location))
+            origin = next((o for (_, place), o in self.origins.items() if place == error.location), None)
         if origin is not None and (call := origin.call()) is not None:
             return call
         operator, name = error.operator, "the compiled function"
@@ -311,7 +307,7 @@ class UserCalls:
 
     def _remedy(self, several: bool) -> str:
         what = "them" if several else "it"
-        if self._fallback is not None:
+        if self.fallback is not None:
             return f"call {what} outside of the compiled program"
         return f'pass fallback="eager", which leaves {what} to PyTorch'
 

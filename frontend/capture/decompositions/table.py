@@ -14,10 +14,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, exported_program
 from torch.utils import _pytree as pytree
 
-from ....dialects.torch import SCHEMAS
-from ....passes.convert.torch_to_tensor.conversion import get_decompositions
 from ..addressed_views import addressed_views
-from ..importer import overload_name
+from ..importer import is_ours
 from . import DECOMPOSITIONS
 from .families import lists, primitives
 from .operators import by_operator, operators_named
@@ -107,14 +105,6 @@ def decomposed(program: ExportedProgram, also: Collection[Any] = ()) -> Exported
             joint_loss_index=None,
             decompose_custom_triton_ops=False,
         )
-
-
-def is_ours(target: Any) -> bool:
-    """Whether an operator is one that we take as it is."""
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return False
-    name = overload_name(target)
-    return name in SCHEMAS and name in get_decompositions()
 
 
 def _on_device(function: Made) -> Made:

@@ -18,7 +18,7 @@ from ..addressed_views import Memory
 from ..aliasing import share
 from ..captured_program import CapturedProgram, Layout
 from ..emitter import Emitter
-from ..graph_capture import TracedGraph
+from ..importer import TracedGraph
 from ..source_locations import at_node
 from . import Features
 

@@ -18,11 +18,10 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
-from ..aliasing import A_COPY, Lies, Place, Step, is_computed, place_of, share
+from ..aliasing import A_COPY, Lies, Place, Step, place_of, share
 from ..captured_program import CapturedProgram
 from ..eager_fallback import Operand
-from ..graph_capture import TracedGraph
-from ..importer import GraphImporter
+from ..importer import GraphImporter, TracedGraph, is_computed
 from ..source_locations import at_node
 from ..symbolic_shapes import depends_on_data
 from . import Features

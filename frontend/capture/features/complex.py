@@ -25,7 +25,7 @@ from ....errors import CompileError, UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import COMPLEX
 from ..captured_program import Binding
 from ..emitter import Emitter
-from ..graph_capture import TracedGraph
+from ..importer import TracedGraph
 from ..source_locations import blame
 from . import Features
 

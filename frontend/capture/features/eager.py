@@ -10,7 +10,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import StringAttr, TensorType, UnknownLoc
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from ....dialects.support.calls import EAGER
 from ....dialects.support.locations import file_location
@@ -20,8 +20,7 @@ from ....passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_re
 from ..arrays import FLOAT8, tensor_type
 from ..captured_program import CapturedProgram
 from ..eager_fallback import COMPLEX_TYPES, EagerCall, FallbackWarning, Operand, has_effects
-from ..graph_capture import TracedGraph
-from ..importer import GraphImporter, try_to_decompose
+from ..importer import GraphImporter, TracedGraph, try_to_decompose
 from ..source_locations import users_call
 from . import Features
 
@@ -64,9 +63,11 @@ class Importer(GraphImporter):
             raise UnsupportedError(COMPLEX)
         super().import_operator(node, target, place)
 
-    def check(self, op: AtenOp) -> None:
-        """Raises UnsupportedError for an operation without a decomposition."""
-        try_to_decompose(op, self.algebra)
+    def add(self, op: Operation, node: Node) -> None:
+        """Adds the operation that a node became. Raises UnsupportedError for one without a decomposition."""
+        if isinstance(op, AtenOp):
+            try_to_decompose(op, self.algebra)
+        super().add(op, node)
 
     def _leave_to_pytorch(self, node: Node, error: UnsupportedError, place: tuple[str, int] | None) -> None:
         argument = f"{error.argument}: " if error.argument else ""

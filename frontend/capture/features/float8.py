@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..arrays import FLOAT8
-from ..graph_capture import TracedGraph
+from ..importer import TracedGraph
 from . import Features
 
 

@@ -32,7 +32,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..aliasing import share
-from ..captured_program import CapturedProgram, may_require_grad
+from ..arrays import may_require_grad
+from ..captured_program import CapturedProgram
 from ..source_locations import is_users
 from ..tracing import Request, Retrace
 from . import Features

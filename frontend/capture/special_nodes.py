@@ -1,0 +1,116 @@
+"""Nodes of a graph that are no operators of the torch dialect: parts of results, assertions, numbers computed from
+sizes, and nodes that are refused."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+from xdsl.dialects.builtin import TensorType, f64
+from xdsl.ir import SSAValue
+
+from ...dialects.torch import OPS, SCHEMAS
+from ...errors import CaptureError, UnsupportedError
+from ...passes.convert.torch_to_tensor.registry import why_refused
+from .symbolic_shapes import depends_on_data
+
+if TYPE_CHECKING:
+    from .importer import GraphImporter
+
+aten: Any = torch.ops.aten
+
+
+def _take_part(importer: GraphImporter, node: Node) -> None:
+    """Takes one of several results."""
+    source, index = node.args
+    assert isinstance(source, Node)
+    assert isinstance(index, int)
+    values = importer.values[source.name]
+    importer.values[node.name] = values[index] if isinstance(values, tuple) else values
+
+
+def _check_scalar(importer: GraphImporter, node: Node) -> None:
+    """Refuses an assertion on sizes that depends on data. Any other was checked when the program was captured."""
+    condition = node.args[0]
+    value = condition.meta.get("val") if isinstance(condition, Node) else condition
+    if isinstance(value, torch.SymBool) and depends_on_data(value):
+        raise unknown_operator("_assert_scalar", aten._assert_scalar.default)
+
+
+def _check_metadata(importer: GraphImporter, node: Node) -> None:
+    """Checks once more that an asserted data type is the tensor's. An assertion of fixed types holds."""
+    dtype, asserted = node.all_input_nodes[0].meta["val"].dtype, node.kwargs.get("dtype", (*node.args, *[None] * 4)[3])
+    if asserted not in (None, dtype):
+        raise CaptureError(f"asserts {asserted} of a tensor of {dtype}")
+
+
+def _add_check(importer: GraphImporter, node: Node) -> None:
+    """Makes the asserted value of a tensor a result, which is looked at when it is there."""
+    asserted = node.all_input_nodes[0]
+    importer.operand(asserted)
+    messages = (v for v in (*node.args, *node.kwargs.values()) if isinstance(v, str))
+    importer.checks.append((asserted.name, next(messages, "an assertion of the program failed")))
+
+
+def _refuse_effects(importer: GraphImporter, node: Node) -> None:
+    """Refuses an operator that PyTorch keeps in order with others."""
+    raise UnsupportedError("an operator with effects is not supported", operator=str(node.args[1]))
+
+
+SPECIAL: dict[Any, Callable[[GraphImporter, Node], None]] = {
+    operator.getitem: _take_part,
+    aten._assert_scalar.default: _check_scalar,
+    aten._assert_tensor_metadata.default: _check_metadata,
+    aten._assert_async.default: _add_check,
+    aten._assert_async.msg: _add_check,
+    torch.ops.higher_order.with_effects: _refuse_effects,
+}
+"""Functions of a graph that become no operation."""
+
+_NUMBER_OPERATORS: dict[Any, str] = {
+    operator.add: "add.Tensor",
+    operator.sub: "sub.Tensor",
+    operator.mul: "mul.Tensor",
+    operator.truediv: "div.Tensor",
+    operator.neg: "neg",
+    operator.pow: "pow.Tensor_Tensor",
+    torch._sym_sqrt: "sqrt",  # pyright: ignore[reportAttributeAccessIssue]
+}
+"""The ATen operator for each operator of Python on floating-point numbers that come from sizes."""
+
+
+def compute_number(importer: GraphImporter, node: Node) -> SSAValue:
+    """Returns a number that Python computes in floating point from sizes, such as the scale of an interpolation, as
+    arithmetic on f64 tensors of no dimensions."""
+    if node.target is not torch.sym_float and node.target not in _NUMBER_OPERATORS:
+        raise UnsupportedError("this function of a size is not supported", operator=_target_name(node.target))
+    number, values = TensorType(f64, []), map(importer.operand, node.args)
+    operands = [v if isinstance(v, SSAValue) else importer.add_number(v, number) for v in values]
+    if node.target is torch.sym_float:
+        return operands[0]
+    name = _NUMBER_OPERATORS[node.target]
+    return importer.add_computed(name, dict(zip(SCHEMAS[name].names, operands, strict=False)), number)
+
+
+def not_an_operator(node: Node) -> UnsupportedError:
+    """Returns the refusal of a node that calls no operator of PyTorch's."""
+    if node.op == "call_function":
+        return UnsupportedError("operators of this library are not supported", operator=_target_name(node.target))
+    reason = "control flow, or another operator that takes a graph, is not supported"
+    return UnsupportedError(reason, operator=next((_target_name(n.target) for n in node.users), node.op))
+
+
+def unknown_operator(name: str, target: torch._ops.OpOverload) -> UnsupportedError:
+    """Returns the refusal of an operator, which the torch dialect calls `name`."""
+    if target.namespace != "aten" and name not in OPS:
+        return UnsupportedError("operators of this library are not supported", operator=_target_name(target))
+    mutable = target._schema.is_mutable
+    reason = "this operator changes a tensor in place" if mutable else why_refused(name)
+    return UnsupportedError(reason, operator=f"aten.{name}")
+
+
+def _target_name(target: Any) -> str:
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
