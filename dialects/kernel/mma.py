@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import le
 
 from xdsl import irdl
 from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr, VectorType, bf16, f16, f32, f64
@@ -87,13 +88,18 @@ MMA_ATOMS = (
     MmaAtom(f32, "float", "tf32", k=8),
     MmaAtom(f64, "double", "f64", k=4, m=8, accumulator=f64),
 )
-"""The atoms; of several of one type the first that is not deeper than a tile multiplies it."""
+"""The atoms; of several of one type the first that fits into a tile multiplies it."""
 
 
-def mma_atom(t: Attribute, depth: int | None = None) -> MmaAtom | None:
-    """The atom that multiplies elements of the type `t` in tiles of this depth, if there is one."""
+def mma_atom(t: Attribute, shape: tuple[int, int, int] | None = None) -> MmaAtom | None:
+    """Returns the first atom for elements of the type `t` that fits into a product of `shape`, m x n x k, or None."""
     atoms = (atom for atom in MMA_ATOMS if atom.element == element_type(t))
-    return next((atom for atom in atoms if depth is None or atom.k <= depth), None)
+    return next((a for a in atoms if shape is None or all(map(le, (a.m, a.n, a.k), shape))), None)
+
+
+def least_depth(t: Attribute) -> int:
+    """Returns the smallest k of the atoms for elements of the type `t`, of which there is one."""
+    return min(atom.k for atom in MMA_ATOMS if atom.element == t)
 
 
 class MatrixRows(FormattedOp):
@@ -237,12 +243,13 @@ class MmaOp(RegisterDotOp):
             raise VerifyException(f"the operands are both of one type of {types}")
         needed: list[str] = []
         for atom in atoms:
-            if (blocks := rows - atom.row_bits) < 0:
-                raise VerifyException(f"no bit of rows numbers the halves of the {atom.m} rows of {atom.shape}")
-            a, b = atom.registers[0] << blocks, atom.registers[1] << cols
-            if (lhs, rhs) == (a, b):
-                return atom
-            needed.append(f"{a} and {b}")
+            if (blocks := rows - atom.row_bits) >= 0:
+                a, b = atom.registers[0] << blocks, atom.registers[1] << cols
+                if (lhs, rhs) == (a, b):
+                    return atom
+                needed.append(f"{a} and {b}")
+        if not needed:
+            raise VerifyException(f"no bit of rows numbers the halves of the {atoms[0].m} rows of {atoms[0].shape}")
         given = f"rows {list(self.rows.get_values())} and cols {list(self.cols.get_values())}"
         raise VerifyException(f"{given} need {' or '.join(needed)} registers")
 

@@ -195,7 +195,8 @@ Dot = tile.DotOp | tile.DotAsyncOp
 
 def atom_of(op: Dot) -> MmaAtom:
     """Returns the atom of a contraction on tensor cores. Raises ScheduleError if there is none for its types."""
-    atom = mma_atom(op.lhs.type, shape_of(op.lhs.type)[1])
+    (m, k), (_, n) = shape_of(op.lhs.type), shape_of(op.rhs.type)
+    atom = mma_atom(op.lhs.type, (m, n, k))
     if atom is None:
         raise refused(op, f"multiplies tiles of {op.lhs.type}, for which tensor cores have no product")
     return atom

@@ -10,11 +10,12 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
-from xdsl.dialects.builtin import Float32Type, bf16
+from xdsl.dialects.builtin import Float32Type, bf16, f32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 
 from ...dialects import loop, payload
+from ...dialects.kernel.mma import least_depth
 from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import Counted
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type, is_float
@@ -213,6 +214,13 @@ def may_be_narrow(product: Matmul, precision: str) -> bool:
 def is_tf32(product: Matmul, precision: str) -> bool:
     """Returns true if a matmul on tensor cores multiplies f32 under the permission `f32_matmul_precision`."""
     return precision == "tf32" and narrow_type(product) is None
+
+
+def atom_depth(product: Matmul, precision: str) -> int:
+    """Returns the least depth of a tile on tensor cores under the permission `f32_matmul_precision`."""
+    if is_tf32(product, precision):
+        return least_depth(f32)
+    return least_depth(narrow_type(product, precision != "ieee") or bf16)
 
 
 def lies_along_k(product: Matmul, load: loop.LoadOp) -> bool:

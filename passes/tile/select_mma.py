@@ -81,11 +81,9 @@ def operand_type(dot: tile.DotOp, precision: str) -> Attribute | str:
     if isinstance(found, str):
         return found
     (m, k), (_, n) = shape_of(dot.lhs.type), shape_of(dot.rhs.type)
-    atom = mma_atom(found)
-    assert atom is not None
-    atom = mma_atom(found, k) or atom
-    if m < atom.m or n < atom.n or k < atom.k:
-        return f"a product of {m}x{k} and {k}x{n} is smaller than {atom.m}x{atom.k} and {atom.k}x{atom.n}"
+    if mma_atom(found, (m, n, k)) is None:
+        least = " or ".join(f"{a.m}x{a.k} and {a.k}x{a.n}" for a in MMA_ATOMS if a.element == found)
+        return f"a product of {m}x{k} and {k}x{n} is smaller than {least}"
     return found
 
 

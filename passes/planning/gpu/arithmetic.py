@@ -16,7 +16,17 @@ from ....dialects.loop.dependence import yielded
 from ....dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ....target.model import PARTITIONS, Target
 from ...analysis.operands import STORED, widened_from
-from ..matmul import Matmul, Operations, computed_operands, is_nested, is_tf32, lies_along_k, loads_of, may_be_narrow
+from ..matmul import (
+    Matmul,
+    Operations,
+    atom_depth,
+    computed_operands,
+    is_nested,
+    is_tf32,
+    lies_along_k,
+    loads_of,
+    may_be_narrow,
+)
 from ..model import SPECIAL
 from ..nest_info import NestInfo
 from ..points import Bools, Floats, Ints, Points, ceil_div, largest, product, total
@@ -208,8 +218,11 @@ def on_tensor_cores(p: Matmul, tiles: Tiles) -> Bools:
     """Returns where the atom of schedules computes a matmul: where its tiles hold one. CUDA cores do otherwise."""
     wide = isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)
     able = tiles.points.atom != "fma" and wide and may_be_narrow(p, tiles.points.f32_matmul_precision)
-    sides = [tiles.tile[p.row], tiles.tile[p.column], largest((tiles.tile[i] for i in p.reduction.indices), tiles.rows)]
-    return np.logical_and.reduce([side >= ATOM.m for side in sides]) & able
+    if not able:
+        return np.zeros(tiles.rows, bool)
+    depth = largest((tiles.tile[i] for i in p.reduction.indices), tiles.rows)
+    holds = (tiles.tile[p.row] >= ATOM.m) & (tiles.tile[p.column] >= ATOM.m)
+    return holds & (depth >= atom_depth(p, tiles.points.f32_matmul_precision))
 
 
 def warp_tile(rows: Ints, columns: Ints, warps: Ints) -> tuple[Ints, Ints]:

@@ -25,6 +25,7 @@ from ...analysis.memory_access import WIDEST
 from ...analysis.nest_schedule import SHARED_LENGTH, shared_sums
 from ..matmul import (
     Matmul,
+    atom_depth,
     by_products,
     distinct,
     is_nested,
@@ -154,7 +155,7 @@ class _MatmulSpace(MatmulTiles):
         decisions = {"atom": atom, "f32_matmul_precision": precision}
         if self.nested and len(able) < len(self.products):
             for plan in self.on_cuda_cores() if atom == "mma" else ():
-                if any(_holds_atom(self.info.tile_of(plan.block, plan.chunk), p) for p in able):
+                if any(_holds_atom(self.info.tile_of(plan.block, plan.chunk), p, precision) for p in able):
                     yield replace(plan, **decisions)
             return
         bytes_each = 4 if is_tf32(self.main, precision) and atom == "wgmma" else 2
@@ -163,7 +164,7 @@ class _MatmulSpace(MatmulTiles):
         for tile, warps in product(self.tiles(least, self.shapes), MATMUL_WARPS):
             if self._may_have(atom, tile, warps):
                 for sizes in self.chunks(tile, warps, depths, KEYS):
-                    if all(self._fits(atom, sizes, warps, p) for p in self.products):
+                    if all(self._fits(atom, sizes, warps, p, precision) for p in self.products):
                         yield sizes.plan(warps, **decisions)
 
     def _may_have(self, atom: str, tile: tuple[int, int], warps: int) -> bool:
@@ -175,12 +176,12 @@ class _MatmulSpace(MatmulTiles):
         held = several * tile[0] * tile[1] // (LANES * warps)
         return least <= held <= most and (atom == "wgmma" or warps <= MAX_COPYING_WARPS)
 
-    def _fits(self, atom: str, sizes: TileExtents, warps: int, p: Matmul) -> bool:
+    def _fits(self, atom: str, sizes: TileExtents, warps: int, p: Matmul, precision: str) -> bool:
         """Returns true if the tiles of a matmul hold an atom. Of adjacent matmuls the tiles of the main one do."""
         if not self.nested and p is not self.main:
             return True
         if atom == "mma":
-            return _holds_atom(sizes.tile, p)
+            return _holds_atom(sizes.tile, p, precision)
         shape = sizes.tile[p.row], sizes.tile[p.column]
         return not isinstance(warpgroup_accumulator(shape, warps), str) and _depth(sizes.tile, p) >= ATOM.k
 
@@ -189,9 +190,9 @@ def _depth(tile: Mapping[SSAValue, int], p: Matmul) -> int:
     return max(tile[i] for i in p.reduction.indices)
 
 
-def _holds_atom(tile: Mapping[SSAValue, int], p: Matmul) -> bool:
+def _holds_atom(tile: Mapping[SSAValue, int], p: Matmul, precision: str) -> bool:
     """Returns true if the tiles of a matmul hold an atom, whichever operand is on the left."""
-    return min(tile[p.row], tile[p.column], _depth(tile, p)) >= ATOM.m
+    return min(tile[p.row], tile[p.column]) >= ATOM.m and _depth(tile, p) >= atom_depth(p, precision)
 
 
 def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
