@@ -9,6 +9,8 @@
 | `deplodock.operators` | a string: schemas of operators of `torch.library`, one a line |
 | `deplodock.decompositions` | a module that enters decompositions with `@decomposes` |
 | `deplodock.interpreters` | a class of `InterpreterFunctions`, made from a scalar domain and the sizes of the program |
+| `deplodock.lowerings` | by the name of an operation: a function that lowers it to the kernel level |
+| `deplodock.printers` | by the name of an operation: a function that prints it as C++ |
 | `deplodock.commands` | a `click.Command`: `deplodock NAME` |
 | `deplodock.sources` | a class of `Source` (`tools/modes.py`): a kind of FILE for `compile`, `run` and `tune` |
 | `deplodock.emitters` | a function that makes a text of a `Compilation`: `compile --emit NAME` |
@@ -74,6 +76,12 @@ def plugin(group: str, name: str, kind: str) -> Any:
     if name not in loaders:
         raise PluginError(f"no installed package has the {kind} {name!r}")
     return loaders[name]()
+
+
+def rule_of(group: str, operation: str) -> Any | None:
+    """Returns the function that a plugin declares in `group` for operations of that name, or None."""
+    load = plugins(group, (), "rule of").get(operation)
+    return None if load is None else load()
 
 
 def _load(entry: EntryPoint) -> Any:

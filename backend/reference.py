@@ -13,18 +13,13 @@ from xdsl.interpreters.func import FuncFunctions
 from ..dialects.payload import element_type
 from ..dialects.shapes.binding import Sizes, bind_sizes
 from ..dialects.support.calls import main_function
-from ..plugins import plugins
 from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
-from .interpreter.running import Eager, EagerFunctions, Position, check_arguments, make_domain
+from .interpreter.running import Eager, EagerFunctions, Position, check_arguments, make_domain, register_plugins
 from .interpreter.tensor import TensorFunctions
 from .interpreter.tile import TileFunctions
-
-ENTRY_POINT_GROUP = "deplodock.interpreters"
-"""Entry points of this group, each a class of `InterpreterFunctions` that is made from a scalar domain and the sizes of
-a program, execute third-party ops."""
 
 DomainName = Literal["typed", "real", "exact"]
 
@@ -60,8 +55,7 @@ def run(
     interpreter.register_implementations(TensorFunctions(scalars, sizes))
     interpreter.register_implementations(LoopFunctions(scalars, chunk, sizes))
     interpreter.register_implementations(TileFunctions(scalars, sizes))
-    for load in plugins(ENTRY_POINT_GROUP, (), "interpreter").values():
-        interpreter.register_implementations(load()(scalars, sizes))
+    register_plugins(interpreter, scalars, sizes)
     operations = main.body.block
     with position.located(), steps("reference", len(operations.ops), "operations") as step:
         position.done = lambda op: step() if op.parent is operations else None

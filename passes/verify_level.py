@@ -16,8 +16,9 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, ShapedType
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
-from ..dialects.payload import element_type, is_low_precision
+from ..dialects.payload import element_type, is_low_precision, is_payload
 from ..dialects.shapes.extents import ExtentError, extents_of
+from ..dialects.support.assembly import LegalAt
 from ..dialects.support.locations import location_text
 from ..errors import BorderError
 from .pass_manager import DominanceError, verify_dominance
@@ -104,7 +105,7 @@ def _advice(module: ModuleOp, level: Level) -> str:
     """Returns which pipelines lower `module`, if it is at a level below `level`; else an empty text."""
     levels = [*BORDERS]
     for start in levels[levels.index(level) + 1 :]:
-        if all(BORDERS[start].allows(op.name) for op in module.walk()):
+        if all(_is_legal(op, start) for op in module.walk()):
             below = levels[levels.index(start) :]
             pipelines = ",".join(f"{a}-to-{b}" for a, b in pairwise(below))
             return f"; the program is at the {start} level" + (f": run {pipelines}" if pipelines else "")
@@ -113,14 +114,13 @@ def _advice(module: ModuleOp, level: Level) -> str:
 
 def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
     """Every op of `module` that may not cross the border into `level`, as an error with its place."""
-    border = BORDERS[level]
     try:
         verify_dominance(module)
     except DominanceError as error:
         yield BorderError(str(error), operator=error.op.name, location=location_text(error.op))
     for op in module.walk():
         reason = None
-        if not border.allows(op.name):
+        if not _is_legal(op, level):
             instead = f", use {REPLACED[op.name]}" if op.name in REPLACED else ""
             reason = f"not legal at the {level} level{instead}"
         elif level != "torch" and (narrow := _narrow_arithmetic(op)) is not None:
@@ -129,6 +129,13 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
             reason = "an extent known only at run time needs a symbol, #payload.extents<...>"
         if reason is not None:
             yield BorderError(reason, operator=op.name, location=location_text(op))
+
+
+def _is_legal(op: Operation, level: str) -> bool:
+    if BORDERS[level].allows(op.name):
+        return True
+    declared = op.get_trait(LegalAt)
+    return declared is not None and level in declared.levels
 
 
 def _is_nameless(t: Attribute) -> bool:
@@ -143,6 +150,6 @@ def _is_nameless(t: Attribute) -> bool:
 
 
 def _narrow_arithmetic(op: Operation) -> Attribute | None:
-    if op.name.split(".", 1)[0] not in PAYLOAD or op.name in SCALAR_CARRIERS:
+    if not is_payload(op) or op.name in SCALAR_CARRIERS:
         return None
     return next((element_type(v.type) for v in (*op.operands, *op.results) if is_low_precision(v.type)), None)

@@ -276,6 +276,13 @@ _ASSEMBLY = {helper.cuda: helper.host for helper in HELPERS.values() if helper.h
 """CUDA text of helpers with inline assembly -> host text."""
 
 
+def add_helpers(text: str) -> None:
+    """Adds the helpers of another package, in sections as in functions.cuh."""
+    helpers = read_helpers(text)
+    HELPERS.update(helpers)
+    _ASSEMBLY.update({helper.cuda: helper.host for helper in helpers.values() if helper.host})
+
+
 def host_text_of(cuda: str) -> str | None:
     """Returns the host text of a helper, from its CUDA text; None for other texts."""
     product = re.search(r"(wgmma_(?:tf32_)?\d+[krt][kt])\(.*k\d+\.f32\.(bf16|f16|tf32)\.", cuda, re.DOTALL)

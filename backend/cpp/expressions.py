@@ -22,6 +22,7 @@ from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, el
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import refused
 from ...errors import CompileError
+from ...plugins import rule_of
 from ..dtypes import STRUCTS, dtype_of
 
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = range(100, 35, -5)
@@ -231,9 +232,13 @@ class Scalars:
         t, printer, result = element_type(op.results[0].type), _PRINTERS.get(op.name), None
         if len(op.results) == 1 and (op.name in _OF_ALL_TYPES or not is_float(t) or c_type(t) in ("float", "double")):
             result = self.combine(op.name, t, operands) if printer is None else printer(self, op, operands, t)
-        if result is None:
+        return self._print_by_plugin(op, operands, t) if result is None else result
+
+    def _print_by_plugin(self, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr:
+        printer = rule_of(PRINTERS_GROUP, op.name)
+        if printer is None:
             raise refused(op, "cannot be printed as CUDA", CompileError)
-        return result
+        return printer(self, op, operands, t)
 
     def helper(self, name: str, operands: Sequence[Expr], c: str = "") -> Expr:
         """Returns a call of the helper `name`, for the C++ type `c` if there are several."""
@@ -372,6 +377,10 @@ def _partial(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attri
         operands = [scalars.as_index(o, t) for o in operands]
     return _narrowed(scalars.helper(operator.helper, operands, kind), narrow, name)
 
+
+PRINTERS_GROUP = "deplodock.printers"
+"""Entry points of this group, each named as a third-party operation, print it: a function of `Scalars`, the operation,
+its operands and its element type for an elementwise operation, else one of `Statements` and the operation."""
 
 _OF_ALL_TYPES = (CmpOp.name, SelectOp.name, AssertOp.name, CastOp.name, BitcastOp.name)
 """Operations that are printed for floats of all types; others only for `float` and `double`."""

@@ -19,7 +19,8 @@ from ...dialects.payload import ConstantOp, element_bytes, element_type, is_floa
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from .expressions import Expr, Register, c_type, terms
+from ...plugins import rule_of
+from .expressions import PRINTERS_GROUP, Expr, Register, c_type, terms
 from .memory import memory_name, print_atomic, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, roots, same_line
 from .writer import Place, Writer, hint_of
@@ -72,7 +73,8 @@ class Statements:
 
     def _scalar(self, op: Operation) -> None:
         if not is_payload(op):
-            raise refused(op, "cannot be printed as CUDA", CompileError)
+            self._print_by_plugin(op)
+            return
         writer, result = self.writer, op.results[0]
         text = writer.scalars.print(op, [writer.read(v) for v in op.operands]).text
         if (target := writer.preferred.get(result)) is not None:
@@ -80,6 +82,12 @@ class Statements:
             writer.line(f"{target.name} = {text};")
         else:
             writer.define(result, lambda _: text)
+
+    def _print_by_plugin(self, op: Operation) -> None:
+        printer = rule_of(PRINTERS_GROUP, op.name)
+        if printer is None:
+            raise refused(op, "cannot be printed as CUDA", CompileError)
+        printer(self, op)
 
     def _group(self, group: Group) -> None:
         writer, inside = self.writer, set(group.ops)

@@ -18,6 +18,7 @@ from ...dialects.shapes.binding import Sizes
 from ...dialects.support.calls import EAGER, is_eager
 from ...dialects.support.locations import location_text
 from ...errors import CompileError, ExecutionError
+from ...plugins import plugins
 from ..dtypes import numpy_dtype
 from .domains import Array, RealDomain, TypedDomain
 
@@ -90,6 +91,17 @@ def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array], sizes: S
             raise ExecutionError(f"needs {dtype}{list(shape)}, got {found}", argument=f"argument {i} of @main")
         checked.append(array)
     return checked
+
+
+ENTRY_POINT_GROUP = "deplodock.interpreters"
+"""Entry points of this group, each a class of `InterpreterFunctions` that is made from a scalar domain and the sizes of
+a program, execute third-party ops."""
+
+
+def register_plugins(interpreter: Interpreter, domain: TypedDomain, sizes: Sizes) -> None:
+    """Lets an interpreter execute the operations of plugins."""
+    for load in plugins(ENTRY_POINT_GROUP, (), "interpreter").values():
+        interpreter.register_implementations(load()(domain, sizes))
 
 
 Eager: TypeAlias = Mapping[str, Callable[[Sequence[Array]], Sequence[Array]]]

@@ -36,7 +36,7 @@ from ..dtypes import numpy_dtype
 from ..host.launch_plan import EagerStep, make_plan
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain, ranked
 from ..interpreter.payload import PayloadFunctions, stop
-from ..interpreter.running import Eager, Position, call_eager, check_arguments, make_domain
+from ..interpreter.running import Eager, Position, call_eager, check_arguments, make_domain, register_plugins
 from ..interpreter.tile import trips
 from .machine import Machine
 from .memory import GlobalBuffer, SharedBuffer, poison
@@ -77,6 +77,7 @@ class Launcher:
 
     def __post_init__(self) -> None:
         self.interpreter.register_implementations(PayloadFunctions(self.domain, self.sizes, self._stop))
+        register_plugins(self.interpreter, self.domain, self.sizes)
 
     def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
         rank, active = len(shape_of(op.result.type)), self.machine.active

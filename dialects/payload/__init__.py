@@ -41,7 +41,7 @@ from xdsl.utils.str_enum import StrEnum
 from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import CountAttr, ExtentsAttr, SymbolAttr, extents_of, static, typical
-from ..support.assembly import SAME_TYPE, DerivedTypes, PureOp
+from ..support.assembly import SAME_TYPE, DerivedTypes, ElementwiseOp, PureOp
 
 Scalar: TypeAlias = builtin.AnyFloat | builtin.IntegerType | builtin.IndexType
 
@@ -464,7 +464,8 @@ class AssertOp(PureOp):
 
 def is_payload(op: Operation) -> bool:
     """Whether `op` is elementwise scalar computation, written alike at all levels."""
-    return op.name.startswith(("payload.", "arith.", "math.")) and not op.regions
+    own = op.name.startswith(("payload.", "arith.", "math."))
+    return (own or isinstance(op, ElementwiseOp)) and not op.regions
 
 
 def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -> Operation:

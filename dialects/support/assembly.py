@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, cast
 
@@ -346,6 +347,20 @@ class PureOp(FormattedOp):
     """One without effects: unused it disappears, and equal ones are one."""
 
     traits = traits_def(Pure())
+
+
+@dataclass(frozen=True)
+class LegalAt(OpTrait):
+    """Trait of an operation of another package: the levels at which it is legal (`verify-level`)."""
+
+    levels: tuple[str, ...]
+
+
+class ElementwiseOp(PureOp):
+    """Base of elementwise scalar operations of other packages. Like the payload they are the same at every level below
+    torch, and lowerings between levels change only the container of their operands and results."""
+
+    traits = traits_def(LegalAt(("tensor", "loop", "tile", "kernel")))
 
 
 class WritingOp(FormattedOp):

@@ -22,6 +22,7 @@ from ....dialects.shapes.extents import Count, SymbolAttr
 from ....dialects.shapes.ranges import constant_index
 from ....dialects.support.locations import refused
 from ....errors import BorderError
+from ....plugins import rule_of
 from ...analysis.tile_layouts import layout_in_registers
 
 Index: TypeAlias = SSAValue | int
@@ -276,13 +277,14 @@ class Lowering(Emitter):
             if isinstance(op, scf.YieldOp):
                 continue
             self.location = op.location
-            if (lowering := _LOWERINGS.get(type(op))) is not None:
-                if (found := lowering(self, op)) is not None:
-                    self.define(op.results[0], found)
-            elif payload.is_payload(op):
+            lowering = _LOWERINGS.get(type(op))
+            if lowering is None and payload.is_payload(op):
                 self._lower_payload(op)
-            else:
+                continue
+            if lowering is None and (lowering := rule_of(ENTRY_POINT_GROUP, op.name)) is None:
                 raise refused(op, "has no lowering to the kernel level", BorderError)
+            if (found := lowering(self, op)) is not None:
+                self.define(op.results[0], found)
 
     def _lower_payload(self, op: Operation) -> None:
         """Change the container: tiles become vectors of registers."""
@@ -333,6 +335,9 @@ class Lowering(Emitter):
             return value
         return self.emit(kernel.ShuffleRegistersOp(value, registers), hint)
 
+
+ENTRY_POINT_GROUP = "deplodock.lowerings"
+"""Entry points of this group, each named as a third-party operation, are functions that lower it."""
 
 _Rule = TypeVar("_Rule", bound=Callable[[Lowering, Any], Index | None])
 _LOWERINGS: dict[type[Operation], Callable[[Lowering, Any], Index | None]] = {}
