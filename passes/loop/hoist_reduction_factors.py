@@ -51,6 +51,13 @@ class _Product:
             self.under.append((value, division))
 
 
+def mentions_factor(op: loop.ReduceOp) -> bool:
+    """Returns true if the body of `op` negates a value, or multiplies, divides or selects with a value from outside."""
+    block = op.body.block
+    uses = (o for o in block.ops if isinstance(o, arith.MulfOp | arith.DivfOp | arith.NegfOp | payload.SelectOp))
+    return any(isinstance(o, arith.NegfOp) or not all(is_in(v, block) for v in o.operands) for o in uses)
+
+
 def hoist_factors(op: loop.ReduceOp) -> bool:
     """sum(x * f / g) = sum(x) * f / g, where f and g are known before the sum begins. Returns true if there are any."""
     block, end = op.body.block, _end(op)
@@ -126,7 +133,7 @@ class HoistReductionFactorsPass(ModulePass):
         changed = True
         while changed:
             reductions = [inner for inner in op.walk(region_first=True) if isinstance(inner, loop.ReduceOp)]
-            changed = any([hoist_select(reduction) or hoist_factors(reduction) for reduction in reductions])
+            changed = any([mentions_factor(r) and (hoist_select(r) or hoist_factors(r)) for r in reductions])
 
 
 def _end(op: loop.ReduceOp) -> Operation:

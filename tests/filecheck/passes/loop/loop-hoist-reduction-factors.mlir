@@ -117,3 +117,32 @@ func.func @main(%x: tensor<4x64xf32>, %y: tensor<4xf32>, %z: tensor<64xf32>) -> 
   }
   func.return %o : tensor<4xf32>
 }
+
+// -----
+
+// A sign alone, and a condition alone, leave the sum: no factor is around.
+func.func @main(%x: tensor<4x8xf32>, %c: tensor<4xi1>) -> (tensor<4xf32>, tensor<4xf32>) {
+  // CHECK:      loop.yield %v : f32
+  // CHECK-NEXT: }
+  // CHECK-NEXT: %[[N:.*]] = arith.negf
+  // CHECK:      loop.yield %[[V:.*]] : f32
+  // CHECK-NEXT: }
+  // CHECK-NEXT: %[[S:.*]] = payload.select %q, %{{.*}}, %zero : f32
+  // CHECK-NEXT: loop.yield %[[N]], %[[S]]
+  %y, %z = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32> {
+    %q = loop.load %c[%i] : tensor<4xi1>
+    %zero = payload.constant 0.0 : f32
+    %n = loop.reduce add (%k) in [8] -> f32 {
+      %v = loop.load %x[%i, %k] : tensor<4x8xf32>
+      %0 = arith.negf %v : f32
+      loop.yield %0 : f32
+    }
+    %s = loop.reduce add (%k) in [8] -> f32 {
+      %v = loop.load %x[%i, %k] : tensor<4x8xf32>
+      %0 = payload.select %q, %v, %zero : f32
+      loop.yield %0 : f32
+    }
+    loop.yield %n, %s : f32, f32
+  }
+  func.return %y, %z : tensor<4xf32>, tensor<4xf32>
+}
