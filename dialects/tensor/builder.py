@@ -40,9 +40,7 @@ has the bits of its i64, so only operators that treat both alike take it (`BITS_
 
 def work_type(element: Attribute) -> Attribute:
     """The type in which values stored as `element` are computed on: f32 for f16 and bf16, i32 for u8."""
-    if is_low_precision(element) or is_float8(element):
-        return f32
-    return UNSIGNED.get(element, element)
+    return f32 if is_low_precision(element) else UNSIGNED.get(element, element)
 
 
 @dataclass(eq=False)
@@ -113,10 +111,11 @@ class Builder:
     def cast(self, x: SSAValue, element: Attribute) -> SSAValue:
         """`x` converted as PyTorch's `to(dtype)` does; `x` itself if it has that element type."""
         own = element_type(x.type)
-        if is_float8(own) != is_float8(element) and f32 not in (own, element) or is_float8(own) and own != element:
-            x = self.insert(payload.CastOp(x, f32)) if own != f32 else x  # the one type eight bits convert to and from
-            own = f32
-        return x if own == element else self.insert(payload.CastOp(x, element))
+        if own == element:
+            return x
+        if f32 not in (own, element) and (is_float8(own) or is_float8(element)):
+            x = self.insert(payload.CastOp(x, f32))  # the one type that eight bits convert to and from
+        return self.insert(payload.CastOp(x, element))
 
     def working(self, x: SSAValue) -> SSAValue:
         """`x` in the type in which it is computed on."""

@@ -11,9 +11,9 @@ from itertools import chain, count
 from pkgutil import iter_modules
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr, f32
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
@@ -24,12 +24,12 @@ from ....dialects.shapes.extents import ExtentError, extents_of, extents_text
 from ....dialects.support.equivalence import structure
 from ....dialects.support.locations import location_text
 from ....dialects.tensor.builder import Builder
-from ....dialects.torch import AtenOp
+from ....dialects.torch import AtenOp, Value
 from ....errors import CompileError, ShapeError, UnsupportedError
 from ....plugins import plugins
 from ...rewriting import replace
 from .registry import DECOMPOSITIONS, Decomposition
-from .scalars import check_types, held_scalars
+from .scalars import HELD, check_types, held_scalars
 
 WHERE_ONLY = frozenset(
     "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
@@ -76,8 +76,9 @@ def decompose(
         raise UnsupportedError("only strided tensors", argument="layout")
     if unread := arguments.keys() - signature(function).parameters.keys():
         raise UnsupportedError("this argument is not supported", argument=min(unread))
-    check_types(op.SCHEMA.name, function.__module__, arguments.values(), element)
-    arguments = held_scalars(op.SCHEMA.name, arguments, element)
+    if not _is_plain(op, arguments):
+        check_types(op.SCHEMA.name, function.__module__, arguments.values(), element)
+        arguments = held_scalars(op.SCHEMA.name, arguments, element)
     asserts = f"aten.{op.SCHEMA.name}" if checked else None
     builder = Builder(op.result_types, op.location, algebra or Algebra(), asserts)
     try:
@@ -92,12 +93,24 @@ def decompose(
     results = [results] if isinstance(results, SSAValue) else results
     if len(results) < len(op.results):
         raise ShapeError(f"{len(results)} results where {len(op.results)} are declared")
-    declared = list(zip(results, op.result_types, strict=False))  # an overload may have fewer results
-    for value, type in declared:
-        if extents_of(value.type) != extents_of(type):
-            shape = extents_text(extents_of(value.type))
-            raise ShapeError(f"gives shape {shape}, declared as {extents_text(extents_of(type))}")
-    return builder.ops, [builder.cast(value, element_type(t)) for value, t in declared], builder.functions
+    declared = zip(results, op.result_types, strict=False)  # an overload may have fewer results
+    return builder.ops, [_declared(builder, value, type) for value, type in declared], builder.functions
+
+
+def _declared(builder: Builder, value: SSAValue, type: Attribute) -> SSAValue:
+    """Returns the result `value` as the type that the operator declares. Raises ShapeError for another shape."""
+    shape, expected = extents_of(value.type), extents_of(type)
+    if shape != expected:
+        raise ShapeError(f"gives shape {extents_text(shape)}, declared as {extents_text(expected)}")
+    return builder.cast(value, element_type(type))
+
+
+def _is_plain(op: AtenOp, arguments: Mapping[str, Value]) -> bool:
+    """Returns true if all tensors are f32: PyTorch refuses none of these, and takes every number except for truth
+    values. Operators of `HELD` round numbers."""
+    elements = {element_type(t) for t in (*op.operand_types, *op.result_types)}
+    special = op.SCHEMA.name.partition(".")[0] in HELD or any(isinstance(v, bool) for v in arguments.values())
+    return elements == {f32} and not special
 
 
 def _check_element_type(op: Operation) -> None:

@@ -139,3 +139,21 @@ func.func @parts(%x: tensor<?xf32, #payload.extents<#n>>) {
   %0 = torch.unfold(self = %x, dimension = 0, size = 2, step = 2) : (tensor<?xf32, #payload.extents<#n>>) -> tensor<5x2xf32>
   func.return
 }
+
+// -----
+
+// A power holds its exponent in f32, which rounds this one to 0.5.
+// CHECK: @rounded
+func.func @rounded(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // CHECK: math.sqrt %x
+  %0 = torch.pow.Tensor_Scalar(self = %x, exponent = 0.5000000001) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %0 : tensor<4xf32>
+}
+
+// -----
+
+// CHECK: aten.sub.Tensor: alpha: PyTorch takes no truth value here
+func.func @truth(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = torch.sub.Tensor(self = %x, other = %x, alpha = true) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %0 : tensor<4xf32>
+}
