@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from .. import loop
 from ..shapes.extents import extents_of
@@ -30,15 +32,9 @@ def is_in(value: SSAValue, block: Block) -> bool:
     return value.owner is block or (isinstance(value.owner, Operation) and value.owner.parent is block)
 
 
-def used_dims(*maps: AffineMap) -> set[int]:
-    """Positions of the dimensions that occur in a result of one of `maps`."""
-    return {e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineDimExpr)}
-
-
 def access_indices(op: loop.LoadOp) -> tuple[SSAValue, ...]:
-    maps = [op.map.data] if op.domain is None else [op.map.data, op.domain.affine]
-    used = used_dims(*maps)
-    return tuple(v for i, v in enumerate(op.indices) if i in used)
+    bounded = op.domain.affine.used_dims() if op.domain is not None else set[int]()
+    return tuple(op.indices[d] for d in sorted(op.map.data.used_dims() | bounded))
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
@@ -68,16 +64,13 @@ class Dependence:
     """
 
     def __init__(self) -> None:
-        self._known: dict[SSAValue, Indices] = {}
+        self.of: Callable[[SSAValue], Indices] = cache(self._of)
+        """Returns the index arguments that a value depends on; none for a value from outside the nest."""
+        self.of_staged: Callable[[loop.StagedReduceOp], list[Indices]] = cache(self._of_staged)
+        """Returns the same of each result of a staged reduction that is carried over chunks: the indices of its own
+        stage, and of the frames that its rescaling uses."""
 
-    def of(self, value: SSAValue) -> Indices:
-        """The index arguments that `value` depends on; none for a value from outside the nest."""
-        found = self._known.get(value)
-        if found is None:
-            found = self._known[value] = self._compute(value)
-        return found
-
-    def _compute(self, value: SSAValue) -> Indices:
+    def _of(self, value: SSAValue) -> Indices:
         if isinstance(value, BlockArgument):
             parent = value.block.parent_op()
             bound = isinstance(parent, loop.NestOp | loop.ReduceOp) and value.type == IndexType()
@@ -92,9 +85,7 @@ class Dependence:
         if isinstance(op, loop.ReduceOp):
             return self.of_reduce(op)
         if isinstance(op, loop.StagedReduceOp):
-            for result, found in zip(op.res, self.of_staged(op), strict=True):
-                self._known[result] = found
-            return self._known[value]
+            return self.of_staged(op)[op.results.index(value)]
         return self._union(*op.operands)
 
     def _union(self, *values: SSAValue) -> Indices:
@@ -103,9 +94,7 @@ class Dependence:
     def of_reduce(self, op: loop.ReduceOp) -> Indices:
         return self._union(*yielded(op.body.block)) - frozenset(op.body.block.args)
 
-    def of_staged(self, op: loop.StagedReduceOp) -> list[Indices]:
-        """What each result of a staged reduction depends on when it is carried over chunks: its own stage, and the
-        frames that its rescaling uses."""
+    def _of_staged(self, op: loop.StagedReduceOp) -> list[Indices]:
         found = [self.of_reduce(stage) for stage in op.stage_ops]
         uses = [_rescaling_arguments(op, i) for i in range(len(found))]
         while True:

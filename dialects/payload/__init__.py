@@ -71,14 +71,8 @@ def shape_of(t: Attribute) -> tuple[int, ...]:
 def element_bytes(t: Attribute) -> int:
     """The size in memory of one element of `t`; a boolean takes a byte, a complex number two floats."""
     e = element_type(t)
-    if isinstance(e, builtin.ComplexType):
-        return 2 * element_bytes(e.element_type)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    if isinstance(e, builtin.IntegerType):
-        return max(e.bitwidth // 8, 1)
-    if isinstance(e, builtin.IndexType):
-        return 8
-    assert isinstance(e, builtin.AnyFloat), e
-    return e.bitwidth // 8
+    assert isinstance(e, builtin.CompileTimeFixedBitwidthType), e
+    return e.compile_time_size
 
 
 def tensor_bytes(t: Attribute) -> int:

@@ -172,20 +172,22 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
 
     Raises VerifyException for a value that the type does not admit.
     """
-    if argument.is_list and isinstance(value, list | tuple):
-        element = argument.element()
-        values: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        values = values * argument.length if len(values) == 1 and argument.length else values
-        return builtin.ArrayAttr([to_attribute(v, element, operands) for v in values])
-    number = isinstance(value, int | float | SymbolAttr) and not isinstance(value, bool)
-    if argument.is_list and argument.length and number:
-        return builtin.ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
     if value is None and argument.optional:
         return _NONE
-    attribute = _scalar_attribute(value, argument, operands)
-    if attribute is None or argument.is_list:
+    convert = _list_attribute if argument.is_list else _scalar_attribute
+    if (attribute := convert(value, argument, operands)) is None:
         raise VerifyException(f"argument {argument.name!r} is a {argument.type}, not {_describe(value)}")
     return attribute
+
+
+def _list_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute | None:
+    values: list[object] = [value]
+    if isinstance(value, list | tuple):
+        values = [*value]  # pyright: ignore[reportUnknownArgumentType]
+    elif not argument.length or not isinstance(value, int | float | SymbolAttr) or isinstance(value, bool):
+        return None
+    values = values * argument.length if len(values) == 1 and argument.length else values
+    return builtin.ArrayAttr([to_attribute(v, argument.element(), operands) for v in values])
 
 
 def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute | None:
@@ -195,19 +197,14 @@ def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -
         return _OPERAND
     if isinstance(value, bool):
         return builtin.BoolAttr.from_bool(value) if base in ("bool", "Scalar") else None
-    if isinstance(value, int) and base in ("int", "Scalar", "float"):
-        return (
-            builtin.FloatAttr(float(value), builtin.f64) if base == "float" else builtin.IntegerAttr(value, builtin.i64)
-        )
-    if isinstance(value, float) and base in ("float", "Scalar"):
-        return builtin.FloatAttr(value, builtin.f64)
-    if isinstance(value, SymbolAttr) and base in ("int", "Scalar"):
-        return value
+    if isinstance(value, int | float) and (base == "float" or base == "Scalar" and isinstance(value, float)):
+        return builtin.FloatAttr(float(value), builtin.f64)
+    if isinstance(value, int) and base in ("int", "Scalar"):
+        return builtin.IntegerAttr(value, i64)
     if isinstance(value, str) and base in ("str", "Layout", "Device", "MemoryFormat"):
         return builtin.StringAttr(value)
-    if isinstance(value, Attribute) and base == "ScalarType" and isinstance(value, _DTYPES):
-        return value  # pyright: ignore[reportUnknownVariableType]
-    return None
+    is_size = isinstance(value, SymbolAttr) and base in ("int", "Scalar")
+    return value if is_size or isinstance(value, _DTYPES) and base == "ScalarType" else None  # pyright: ignore
 
 
 def _describe(value: object) -> str:
@@ -226,12 +223,10 @@ def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
         return next(operands)
     if isinstance(attribute, NoneAttr):
         return None
-    if isinstance(attribute, builtin.IntegerAttr):
+    if isinstance(attribute, builtin.IntegerAttr | builtin.FloatAttr):
         number = attribute.value.data
         return bool(number) if attribute.type == builtin.i1 else number  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(attribute, builtin.FloatAttr | builtin.StringAttr):
-        return attribute.value.data if isinstance(attribute, builtin.FloatAttr) else attribute.data
-    return attribute
+    return attribute.data if isinstance(attribute, builtin.StringAttr) else attribute
 
 
 class AtenOp(irdl.IRDLOperation):
