@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IntAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue, Use
 
 from ...dialects import kernel
 from ...dialects.support.locations import refused
 from ...target.attribute import target_of
+from ...target.model import Target
 from ..pass_manager import FuncPass
+from ..rewriting import block_of
 
 SMALL, LARGE = 16, 128
 """Bytes to which a buffer starts: the widest access, and for buffers of at least `LARGE` bytes a whole row of banks."""
@@ -23,22 +25,58 @@ SCRATCH = 1024
 """Buffers smaller than this never share: they would save less than a barrier costs."""
 
 
+def place(
+    buffers: Iterable[kernel.SharedOp], lifetimes: Mapping[kernel.SharedOp, Lifetime] | None = None
+) -> tuple[dict[kernel.SharedOp, int], int]:
+    """Returns the offset of each buffer, and the bytes that all take together. With `lifetimes`, buffers that are never
+    in use at the same time may share bytes."""
+    ranges: dict[kernel.SharedOp, tuple[int, int]] = {}
+    for buffer in buffers:
+        size, alignment, offset = kernel.memory_bytes(buffer.result.type), _alignment(buffer), 0
+        taken = [r for other, r in ranges.items() if lifetimes is None or _conflict(buffer, other, lifetimes)]
+        for start, end in sorted(taken):
+            if offset + size <= start:
+                break
+            offset = max(offset, -(-end // alignment) * alignment)
+        ranges[buffer] = offset, offset + size
+    return {op: start for op, (start, _) in ranges.items()}, max(end for _, end in ranges.values())
+
+
+def _alignment(op: kernel.SharedOp) -> int:
+    """The alignment of a buffer in bytes: for its accesses, and for the boxes and operands of tensor cores in it."""
+    alignments = [LARGE if kernel.memory_bytes(op.result.type) >= LARGE else SMALL]
+    for use in _uses(op):
+        user = use.operation
+        if isinstance(user, kernel.WgmmaOp):
+            alignments.append(kernel.SWIZZLED_ALIGNMENT)
+        elif isinstance(user, kernel.TmaLoadOp | kernel.TmaStoreOp) and user.shared is user.operands[use.index]:
+            alignments.append(user.map_type.alignment)
+    return max(alignments)
+
+
+def _uses(op: kernel.SharedOp) -> Iterator[Use]:
+    """Yields the uses of a buffer, of its slots, and of the buffers of other blocks that it names."""
+    todo: list[SSAValue] = [op.result]
+    for value in todo:
+        for use in value.uses:
+            yield use
+            if isinstance(use.operation, kernel.SubviewOp | kernel.MapaOp):
+                todo.append(use.operation.result)
+
+
 @dataclass(frozen=True)
 class Lifetime:
     """A buffer is in use from the operation numbered `first` to the one numbered `last`, both included."""
 
-    op: kernel.SharedOp
-    size: int
     first: int
     last: int
-    alignment: int = 1
 
     def overlaps(self, other: Lifetime) -> bool:
         return self.first <= other.last and other.first <= self.last
 
 
-def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
-    """When each shared buffer of a kernel is in use, in program order.
+def lifetimes(func: kernel.FuncOp, buffers: Iterable[kernel.SharedOp]) -> dict[kernel.SharedOp, Lifetime]:
+    """Returns when each shared buffer of a kernel is in use.
 
     A buffer made outside of a loop and used inside keeps its contents from one iteration to the next, so it is in use
     throughout the loop; one made inside a loop is a new buffer each time.
@@ -49,53 +87,26 @@ def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
         around = op.parent_op()
         if around is not None and around in end:
             end[around] = max(end[around], end[op])
-    found: list[Lifetime] = []
-    for op in number:
-        if isinstance(op, kernel.SharedOp) and op.parent is not None:
-            users = {user for u in _users(op) if (user := op.parent.find_ancestor_op_in_block(u)) is not None}
-            first = min((number[u] for u in users), default=number[op])
-            last = max((end[u] for u in users), default=number[op])
-            found.append(Lifetime(op, kernel.memory_bytes(op.result.type), first, last, _alignment(op)))
+    found: dict[kernel.SharedOp, Lifetime] = {}
+    for op in buffers:
+        block = block_of(op)
+        users = {user for use in _uses(op) if (user := block.find_ancestor_op_in_block(use.operation)) is not None}
+        first = min((number[u] for u in users), default=number[op])
+        last = max((end[u] for u in users), default=number[op])
+        found[op] = Lifetime(first, last)
     return found
 
 
-def _alignment(op: kernel.SharedOp) -> int:
-    """To how many bytes a buffer has to start, for the boxes and the operands of tensor cores in it."""
-    if kernel.is_mbarriers(op.result.type):
-        return 1
-    boxes = [u.map_type.alignment for u in _users(op) if isinstance(u, kernel.TmaLoadOp | kernel.TmaStoreOp)]
-    operand = any(isinstance(u, kernel.WgmmaOp) for u in _users(op))
-    return max([1, *boxes, kernel.SWIZZLED_ALIGNMENT if operand else 1])
+def _conflict(a: kernel.SharedOp, b: kernel.SharedOp, lifetimes: Mapping[kernel.SharedOp, Lifetime]) -> bool:
+    """Returns true if two buffers must be disjoint: both are in use at some time, or one is too small to share."""
+    smaller = min(kernel.memory_bytes(a.result.type), kernel.memory_bytes(b.result.type))
+    return smaller < SCRATCH or lifetimes[a].overlaps(lifetimes[b])
 
 
-def _users(op: kernel.SharedOp) -> Iterator[Operation]:
-    todo: list[SSAValue] = [op.result]
-    for value in todo:
-        for use in value.uses:
-            yield use.operation
-            if isinstance(use.operation, kernel.SubviewOp | kernel.MapaOp):
-                todo.append(use.operation.result)
-
-
-def place(buffers: list[Lifetime], *, share: bool = True) -> tuple[list[int], int]:
-    """An offset for each of `buffers`, and the bytes they take together; with `share`, buffers that are never in use at
-    the same time may lie on the same bytes."""
-    offsets: list[int] = []
-    for number, buffer in enumerate(buffers):
-        taken = sorted(
-            (offsets[i], offsets[i] + other.size)
-            for i, other in enumerate(buffers[:number])
-            if not share or min(other.size, buffer.size) < SCRATCH or other.overlaps(buffer)
-        )
-        alignment = LARGE if buffer.size >= LARGE else SMALL
-        alignment = max(alignment, buffer.alignment)
-        offset = 0
-        for start, end in taken:
-            if offset + buffer.size <= start:
-                break
-            offset = max(offset, -(-end // alignment) * alignment)
-        offsets.append(offset)
-    return offsets, max((o + b.size for o, b in zip(offsets, buffers, strict=True)), default=0)
+def _synchronises(func: kernel.FuncOp) -> bool:
+    """Returns true if threads of a kernel wait for each other already."""
+    waits = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.GroupBarrierOp | kernel.MbarWaitOp
+    return func.partitions is not None or any(isinstance(o, waits) for o in func.body.walk())
 
 
 @dataclass(frozen=True)
@@ -129,20 +140,17 @@ class AllocateSharedPass(FuncPass):
         target = target_of(op, self.target)
         if op.cluster_size > 1 and not target.has("cluster"):
             raise refused(op, f"{target.name} has no clusters of blocks", argument=op.sym_name.data)
-        if any(isinstance(inner, kernel.SharedOp) for inner in op.body.walk()):
-            _allocate(op, target.shared_per_block, target.arch)
+        if buffers := [inner for inner in op.body.walk() if isinstance(inner, kernel.SharedOp)]:
+            _allocate(op, buffers, target)
 
 
-def _allocate(func: kernel.FuncOp, limit: int, target: str) -> None:
-    buffers = lifetimes(func)
-    waits = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.GroupBarrierOp | kernel.MbarWaitOp
-    synchronised = func.partitions is not None or any(isinstance(o, waits) for o in func.body.walk())
-    offsets, total = place(buffers, share=False)
-    if total > CHEAP and not synchronised:
-        offsets, total = place(buffers)
-    if total > limit:
-        why = f"needs {total} bytes of shared memory, a block of {target} has {limit}: choose smaller tiles or chunks"
-        raise refused(func, why, argument=func.sym_name.data)
-    for buffer, offset in zip(buffers, offsets, strict=True):
-        buffer.op.offset = IntAttr(offset)
+def _allocate(func: kernel.FuncOp, buffers: Sequence[kernel.SharedOp], target: Target) -> None:
+    offsets, total = place(buffers)
+    if total > CHEAP and not _synchronises(func):
+        offsets, total = place(buffers, lifetimes(func, buffers))
+    if total > target.shared_per_block:
+        why = f"needs {total} bytes of shared memory, a block of {target.arch} has {target.shared_per_block}"
+        raise refused(func, f"{why}: choose smaller tiles or chunks", argument=func.sym_name.data)
+    for buffer, offset in offsets.items():
+        buffer.offset = IntAttr(offset)
     func.shared = IntAttr(total)

@@ -355,7 +355,7 @@ TO_THREADS = [
         "_.covers(_)",
         "True",
     ),
-    in_pass("buffers on the same bytes", "relu matmul", allocate_shared.place, "max(_, _)", "0", number=1),
+    in_pass("buffers on the same bytes", "relu matmul", allocate_shared.place, "max(_, _)", "0"),
     in_pass(
         "buffers that are not aligned",
         "attention",
