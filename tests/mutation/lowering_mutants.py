@@ -288,7 +288,7 @@ TO_THREADS = [
         number=1,
     ),
     in_pass("blocks without remainder", "relu matmul", Emitter.block_indices, "A if _ else B", "A if False else B"),
-    in_pass("fields of one bit more", "relu matmul", Emitter.thread_field, "1", "2", number=1),
+    in_pass("fields of one bit more", "relu matmul", Emitter._field, "1", "2", number=1),
     in_pass("fields from one bit lower", "attention", Emitter.thread_field, "A - B", "max(A - B - 1, 0)", number=1),
     in_pass(
         "overlapping bits as sums",

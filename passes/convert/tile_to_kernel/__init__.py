@@ -3,9 +3,9 @@ results written to trailing arguments, and a fold as a loop that calls the step,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, pairwise
+from itertools import chain, islice
 from math import prod
 from typing import Any
 
@@ -15,8 +15,9 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, 
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from ....dialects import kernel, tensor, tile
+from ....dialects import kernel, payload, tensor, tile
 from ....dialects.kernel import padded_row
 from ....dialects.payload import ConstantOp, element_type
 from ....dialects.shapes.extents import extents_of, memref_of
@@ -75,15 +76,24 @@ def lower_kernel(op: tile.KernelOp) -> kernel.FuncOp:
             index.name_hint = b.name_hint
         out.values[b] = index
     out.lower_block(op.body.block)
+    Rewriter.inline_block(out.block, InsertPoint.at_end(out.head))
     symbolic = any(not isinstance(n, int) for n in out.grid)
     grid = [n for n in out.grid if n != 1] if symbolic else [count]
     warps, lanes = out.warps + out.producers, op.lanes.data
     new = kernel.FuncOp(
-        op.sym_name.data, grid, warps, lanes, op.cluster_size, op.schedule.blocks_per_sm or None, body=Region(out.entry)
+        op.sym_name.data, grid, warps, lanes, op.cluster_size, op.schedule.blocks_per_sm or None, body=Region(out.head)
     )
     new.attributes.update(op.attributes)  # the schedule, for whoever reads the CUDA
     new.location = op.location
     return new
+
+
+@lowers(payload.ExtentOp)
+def lower_extent(out: Lowering, op: payload.ExtentOp) -> None:
+    if isinstance(op.result.type, IndexType):
+        out.values[op.result] = out.size(op.symbol)
+    else:
+        out.lower_payload(op)
 
 
 @lowers(tile.BroadcastOp)
@@ -112,16 +122,16 @@ def lower_for(out: Lowering, op: scf.ForOp) -> None:
     states = [make(out, op) for kind, make in LOOP_STATES.items() if kind in out.kinds]
     kept = [i for i in range(len(op.iter_args)) if not any(i in s.dropped for s in states)]
     entries = [s.entry() for s in states]
-    ends = list(accumulate(map(len, entries), initial=len(kept)))
     starts = [*(out.of(op.iter_args[i]) for i in kept), *chain(*entries)]
     counter, *carried = op.body.block.args
     body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
 
-    def bind(old: Sequence[SSAValue], new: Sequence[SSAValue], inside: bool) -> None:
-        for i, value in zip(kept, new, strict=False):
+    def bind(old: Sequence[SSAValue], new: Iterable[SSAValue], inside: bool) -> None:
+        values = iter(new)
+        for i, value in zip(kept, values, strict=False):
             out.define(old[i], value)
-        for s, (start, end) in zip(states, pairwise(ends), strict=True):
-            s.bind(old, new[start:end], inside)
+        for s, entry in zip(states, entries, strict=True):
+            s.bind(old, [*islice(values, len(entry))], inside)
 
     out.define(counter, body.args[0])
     bind(carried, body.args[1:], True)

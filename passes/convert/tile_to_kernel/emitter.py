@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, TypeAlias, TypeVar
 
 from xdsl.dialects import arith, scf
@@ -42,27 +43,22 @@ _BINARY: dict[str, tuple[Callable[[SSAValue, SSAValue], Operation], Callable[[in
 
 
 class Emitter:
-    """Builds the body of one `kernel.func`, op by op."""
+    """Builds the body of one `kernel.func`, op by op: its head, the block `head`, and what comes after it. Ops are
+    appended to `block`."""
 
-    def __init__(self, entry: Block, grid: Sequence[Count], warps: int) -> None:
-        self.entry = entry
+    def __init__(self, head: Block, grid: Sequence[Count], warps: int) -> None:
+        self.head = head
+        self.block = Block()
         self.grid = tuple(grid)
         self.warps = warps
         self.location: LocationAttr = UnknownLoc()
-        self._blocks = [entry]
         self._memo: dict[object, SSAValue] = {}
-        self._head: Operation | None = None
-        self._uniform: set[SSAValue] = set()
-
-    @property
-    def block(self) -> Block:
-        return self._blocks[-1]
 
     @contextmanager
     def inside(self, block: Block) -> Generator[None]:
-        self._blocks.append(block)
+        outer, self.block = self.block, block
         yield
-        self._blocks.pop()
+        self.block = outer
 
     @contextmanager
     def when(self, condition: SSAValue) -> Generator[None]:
@@ -100,14 +96,7 @@ class Emitter:
         return self.emit(payload.CmpOp(predicate, self.value(a), self.value(b)), hint)
 
     def _at_head(self, op: Operation) -> SSAValue:
-        if self._head is not None:
-            self.entry.insert_op_after(op, self._head)
-        elif self.entry.first_op is not None:
-            self.entry.insert_op_before(op, self.entry.first_op)
-        else:
-            self.entry.add_op(op)
-        self._head = op
-        self._uniform.add(op.results[0])
+        self.head.add_op(op)
         return op.results[0]
 
     def _once(self, key: object, make: Callable[[], Operation]) -> SSAValue:
@@ -138,7 +127,11 @@ class Emitter:
             a, b = (b, a) if name in ("add", "mul", "and", "xor") else (a, b)
         lhs, rhs = self.value(a), self.value(b)
         op = make(lhs, rhs)
-        return self._at_head(op) if lhs in self._uniform and rhs in self._uniform else self.emit(op)
+        return self._at_head(op) if self._is_uniform(lhs) and self._is_uniform(rhs) else self.emit(op)
+
+    def _is_uniform(self, index: Index) -> bool:
+        """Returns true if an index is the same in the whole program of a thread."""
+        return isinstance(index, int) or index.owner.parent is self.head
 
     def add(self, a: Index, b: Index) -> Index:
         return b if a == 0 else a if b == 0 else self._binary("add", a, b)
@@ -166,11 +159,7 @@ class Emitter:
 
     def sum(self, terms: Sequence[Index]) -> Index:
         """The sum of `terms`; those that are the same for the whole kernel are added first, at its head."""
-        head = [t for t in terms if isinstance(t, int) or t in self._uniform]
-        total: Index = 0
-        for t in (*head, *(t for t in terms if isinstance(t, SSAValue) and t not in self._uniform)):
-            total = self.add(total, t)
-        return total
+        return reduce(self.add, sorted(terms, key=self._is_uniform, reverse=True), 0)
 
     def block_indices(self, used: Sequence[bool]) -> list[Index]:
         """This block's position along every extent of the grid, where used; the last one runs fastest."""
@@ -203,12 +192,7 @@ class Emitter:
 
     def bits_of(self, index: Index, images: Sequence[int]) -> Index:
         """The exclusive or of `images` over the set bits of `index`, which has no further bits."""
-
-        def field(low: int, width: int) -> Index:
-            found = self.div(index, 1 << low)
-            return found if low + width == len(images) else self.rem(found, 1 << width)
-
-        return self._combined(images, field)
+        return self._combined(images, lambda low, width: self._field(index, low, width, len(images)))
 
     def _combined(self, images: Sequence[int], field: Callable[[int, int], Index], scale: int = 1) -> Index:
         """The exclusive or of `images` over the set bits of a number, times `scale`; `field(low, width)` are some of
@@ -228,8 +212,12 @@ class Emitter:
             who, first, size = "lane", 0, LANE_BITS
         else:
             who, first, size = "thread", 0, bits
-        number = self.div(self.id(who), 1 << low - first)
-        return number if low - first + width == size else self.rem(number, 1 << width)
+        return self._field(self.id(who), low - first, width, size)
+
+    def _field(self, number: Index, low: int, width: int, bits: int) -> Index:
+        """Bits `low` to `low + width` of a number of `bits` bits in all."""
+        shifted = self.div(number, 1 << low)
+        return shifted if low + width == bits else self.rem(shifted, 1 << width)
 
 
 def _runs(images: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -240,13 +228,11 @@ def _runs(images: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     low = 0
     while low < len(images):
         image, width = images[low], 1
-        if image == 0:
-            low += 1
-            continue
         single = image & (image - 1) == 0
         while single and low + width < len(images) and images[low + width] == image << width:
             width += 1
-        yield low, width, image
+        if image:
+            yield low, width, image
         low += width
 
 
@@ -262,7 +248,7 @@ class Lowering(Emitter):
         """Warps beside those that hold tiles."""
         self._states: dict[object, Any] = {}
         self._layouts: dict[Attribute, Linear] = {}
-        for old, new in zip(op.buffers, self.entry.args, strict=True):
+        for old, new in zip(op.buffers, self.head.args, strict=True):
             self.define(old, new)
 
     def state(self, kind: Callable[[tile.KernelOp], _T]) -> _T:
@@ -279,24 +265,20 @@ class Lowering(Emitter):
             self.location = op.location
             lowering = _LOWERINGS.get(type(op))
             if lowering is None and payload.is_payload(op):
-                self._lower_payload(op)
+                self.lower_payload(op)
                 continue
             if lowering is None and (lowering := rule_of(ENTRY_POINT_GROUP, op.name)) is None:
                 raise refused(op, "has no lowering to the kernel level", BorderError)
             if (found := lowering(self, op)) is not None:
                 self.define(op.results[0], found)
 
-    def _lower_payload(self, op: Operation) -> None:
-        """Change the container: tiles become vectors of registers."""
+    def lower_payload(self, op: Operation) -> None:
+        """Changes the container: tiles become vectors of registers."""
         if isinstance(op.results[0].type, IndexType) and (number := constant_index(op.results[0])) is not None:
             self.values[op.results[0]] = number
             return
-        if isinstance(op, payload.ExtentOp) and isinstance(op.result.type, IndexType):
-            self.values[op.result] = self.size(op.symbol)
-            return
-        tiles = (v for v in (*op.results, *op.operands) if isinstance(v.type, TensorType))
-        first = next(tiles, None)
-        container = IndexType() if first is None else VectorType(IndexType(), [self.layout(first).registers])
+        tiles = [v for v in (*op.results, *op.operands) if isinstance(v.type, TensorType)]
+        container = VectorType(IndexType(), [self.layout(tiles[0]).registers]) if tiles else IndexType()
         new = self.add_op(payload.retyped(op, [self.of(v) for v in op.operands], container))
         self.values.update(zip(op.results, new.results, strict=True))
 
