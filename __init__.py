@@ -44,25 +44,30 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name not in _HOMES or __name__ != "deplodock":  # a test runner imports a checkout by the name of its folder
+        return _other_attribute(name)
+    try:
+        return getattr(import_module(_HOMES[name], __name__), name)
+    except ModuleNotFoundError as error:
+        from .errors import MissingPackageError, missing_package
+
+        if (advice := missing_package(error)) is not None:
+            raise MissingPackageError(advice) from None
+        raise
+
+
+def _other_attribute(name: str) -> Any:
+    """Returns the version, or what a plugin declares as `deplodock.NAME`."""
     if name == "__version__":
         try:
             return version("deplodock")
         except PackageNotFoundError:
             return "unknown"
-    if name.startswith("_") or __name__ != "deplodock":  # a test runner imports a checkout by the name of its folder
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .errors import MissingPackageError, missing_package
-    from .plugins import plugins
+    if not name.startswith("_") and __name__ == "deplodock":
+        from .plugins import plugins
 
-    try:
-        if name in _HOMES:
-            return getattr(import_module(_HOMES[name], __name__), name)
         if name in (loaders := plugins("deplodock.api", _HOMES, "function")):
             return loaders[name]()
-    except ModuleNotFoundError as error:
-        if (advice := missing_package(error)) is not None:
-            raise MissingPackageError(advice) from None
-        raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

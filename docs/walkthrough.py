@@ -14,7 +14,7 @@ from deplodock.dialects.loop import NestOp
 from deplodock.dialects.support.printing import print_module
 from deplodock.passes.pipelines import get_all_passes
 from deplodock.passes.planning.choose import explain_nest
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.tools.reports import Loaded, load
 from deplodock.tools.terminal import fitted
 

@@ -11,10 +11,8 @@ import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import takewhile
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,11 +27,11 @@ from ..dialects.support.printing import WIDTH, print_module
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, Remark, collect_remarks, run_passes
-from ..passes.pipelines import Options, parse_passes, pipeline_text, with_options
+from ..passes.pipelines import parse_passes, pipeline_text, with_options
 from ..passes.record_file import read_record
 from ..passes.verify_level import VerifyLevelPass
-from ..target.architectures import DEFAULT, TARGETS, arch_of, on_cores
-from ..target.attribute import set_target, stamp_comment
+from ..target.architectures import DEFAULT, TARGETS
+from ..target.attribute import arch_of, get_target, on_cores, set_target, stamp_comment
 from ..target.host import NONE, consulted_record, resolve_target
 from ..target.model import Target
 from . import RARE_COLLECTIONS
@@ -48,16 +46,6 @@ PIPELINE_TO = {
     "kernel": "tile-to-kernel",
 }
 """The named pipeline that leads to each level from the one above."""
-
-STRATEGIES: dict[str, Options] = {
-    "model": (),
-    "simple": (
-        ("tensor-plan-fusion", "strategy", "greedy"),
-        ("plan-unfolding", "strategy", "none"),
-        ("plan-schedules", "strategy", "simple"),
-    ),
-}
-"""Strategy of a compilation -> options of passes: the cost model decides, or rules that need no model."""
 
 Steps = Mapping[str, tuple[ModulePass, ...]]
 """Level -> the passes that lead to it from the one above."""
@@ -103,10 +91,10 @@ class Compilation:
         pipeline_given: text as for `dl-opt -p` in place of the named pipelines. It reaches a level where it has
             `verify-level{level=...}` for the last time; what comes after the last one belongs to that level.
         insert: passes in addition to the named pipelines (`read_insertion`).
-        strategy: a key of `STRATEGIES`.
-        machine: numbers of the target, which passes read in the module. By default they are those of the local CPU, or
-            of the record of a GPU with as many multiprocessors as the local device of its kind has, corrected by the
-            constants in the record of plans.
+        strategy: the option `strategy` of passes that plan: `model`, or `simple` for rules that need no model.
+        resolved: the target with its numbers, which passes read in the module. It is the argument `machine`. By default
+            the numbers are those of the local CPU, or of the record of a GPU with as many multiprocessors as the local
+            device of its kind has, corrected by the constants in the record of plans.
         checked: whether the program stops at an index that PyTorch would not take.
         calls: the user's calls that operators come from, for errors.
         seconds: (pass, time) of every pass that ran, in order.
@@ -129,7 +117,7 @@ class Compilation:
     pipeline_given: str | None = None
     insert: str | Sequence[str] = ()
     strategy: str = "model"
-    machine: Target | None = None
+    machine: InitVar[Target | None] = None
     checked: bool = False
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
     level: str = "torch"
@@ -139,37 +127,36 @@ class Compilation:
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
-    def __post_init__(self) -> None:
-        self.record = consulted_record(self.record)
-        if self.machine is None:
-            target = device_target(self.target) if torch.cuda.is_available() else self.target
-            self.machine = resolve_target(target, self.record)
-        self.target = self.machine.arch
-        options = {"record": self.record, "f32_matmul_precision": self.f32_matmul_precision}
-        given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
-        given |= {"checked": (True,)} if self.checked else {}
-        insert = (self.insert,) if isinstance(self.insert, str) else self.insert
-        if self.pipeline_given is not None:
-            self._steps = self._text_steps(self.pipeline_given, given)
-        elif self.schedule is not None:
-            self._steps = _decided(self.schedule, given, self._below, insert)
-        else:
-            self._steps = _default_steps(self._below, given, insert)
-        if self.strategy != "model":
-            self._steps = _with_strategy(self._steps, self.strategy)
+    def __post_init__(self, machine: Target | None) -> None:
+        self.record = consulted_record(self.record) if self.record != NONE else None
+        if machine is None:
+            local = self.record or on_cores(self.target) or torch.cuda.is_available()
+            machine = resolve_target(device_target(self.target), self.record) if local else get_target(self.target)
+        self.resolved, self.target = machine, machine.arch
+        self._steps = self._steps_below(LEVELS[LEVELS.index(self.level) + 1 : -1])
         self.ctx = make_context()
         self._levels[self.level] = self.module
 
-    @property
-    def _below(self) -> Sequence[str]:
-        return LEVELS[_position(self.level) + 1 : -1]
+    def _steps_below(self, levels: Sequence[str]) -> Steps:
+        """Returns the passes to each of the levels."""
+        strategy = None if self.strategy == "model" else self.strategy
+        given = {"record": self.record, "f32_matmul_precision": self.f32_matmul_precision, "strategy": strategy}
+        options: dict[str, ParameterListType] = {name: (value,) for name, value in given.items() if value is not None}
+        if self.checked:
+            options["checked"] = (True,)
+        if self.pipeline_given is not None:
+            return self._text_steps(self.pipeline_given, options, levels)
+        insert = (self.insert,) if isinstance(self.insert, str) else self.insert
+        if self.schedule is not None:
+            return _decided(self.schedule, options, levels, insert)
+        return _default_steps(levels, options, insert)
 
-    def _text_steps(self, pipeline: str, given: dict[str, ParameterListType]) -> Steps:
+    def _text_steps(self, pipeline: str, options: dict[str, ParameterListType], levels: Sequence[str]) -> Steps:
         if self.insert:
             raise CompileError("expected the inserted passes in the text of the pipeline", argument="insert")
         if self.schedule is not None:
             raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
-        return _divided(parse_passes(pipeline, given), self._below)
+        return _divided(parse_passes(pipeline, options), levels)
 
     def passes_to(self, level: str) -> tuple[ModulePass, ...]:
         """The passes from the level of the program to `level` (the kernel level for `cuda`)."""
@@ -184,32 +171,31 @@ class Compilation:
         """The same of another module at the same level."""
         record = self.record or NONE
         fresh: dict[str, Any] = {"_remarks": [], "seconds": [], "skipped": [], "_levels": {}, "_texts": {}}
-        return replace(self, module=module, record=record, cubin=None, **fresh)
-
-    @property
-    def resolved(self) -> Target:
-        """The target with its numbers."""
-        assert self.machine is not None
-        return self.machine
+        return replace(self, module=module, record=record, cubin=None, machine=self.resolved, **fresh)
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
+        """Returns the passes to a level from the level above it. Raises CompileError if there are none."""
         if level not in self._steps:
-            raise CompileError(f"ends in front of the {level} level", argument="pipeline")
+            raise self._unreachable(level)
         return self._steps[level]
 
-    def at(self, level: str) -> ModuleOp:
-        """The module at a level. Don't change it: the levels below are made from it."""
+    def _unreachable(self, level: str) -> CompileError:
         position = _position(level)
-        if level == "cuda":
-            raise CompileError("CUDA is text, not a module: see `Compilation.cuda`")
+        if position == _position("cuda"):
+            return CompileError("CUDA is text, not a module: see `Compilation.cuda`")
         if position < _position(self.level):
             reason = f"the program begins at the {self.level} level, above which it has no text"
-            raise CompileError(reason, argument=level)
+            return CompileError(reason, argument=level)
+        return CompileError(f"ends in front of the {level} level", argument="pipeline")
+
+    def at(self, level: str) -> ModuleOp:
+        """Returns the module at a level. Don't change it: the levels below are made from it."""
         if level not in self._levels:
-            module = self.at(LEVELS[position - 1]).clone()
+            passes = self._step(level)
+            module = self.at(LEVELS[LEVELS.index(level) - 1]).clone()
             if level == "tile" and self.record is not None:
-                self._take_options(module, self.record)
-            self._run(module, self._step(level))
+                passes = self._take_options(module, self.record)
+            self._run(module, passes)
             self._levels[level] = module
         if level == self.level:
             set_target(self.module, self.resolved)  # compilations for several targets may share it
@@ -229,14 +215,12 @@ class Compilation:
         why = "" if most is None else beyond(make_plan(self._levels["kernel"]), most)
         return [*self._remarks, *([Remark("memory", "func.func", f"@main takes {why}", None)] if why else [])]
 
-    def _take_options(self, module: ModuleOp, record: str) -> None:
-        """Give the passes the options that the record has for the nests of `module`, if it has the same for all: a pass
-        has one value of an option."""
+    def _take_options(self, module: ModuleOp, record: str) -> tuple[ModulePass, ...]:
+        """Sets the options that the record has for the nests of `module`, if it has the same for all: a pass has one
+        value of an option. Returns the passes to the tile level."""
         known, target = read_record(record, self.resolved.card), self.resolved
-        if not known.options:
-            return
         nests = [op for op in module.walk() if isinstance(op, NestOp)]
-        found = [known.options_for(nest, target) for nest in nests]
+        found = [known.options_for(nest, target) for nest in nests] if known.options else []
         if any(options != found[0] for options in found):
             why = f"the options of passes in {record} are not those of all nests, and are left out"
             self._remarks.append(Remark("plan-schedules", nests[0].name, why, None))
@@ -244,6 +228,7 @@ class Compilation:
             tile, kernel = self._step("tile"), self._step("kernel")
             both = with_options([*tile, *kernel], found[0])
             self._steps = {**self._steps, "tile": both[: len(tile)], "kernel": both[len(tile) :]}
+        return self._step("tile")
 
     def scheduled(self) -> ModuleOp:
         """The loop level with a schedule on every nest, as it is right before each nest becomes a kernel."""
@@ -301,17 +286,6 @@ class Compilation:
 def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType], insert: Sequence[str]) -> Steps:
     """Returns the passes of the named pipelines to each level, with options for every pass that sets none itself."""
     return {level: parse_passes(PIPELINE_TO[level], options, insert) for level in levels}
-
-
-def _with_strategy(steps: Steps, strategy: str) -> Steps:
-    """Returns the steps with the options of a strategy. Raises CompileError for a strategy that does not exist."""
-    if strategy not in STRATEGIES:
-        raise CompileError(f"expected {' or '.join(STRATEGIES)}, but got {strategy!r}", argument="strategy")
-    options = STRATEGIES[strategy]
-    if not options:
-        return steps
-    names = {level: {p.name for p in passes} for level, passes in steps.items()}
-    return {level: with_options(ps, [o for o in options if o[0] in names[level]]) for level, ps in steps.items()}
 
 
 def _decided(schedule: str, given: dict[str, ParameterListType], levels: Sequence[str], insert: Sequence[str]) -> Steps:
@@ -381,7 +355,6 @@ def compile_captured(
     captured: CapturedProgram,
     target: str = DEFAULT,
     *,
-    record: str | PathLike[str] | None = None,
     f32_matmul_precision: str | None = None,
     pipeline: str | None = None,
     prepack_weights: bool | None = False,
@@ -395,7 +368,6 @@ def compile_captured(
         target,
         eager=captured.eager,
         calls=captured.calls,
-        record=None if record is None else str(Path(record)),
         f32_matmul_precision=f32_matmul_precision or captured.f32_matmul_precision,
         pipeline_given=pipeline,
         **options,

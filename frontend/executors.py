@@ -25,7 +25,8 @@ from ..backend.cuda.runtime.nvrtc import compiler_build
 from ..backend.host.compiler import compiler
 from ..backend.host.timing import Span
 from ..errors import CompileError, ExecutionError, TargetError
-from ..target.architectures import CPU, ISAS, arch_of, on_cores
+from ..target.architectures import CPU, ISAS
+from ..target.attribute import arch_of, on_cores
 from ..target.host import has_isa, processor, resolve_target
 from .capture.arrays import to_numpy, to_torch
 from .capture.eager_fallback import EagerCall

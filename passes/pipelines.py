@@ -65,13 +65,14 @@ def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
 
 def get_all_pipelines() -> dict[str, str]:
     """Returns every named pipeline with its text. Raises PluginError for a plugin that takes a name in use."""
-    found = dict(PIPELINES)
-    for name, load in plugins(PIPELINES_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline").items():
-        text: object = load()
-        if not isinstance(text, str):
-            raise PluginError(f"the pipeline {name!r} of a plugin is not text but {type(text).__name__}")
-        found[name] = text
-    return found
+    declared = plugins(PIPELINES_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline")
+    return PIPELINES | {name: _declared_text(name, load()) for name, load in declared.items()}
+
+
+def _declared_text(name: str, pipeline: object) -> str:
+    if not isinstance(pipeline, str):
+        raise PluginError(f"the pipeline {name!r} of a plugin is not text but {type(pipeline).__name__}")
+    return pipeline
 
 
 class PipelineError(CompileError):
@@ -168,9 +169,8 @@ class _Expansion:
         for spec in _read(text):
             spec = spec.normalize_parameter_names()
             if spec.name not in self.pipelines:
-                yield from self._inserted(spec.name, True, inherited, used)
-                yield self.make_pass(spec, inherited, used)
-                yield from self._inserted(spec.name, False, inherited, used)
+                made = [self.make_pass(spec, inherited, used)]
+                yield from self._extended(made, inherited, used) if self.insertions and self.within else made
                 continue
             if spec.name in self.within:
                 raise PipelineError(f"pipeline {spec.name!r} contains itself")
@@ -182,10 +182,14 @@ class _Expansion:
                 raise PipelineError(f"no pass of this pipeline has the option {unknown!r}", operator=spec.name)
             used |= taken
 
-    def _inserted(self, anchor: str, before: bool, inherited: Parameters, used: set[str]) -> Iterator[ModulePass]:
-        for insertion in self.insertions if self.within else ():
-            if (insertion.anchor, insertion.before) == (anchor, before):
-                yield from _Expansion(self.registry, self.pipelines).expand(insertion.passes, inherited, used)
+    def _extended(self, anchor: Sequence[ModulePass], inherited: Parameters, used: set[str]) -> list[ModulePass]:
+        """Returns one pass, the anchor, with the passes that are inserted before and after it."""
+        before, after = list[ModulePass](), list[ModulePass]()
+        for insertion in self.insertions:
+            if insertion.anchor == anchor[0].name:
+                passes = _Expansion(self.registry, self.pipelines).expand(insertion.passes, inherited, used)
+                (before if insertion.before else after).extend(passes)
+        return [*before, *anchor, *after]
 
     def make_pass(self, spec: ArgSpec, inherited: Parameters, used: set[str]) -> ModulePass:
         """The pass that `spec` describes."""
@@ -282,12 +286,18 @@ def checked_options(cls: type[ModulePass], given: dict[str, ParameterListType]) 
     that the pass does not have, one without which it cannot be, or one whose value is none of its type."""
     hints = get_type_hints(cls)
     options = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
-    for unknown in sorted(set(given) - set(options)):
-        known = ", ".join(sorted(options)) or "none"
-        raise OptionError(f"unknown option {unknown!r} (options: {known})", operator=cls.name)
-    for missing in sorted(cls.required_fields() - set(given)):
-        raise OptionError(f"the option {missing!r} is needed: {type_words(options[missing])}", operator=cls.name)
+    if given.keys() - options.keys() or cls.required_fields() - given.keys():
+        raise _unfitting(cls, given, options)
     return {name: _checked(cls.name, name, values, options[name]) for name, values in given.items()}
+
+
+def _unfitting(cls: type[ModulePass], given: Mapping[str, object], options: Mapping[str, Any]) -> OptionError:
+    """Returns the error for an option that a pass does not have, or for one that is missing."""
+    if unknown := sorted(given.keys() - options.keys()):
+        known = ", ".join(sorted(options)) or "none"
+        return OptionError(f"unknown option {unknown[0]!r} (options: {known})", operator=cls.name)
+    missing = min(cls.required_fields() - given.keys())
+    return OptionError(f"the option {missing!r} is needed: {type_words(options[missing])}", operator=cls.name)
 
 
 def _checked(owner: str, name: str, values: ParameterListType, hint: Any) -> ParameterListType:
@@ -298,10 +308,16 @@ def _checked(owner: str, name: str, values: ParameterListType, hint: Any) -> Par
         values = tuple(float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values)
     if values and isa(values, hint) or len(values) == 1 and isa(values[0], hint) or not values and NoneType in kinds:
         return values
+    raise _wrong_value(owner, name, values, hint)
+
+
+def _wrong_value(owner: str, name: str, values: ParameterListType, hint: Any) -> OptionError:
+    """Returns the error for a value that is not of the type `hint` of an option."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     shown = ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values) or "no value"
     choices = next((get_args(k) for k in kinds if get_origin(k) is Literal), ())
     reason = f"{shown} is none of {', '.join(map(str, choices))}" if choices else f"{shown} is not {type_words(hint)}"
-    raise OptionError(reason, operator=owner, argument=name)
+    return OptionError(reason, operator=owner, argument=name)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -7,13 +7,9 @@ are all that the planner, the printer, the runtime and the documentation need.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 
-from ..errors import TargetError
 from .model import KIB, Core, Rates, Target
 
 _AMPERE = frozenset({"mma", "cp_async"})
@@ -206,61 +202,3 @@ ISAS = {
 def tile_rows(registers: int) -> int:
     """Returns the rows of a matmul of panels that so many vector registers hold."""
     return min(8, registers * 3 // 8)
-
-
-_CPU_NAME = re.compile(rf"{CPU.name}(?:\{{([^{{}}]*)\}})?")
-_GPU_NAME = re.compile(r"(\w+):(\d+)")
-
-
-def on_cores(name: str) -> bool:
-    """Returns true if the target called `name` is the cores of a CPU."""
-    return _CPU_NAME.fullmatch(name) is not None
-
-
-@cache
-def get_target(name: str) -> Target:
-    """Returns the record of a target, which is the same on every machine: of a GPU with its number of multiprocessors
-    (`sm_90a`, `sm_90a:114`), or of a CPU with its instruction set and cores (`cpu{isa=avx2 cores=4}`). Raises
-    TargetError for an unknown name."""
-    if name in TARGETS:
-        return TARGETS[name]
-    if on_cores(name):
-        return with_options(CPU, name)
-    if (counted := _GPU_NAME.fullmatch(name)) is not None:
-        return get_target(counted[1]).with_multiprocessors(int(counted[2]))
-    close = get_close_matches(name, TARGETS, 1)
-    hint = f", did you mean {close[0]}?" if close else ""
-    raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)}, {CPU.name})", argument="target")
-
-
-def with_options(cores: Target, name: str) -> Target:
-    """Returns `cores` with the instruction set and the number of cores that a name like `cpu{isa=avx2 cores=4}` has;
-    the rates are in proportion to both. Raises TargetError."""
-    assert cores.core is not None
-    if name == cores.name:
-        return cores
-    match = _CPU_NAME.fullmatch(name)
-    pairs = [word.partition("=") for word in (match[1] or "").split()] if match else []
-    options = {key: value for key, _, value in pairs}
-    known = match and len(options) == len(pairs) and {*options} <= {"isa", "cores"}
-    isa, count = options.get("isa", "native"), options.get("cores", str(cores.sms))
-    if not known or isa not in {"native", *ISAS} or not count.isdecimal() or int(count) < 1:
-        isas = "|".join(["native", *ISAS])
-        raise TargetError(f"{name!r} is not cpu{{isa={isas} cores=N}}", argument="target")
-    core = cores.core
-    if isa != "native":
-        i = ISAS[isa]
-        vectors = {"lanes": i.lanes, "registers": i.registers, "tile_rows": tile_rows(i.registers)}
-        core = replace(core, **vectors, bf16_rate=1.0, isa=isa, march=i.march)
-    r, scale = cores.rates, core.lanes / cores.core.lanes * int(count) / cores.sms
-    rates = replace(r, **{n: getattr(r, n) * scale for n in ("vector", "special", "cache", "bulk", "fma", "mma")})
-    speed = {"fp32": cores.fp32 * scale, "tensor": cores.fp32 * scale * core.bf16_rate}
-    return replace(cores, name=name, sms=int(count), rates=rates, core=core, **speed)
-
-
-def arch_of(capability: tuple[int, int]) -> str:
-    """Returns the target whose code runs on a device of that compute capability. Raises TargetError."""
-    for record in TARGETS.values():
-        if capability in record.capabilities:
-            return record.name
-    raise TargetError(f"no code for a device of compute capability {capability[0]}.{capability[1]}")

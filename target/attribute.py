@@ -1,14 +1,18 @@
-"""`deplodock.*`, attributes of a module: facts about the program, and its target, which passes read nowhere else.
+"""Targets by their names, and `deplodock.*`, the attributes of a module: its target, and facts about the program.
 
-The driver resolves the target once and writes it. A record of `architectures.py` is its name alone; numbers that differ
-from the record (a calibrated rate, the caches of the local machine) follow as keywords with their units. So the text of
-a program gives the same kernels on every machine.
+The driver resolves the target once and writes it, and passes read it only there. A record of `architectures.py` is its
+name alone. Numbers that differ from the record (a calibrated rate, the caches of the local machine) follow as keywords
+with their units. So the text of a program gives the same kernels on every machine.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
+from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -19,8 +23,66 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ..errors import TargetError
-from .architectures import DEFAULT, get_target
+from .architectures import CPU, DEFAULT, ISAS, TARGETS, tile_rows
 from .model import Target, problem_of, units
+
+_CPU_NAME = re.compile(rf"{CPU.name}(?:\{{([^{{}}]*)\}})?")
+_GPU_NAME = re.compile(r"(\w+):(\d+)")
+
+
+def on_cores(name: str) -> bool:
+    """Returns true if the target called `name` is the cores of a CPU."""
+    return _CPU_NAME.fullmatch(name) is not None
+
+
+@cache
+def get_target(name: str) -> Target:
+    """Returns the record of a target, which is the same on every machine: of a GPU with its number of multiprocessors
+    (`sm_90a`, `sm_90a:114`), or of a CPU with its instruction set and cores (`cpu{isa=avx2 cores=4}`). Raises
+    TargetError for an unknown name."""
+    if name in TARGETS:
+        return TARGETS[name]
+    if on_cores(name):
+        return with_options(CPU, name)
+    if (counted := _GPU_NAME.fullmatch(name)) is not None:
+        return get_target(counted[1]).with_multiprocessors(int(counted[2]))
+    close = get_close_matches(name, TARGETS, 1)
+    hint = f", did you mean {close[0]}?" if close else ""
+    raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)}, {CPU.name})", argument="target")
+
+
+def with_options(cores: Target, name: str) -> Target:
+    """Returns `cores` with the instruction set and the number of cores that a name like `cpu{isa=avx2 cores=4}` has;
+    the rates are in proportion to both. Raises TargetError."""
+    assert cores.core is not None
+    if name == cores.name:
+        return cores
+    match = _CPU_NAME.fullmatch(name)
+    pairs = [word.partition("=") for word in (match[1] or "").split()] if match else []
+    options = {key: value for key, _, value in pairs}
+    known = match and len(options) == len(pairs) and {*options} <= {"isa", "cores"}
+    isa, count = options.get("isa", "native"), options.get("cores", str(cores.sms))
+    if not known or isa not in {"native", *ISAS} or not count.isdecimal() or int(count) < 1:
+        isas = "|".join(["native", *ISAS])
+        raise TargetError(f"{name!r} is not cpu{{isa={isas} cores=N}}", argument="target")
+    core = cores.core
+    if isa != "native":
+        i = ISAS[isa]
+        vectors = {"lanes": i.lanes, "registers": i.registers, "tile_rows": tile_rows(i.registers)}
+        core = replace(core, **vectors, bf16_rate=1.0, isa=isa, march=i.march)
+    r, scale = cores.rates, core.lanes / cores.core.lanes * int(count) / cores.sms
+    rates = replace(r, **{n: getattr(r, n) * scale for n in ("vector", "special", "cache", "bulk", "fma", "mma")})
+    speed = {"fp32": cores.fp32 * scale, "tensor": cores.fp32 * scale * core.bf16_rate}
+    return replace(cores, name=name, sms=int(count), rates=rates, core=core, **speed)
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """Returns the target whose code runs on a device of that compute capability. Raises TargetError."""
+    for record in TARGETS.values():
+        if capability in record.capabilities:
+            return record.name
+    raise TargetError(f"no code for a device of compute capability {capability[0]}.{capability[1]}")
+
 
 TARGET = "deplodock.target"
 """Name of the attribute of a module that holds its target."""

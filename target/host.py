@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from .architectures import CPU, ISAS, get_target, on_cores, tile_rows, with_options
+from .architectures import CPU, ISAS, tile_rows
+from .attribute import get_target, on_cores, with_options
 from .model import KIB, Core, CoreCosts, Target
 
 RECORDS, CORES, NONE = "DEPLODOCK_RECORDS", "DEPLODOCK_CORES", "none"

@@ -115,7 +115,7 @@ def _predicted(compilation: Any, target: str) -> float:
     from deplodock.passes.analysis.nest_schedule import schedule_of
     from deplodock.passes.planning.model import model_of
     from deplodock.passes.planning.nest_info import NestInfo
-    from deplodock.target.architectures import get_target
+    from deplodock.target.attribute import get_target
 
     nests = [op for op in compilation.scheduled().walk() if isinstance(op, loop.NestOp)]
     plans = [(nest, schedule_of(nest)) for nest in nests]

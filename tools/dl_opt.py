@@ -37,8 +37,7 @@ from ..passes.pass_manager import (
     verify_module,
 )
 from ..passes.pipelines import get_all_passes, parse_passes, pipeline_text
-from ..target.architectures import get_target
-from ..target.attribute import stamp_comment
+from ..target.attribute import get_target, stamp_comment
 from . import terminal
 from .pass_help import help_pass, list_passes
 from .terminal import render_error

@@ -87,7 +87,7 @@ def _compilation(context: click.Context, given: Given, executor: str) -> Compila
 def _executor(name: str, compilation: Compilation) -> Executor:
     """Returns the executor of a program; `auto` never compares the reference with itself."""
     from ..frontend.executors import check_executor, compiler_missing, make_executor
-    from ..target.architectures import on_cores
+    from ..target.attribute import on_cores
 
     if name == "auto" and not on_cores(compilation.target) and check_executor(name) is not None:
         name = "simulator" if compiler_missing() else "emulator"

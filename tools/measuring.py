@@ -17,7 +17,7 @@ from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
 from ..frontend.profile import Profile, measured, predicted
-from ..target.architectures import on_cores
+from ..target.attribute import on_cores
 from .reports import Loaded
 from .tables import Bar, bars, bench_table, profile_table, seconds, write_plot
 from .terminal import fitted, write_file

@@ -39,7 +39,7 @@ from ..passes.pass_manager import Observer, PrintChanges
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
 from ..progress import counted, steps
-from ..target.architectures import on_cores
+from ..target.attribute import on_cores
 from ..target.model import Target
 from . import terminal
 from .evaluate import Program, evaluate, load_file, read_dynamic

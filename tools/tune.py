@@ -16,7 +16,7 @@ import click
 
 from ..errors import CompileError
 from ..progress import steps
-from ..target.architectures import on_cores
+from ..target.attribute import on_cores
 from . import terminal
 from .modes import Given, workers
 from .records_command import open_records

@@ -9,7 +9,7 @@ import torch
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.frontend.profile import predicted
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 from .cases import Case
 from .prepared import program

@@ -26,7 +26,7 @@ from deplodock.dialects.support.parsing import parse_module
 from deplodock.frontend.tuning.building import parse_schedule
 from deplodock.passes.planning.model import Model, Prediction, model_of
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.target.model import Target
 
 FILE = Path(__file__).resolve().parents[1] / "results" / "h200-measured.json"

@@ -35,7 +35,8 @@ from deplodock.frontend.tuning.space import NestSpace, Values
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.model import model_of
 from deplodock.passes.planning.points import points_of
-from deplodock.target.architectures import CPU, get_target
+from deplodock.target.architectures import CPU
+from deplodock.target.attribute import get_target
 from deplodock.target.model import Target
 
 RATE, WORD, SLOPE, TWIST, CENTER, OWN = 0.3, 0.08, 0.03, 0.015, 0.7, 0.005

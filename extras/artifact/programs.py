@@ -42,8 +42,8 @@ from ...frontend.capture.captured_program import Binding, CapturedProgram, Outpu
 from ...frontend.capture.eager_fallback import COMPLEX_TYPES, Operand
 from ...frontend.compilation import Compilation
 from ...progress import counted
-from ...target.architectures import TARGETS, on_cores
-from ...target.attribute import target_of
+from ...target.architectures import TARGETS
+from ...target.attribute import on_cores, target_of
 from .safetensors import Checkpoint
 
 FORMAT = "deplodock-artifact"

@@ -26,8 +26,7 @@ from ...backend.reference import run
 from ...dialects.shapes.extents import static
 from ...errors import CompileError, ExecutionError, UnsupportedError
 from ...frontend.compilation import Compilation
-from ...target.architectures import on_cores
-from ...target.attribute import stamp_comment
+from ...target.attribute import on_cores, stamp_comment
 
 SAMPLES = 256
 """Values of a result that the file holds."""

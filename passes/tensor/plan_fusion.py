@@ -30,15 +30,15 @@ class PlanFusionPass(ModulePass):
     """Mark the values to keep in memory with `fuse.root`; everything else is computed inside the kernels that use it.
 
     What: the plan is the set of kept values, written as an attribute, so it can be read, edited and taken back. The
-    strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
+    strategies: `model` searches from the unfused program, always taking the step that saves most by the cost model
     (bytes moved, operations including repeated ones, launches), among the legal ones; then it keeps operands that
-    contractions compute, where the planning model predicts less time for that; `greedy` decides in one walk, by rules
+    contractions compute, where the planning model predicts less time for that; `simple` decides in one walk, by rules
     without a model (`fusion/candidates.py`); `none` keeps every value but views and constants; `all` keeps only what
     has to be (results, what the host works on, sums that are compared with themselves);
     `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in place of
     a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more than
     the `memory_limit`. The times are those of the card in `Target.fusion`, so that all cards of the table get the
-    plan that is best on one. A target without rates takes `greedy` in place of `best`. `f32_matmul_precision` is
+    plan that is best on one. A target without rates takes `simple` in place of `model`. `f32_matmul_precision` is
     the permission of `plan-schedules`, by which the planning model predicts times. A function that is in the file
     `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit,
     which a remark says. Legal is a step after which no contraction is computed inside another one, except along a
@@ -57,7 +57,7 @@ class PlanFusionPass(ModulePass):
 
     name = "tensor-plan-fusion"
 
-    strategy: Literal["best", "greedy", "none", "all", "keep"] = "best"
+    strategy: Literal["model", "simple", "none", "all", "keep"] = "model"
     record: str | None = None
     target: str | None = None
     roots: tuple[int | str, ...] = ()
@@ -108,7 +108,7 @@ class PlanFusionPass(ModulePass):
         values, fixed = candidates(function), kept_values(function)
         if self.strategy == "none" or fixed.issuperset(values):
             return values
-        if self.strategy == "greedy" or not target.rates.known:
+        if self.strategy == "simple" or not target.rates.known:
             return greedy(function, values, fixed)
         search = Search(ctx, function, values, fixed, target, self.f32_matmul_precision)
         kept, limit = search.run(), limit_of(function, MEMORY_LIMIT) if self.limit_memory else None

@@ -37,7 +37,7 @@ from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import check_schedule
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 LOWERING = "loop-to-tile,tile-to-kernel"
 TARGET = "sm_90a"

@@ -17,7 +17,7 @@ from deplodock.passes.planning.choose import explain_nest
 from deplodock.passes.planning.plan_schedules import options_of
 from deplodock.passes.record_file import Entry, RecordFile
 from deplodock.passes.records import Record, plan_key
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 PROGRAM = """
 func.func @main(%x: tensor<64x96xf32>, %w: tensor<96x128xf32>) -> tensor<64x128xf32> {

@@ -30,8 +30,8 @@ from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.record_file import RecordFile
 from deplodock.passes.tensor.fusion import contractions
 from deplodock.target import architectures, host
-from deplodock.target.architectures import CPU, TARGETS, get_target
-from deplodock.target.attribute import TargetAttr, set_target, target_of
+from deplodock.target.architectures import CPU, TARGETS
+from deplodock.target.attribute import TargetAttr, get_target, set_target, target_of
 from deplodock.target.model import UNKNOWN, Rates, Target, problem_of
 
 PIPELINE = "tensor-to-loop,loop-to-tile,tile-to-kernel"

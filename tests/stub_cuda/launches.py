@@ -20,7 +20,7 @@ from deplodock.dialects import kernel
 from deplodock.dialects.kernel import is_written, kernel_names, symbols_in, tensor_maps
 from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.shapes.extents import extents_of, static
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 from .libcuda import EncodedMap, decoded
 from .state import DEVICE, StubError

@@ -16,7 +16,7 @@ from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.plan_schedules import plan
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

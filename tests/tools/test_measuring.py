@@ -15,7 +15,7 @@ from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.host.timing import Timing, in_turns
 from deplodock.frontend.bench import OURS, Measurement
 from deplodock.frontend.profile import Cost, Profile
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.target.host import cores, processor
 from deplodock.tools.cli import main
 from deplodock.tools.tables import Bar, bars, bench_table, profile_table, seconds, write_plot

@@ -94,7 +94,7 @@ def visible(text: str) -> list[str]:
 
 FITTING: dict[str, tuple[Command, list[str], int, str]] = {
     "the passes": (dl_opt.main, ["--list-passes"], 0, "Replace an op by an earlier one"),
-    "help of a pass": (dl_opt.main, ["--help-pass", "tensor-plan-fusion"], 0, "one of best, greedy, none, all, keep"),
+    "help of a pass": (dl_opt.main, ["--help-pass", "tensor-plan-fusion"], 0, "one of model, simple, none, all, keep"),
     "help of dl-opt": (dl_opt.main, ["--help"], 0, "--run-reproducer"),
     "help of dl-gui": (dl_gui.main, ["--help"], 0, "It is xDSL's own"),
     "help of compile": (cli.main, ["compile", "--help"], 0, "--schedule"),
@@ -106,7 +106,7 @@ FITTING: dict[str, tuple[Command, list[str], int, str]] = {
     "an option of a schedule": (cli.main, ["compile", "-c", RMSNORM, "--schedule", "blok=1"], 1, "option 'blok'"),
     "options that exclude each other": (cli.main, ["compile", "-c", "", "--explain", "--ir", "loop"], 2, "--ir"),
     "a model to run": (cli.main, ["run", "owner/name"], 2, "deplodock generate owner/name"),
-    "an option of a pass": (dl_opt.main, ["-p", "tensor-plan-fusion{strategy=abc}"], 1, "abc is none of best"),
+    "an option of a pass": (dl_opt.main, ["-p", "tensor-plan-fusion{strategy=abc}"], 1, "abc is none of model"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
-from ....target.architectures import arch_of
+from ....target.attribute import arch_of
 from ...dtypes import DTYPES
 from ...host import calls
 from ...host.calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results

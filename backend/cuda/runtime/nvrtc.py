@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ....errors import CompileError, ExecutionError, TargetError
-from ....target.architectures import get_target
+from ....target.attribute import get_target
 from ....target.host import cores
 from ....target.model import Target
 from ...host.build_cache import cached_bytes, digest

@@ -53,18 +53,18 @@ class PlanUnfoldingPass(ModulePass):
     **Pipeline position**: on final nests, before `loop-collapse-dimensions`, which works on the copy and on the nest.
     Only for the cores of a CPU: on a GPU blocks copy windows to shared memory.
 
-    **Options**: `target`: as of `plan-schedules`. `strategy=none` marks nothing.
+    **Options**: `target`: as of `plan-schedules`. `strategy=simple` marks nothing.
     """
 
     name = "plan-unfolding"
     needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 1}
 
     target: str | None = None
-    strategy: Literal["model", "none"] = "model"
+    strategy: Literal["model", "simple"] = "model"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op, self.target)
-        if self.strategy == "none" or not target.rates.known or not model_class(target).unfolds:
+        if self.strategy == "simple" or not target.rates.known or not model_class(target).unfolds:
             return
         memory = HostMemory(op, target)
         for nest in [o for o in op.walk() if isinstance(o, loop.NestOp) and "schedule" not in o.attributes]:

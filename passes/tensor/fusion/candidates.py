@@ -163,7 +163,7 @@ class Element:
 
 
 def greedy(function: func.FuncOp, candidates: Iterable[SSAValue], fixed: Set[SSAValue]) -> set[SSAValue]:
-    """Returns the tensors to keep by `tensor-plan-fusion{strategy=greedy}`: one walk over the program, and no times.
+    """Returns the tensors to keep by `tensor-plan-fusion{strategy=simple}`: one walk over the program, and no times.
 
     A tensor is stored in memory, or the kernels that read it compute it. A tensor without a reduction since memory is
     computed by its readers if

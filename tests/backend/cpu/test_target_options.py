@@ -15,7 +15,8 @@ import deplodock
 from deplodock.backend.cpu import build
 from deplodock.backend.host.compiler import run_compiler
 from deplodock.errors import TargetError
-from deplodock.target.architectures import ISAS, get_target
+from deplodock.target.architectures import ISAS
+from deplodock.target.attribute import get_target
 from deplodock.target.host import has_isa
 
 HERE = [isa for isa in ISAS if has_isa(isa)]

@@ -20,7 +20,7 @@ from deplodock.backend.host.launch_plan import LaunchPlan, Lifetime, make_plan, 
 from deplodock.dialects.kernel import BUFFER_ALIGNMENT as ALIGNMENT
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.capture.features.memory_limit import LivePeak
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.tools.cli import main
 
 

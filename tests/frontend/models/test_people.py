@@ -19,7 +19,7 @@ import deplodock
 from deplodock.dialects.loop import NestOp
 from deplodock.frontend.executors import make_executor
 from deplodock.passes.planning.plan_schedules import check_schedule
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 REFUSED: dict[str, str] = {}
 """Program -> what the refusal has to name. A program that starts to work has to leave this list."""

@@ -146,7 +146,7 @@ def test_fusion_does_not_change_the_numbers() -> None:
     captured = capture(lambda x: (F.dropout(x, 0.5, True) * 2, F.dropout(x, 0.5, True).sum(1)), (torch.ones(6, 5),))
     inputs = [np.ones((6, 5), np.float32), np.array([3, 0]), np.array([3, 1])]
     found: list[list[np.ndarray]] = []
-    for strategy in ("none", "all", "best"):
+    for strategy in ("none", "all", "model"):
         module = captured.module.clone()
         passes = f"torch-to-tensor,tensor-plan-fusion{{strategy={strategy}}},convert-tensor-to-loop"
         run_passes(make_context(), module, parse_passes(passes))

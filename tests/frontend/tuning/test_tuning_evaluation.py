@@ -26,8 +26,7 @@ from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.record_file import RecordFile
-from deplodock.target.architectures import get_target
-from deplodock.target.attribute import set_target
+from deplodock.target.attribute import get_target, set_target
 from deplodock.target.host import device_of_cores
 
 RIGHT = "#tile.schedule<block = [1, 256], chunk = [256], warps = 1, lanes = 1>"

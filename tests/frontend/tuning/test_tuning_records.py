@@ -30,7 +30,7 @@ from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.plan_schedules import options_of
 from deplodock.passes.record_file import Entry, RecordFile, read_record
 from deplodock.passes.records import RecordError, plan_key, read_json
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.target.host import RECORDS, device_of_cores, read_factors, resolve_target
 from deplodock.tools import cli, dl_opt
 

@@ -16,7 +16,7 @@ from deplodock.frontend.tuning.policies import POLICIES, make_policy
 from deplodock.frontend.tuning.space import NestSpace
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.plan_schedules import check_schedule, plan, with_residency
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 
 class Attention(nn.Module):

@@ -24,7 +24,7 @@ from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
 from deplodock.passes.tensor.fusion.cost import Kernel
 from deplodock.passes.tensor.fusion.graph import Load, Payload, TooLarge
 from deplodock.passes.tensor.fusion.search import Search
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 Program = tuple[Callable[..., object], tuple[Tensor, ...]]
 

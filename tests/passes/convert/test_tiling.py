@@ -20,7 +20,8 @@ from deplodock.errors import ScheduleError, TargetError
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.target.architectures import TARGETS, get_target
+from deplodock.target.architectures import TARGETS
+from deplodock.target.attribute import get_target
 
 LOWER = "loop-split-k,plan-schedules,convert-loop-to-tile,cse,dce"
 

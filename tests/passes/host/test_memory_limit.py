@@ -20,7 +20,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.records import Record
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.target.host import NONE
 
 sys.path.insert(0, str(ROOT))

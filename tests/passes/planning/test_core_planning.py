@@ -19,7 +19,8 @@ from deplodock.passes.planning.cpu import plan_unfolding
 from deplodock.passes.planning.model import Prediction, model_of
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.tensor.fusion import search
-from deplodock.target.architectures import CPU, get_target
+from deplodock.target.architectures import CPU
+from deplodock.target.attribute import get_target
 from deplodock.target.host import costs_of
 from deplodock.target.model import Core, Target
 

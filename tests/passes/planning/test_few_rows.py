@@ -21,7 +21,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 Function = Callable[..., torch.Tensor]
 Schedule = ScheduleAttr.get

@@ -20,7 +20,7 @@ from deplodock.passes.pass_manager import collect_remarks, run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.record_file import read_record
 from deplodock.passes.records import Record, RecordPlans, plan_key
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 from deplodock.tools import cli
 
 CODE = "F.gelu(nn.Linear(64, 128, dtype=torch.bfloat16)(torch.randn(64, 64, dtype=torch.bfloat16)))"

@@ -15,7 +15,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
 from deplodock.passes.tensor.fusion.search import Search
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 
 def broadcast_and_masked(x: Tensor, y: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.model import model_of
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.target.architectures import get_target
+from deplodock.target.attribute import get_target
 
 Function = Callable[..., torch.Tensor]
 

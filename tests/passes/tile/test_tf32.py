@@ -34,7 +34,8 @@ from deplodock.passes.pass_manager import collect_remarks, run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.target.architectures import TARGETS, get_target
+from deplodock.target.architectures import TARGETS
+from deplodock.target.attribute import get_target
 from deplodock.tools import cli
 
 TF32 = ("--f32-matmul-precision", "tf32")

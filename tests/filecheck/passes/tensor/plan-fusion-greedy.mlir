@@ -1,4 +1,4 @@
-// RUN: dl-opt %s -p "tensor-plan-fusion{strategy=greedy}" --split-input-file | filecheck %s
+// RUN: dl-opt %s -p "tensor-plan-fusion{strategy=simple}" --split-input-file | filecheck %s
 
 // A product with an epilogue is one kernel; a bias in front of it is cheap to add again for each column.
 // CHECK-LABEL: @epilogue
