@@ -20,7 +20,7 @@ from ..plugins import plugin, plugins
 from ..progress import steps
 from ..target.attribute import stamp
 from . import records_command, terminal, tune
-from .modes import PREPACK_WEIGHTS, FileCommand, Given, choose_target, facts, recorder, refuse_ignored
+from .modes import PREPACK_WEIGHTS, FileCommand, Params, choose_target, facts, recorder, refuse_ignored
 
 if TYPE_CHECKING:
     from ..passes.pass_manager import Observer
@@ -45,8 +45,12 @@ _PLANS = (
 
 
 def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that say which program, for which target, and how much to tell; and whether it is to be `planned` by
-    others than a search."""
+    """Returns a decorator that adds the options of all commands on programs.
+
+    Args:
+        target: default of `--target`.
+        planned: whether the command has `--record` and `--schedule`, which a search has not.
+    """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in (
@@ -102,7 +106,10 @@ def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..
 
 
 class _Group(click.Group):
-    """The commands, those of plug-ins too. A reader of the output that ends (`deplodock ... | head`) is no failure."""
+    """Group of the commands, including commands of plug-ins.
+
+    A closed output pipe (`deplodock ... | head`) ends a command without an error.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*self.commands, *plugins("deplodock.commands", self.commands, "command")])
@@ -143,42 +150,42 @@ def cli() -> None:
 @click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
 @click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout.")
-def compile(context: click.Context, given: Given) -> None:
+def compile(context: click.Context, params: Params) -> None:
     """Compile a program and print one of its levels."""
-    asked = (n for n in ("emit", "explain", "print_pipeline") if getattr(given, n, None))
+    asked = (n for n in ("emit", "explain", "print_pipeline") if getattr(params, n, None))
     refuse_ignored(context, next((f"--{n.replace('_', '-')}" for n in asked), "a program"))
-    choose_target(given)
-    writer = None if given.write_record is None else recorder(given.write_record)
-    with terminal.progress(quiet=given.verbose > 1):
-        program = _load(given, [] if writer is None else [writer], facts(context, given))
-        text, kind = _asked_for(program, given)
+    choose_target(params)
+    writer = None if params.write_record is None else recorder(params.write_record)
+    with terminal.progress(quiet=params.verbose > 1):
+        program = _load(params, [] if writer is None else [writer], facts(context, params))
+        text, kind = _asked_for(program, params)
         if writer is not None:
             program.compilation.at("tile")  # where every nest has a schedule
             writer.record.save()
-        notes = _notes(program, given)
+        notes = _notes(program, params)
     terminal.tell(notes)
-    terminal.write_out(text, kind, given.output)
+    terminal.write_out(text, kind, params.output)
 
 
-def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
-    """The text that `compile` is to print, and what kind of text it is."""
+def _asked_for(program: Loaded, params: Params) -> tuple[str, str]:
+    """Returns the text that `compile` prints, and its kind for the colours of `terminal.write`."""
     from . import reports
 
     compilation = program.compilation
-    if given.print_pipeline:
-        line = compilation.pipeline(given.ir)
-        return (_json({"pipeline": line}) if given.as_json else f"{line}\n"), ""
-    if given.explain:
-        width = terminal.width_of(sys.stdout) if given.output is None else None
-        if given.as_json:
+    if params.print_pipeline:
+        line = compilation.pipeline(params.ir)
+        return (_json({"pipeline": line}) if params.as_json else f"{line}\n"), ""
+    if params.explain:
+        width = terminal.width_of(sys.stdout) if params.output is None else None
+        if params.as_json:
             return _json(reports.explained(program)), ""
         return terminal.fitted(reports.explain(program), width), ""
-    if emitter := getattr(given, "emit", None):
+    if emitter := getattr(params, "emit", None):
         text = plugin("deplodock.emitters", emitter, "emitter")(compilation)
-        return (_json({"target": given.target, "text": text}) if given.as_json else text), "cuda"
-    if given.as_json:
-        return _json(reports.as_json(program, given.ir, terminal.is_kept(given.output))), ""
-    return reports.level_text(compilation, given.ir, given.output, given.helpers)
+        return (_json({"target": params.target, "text": text}) if params.as_json else text), "cuda"
+    if params.as_json:
+        return _json(reports.as_json(program, params.ir, terminal.is_kept(params.output))), ""
+    return reports.level_text(compilation, params.ir, params.output, params.helpers)
 
 
 @cli.command(cls=FileCommand)
@@ -191,25 +198,25 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
 @click.option("--predict", is_flag=True, help="Tell what the planning model expects of each kernel on a GPU.")
 @click.option("--plot", metavar="FILE.svg", help="With --bench: the times as bars.")
 @click.option("--trace", metavar="FILE", help="Passes and kernels as a timeline for Perfetto or chrome://tracing.")
-def run(context: click.Context, given: Given) -> None:
+def run(context: click.Context, params: Params) -> None:
     """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ."""
     refuse_ignored(context, "a program")
-    with terminal.progress(quiet=given.verbose > 1):
+    with terminal.progress(quiet=params.verbose > 1):
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor
             from . import measuring, reports
-        check_executor(given.executor)
-        choose_target(given, given.executor)
-        if given.bench:
-            measuring.check_timing(given.target, given.executor)
-        program = _load(given, [], facts(context, given))
-        outcome = reports.run(program, given.executor)
+        check_executor(params.executor)
+        choose_target(params, params.executor)
+        if params.bench:
+            measuring.check_timing(params.target, params.executor)
+        program = _load(params, [], facts(context, params))
+        outcome = reports.run(program, params.executor)
         width = terminal.width_of(sys.stdout)
         text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
-        text += measuring.measure_more(program, given, context.obj, outcome, width)
-        notes = _notes(program, given)
+        text += measuring.measure_more(program, params, context.obj, outcome, width)
+        notes = _notes(program, params)
     terminal.tell(notes)
-    if given.as_json:
+    if params.as_json:
         click.echo(_json(outcome), nl=False)
     else:
         terminal.write(text, "outcome", sys.stdout)
@@ -220,13 +227,13 @@ def run(context: click.Context, given: Given) -> None:
 @cli.command("tune", cls=FileCommand)
 @_program_options("auto", planned=False)
 @tune.tune_options
-def tune_command(context: click.Context, given: Given) -> None:
-    """Search for faster schedules, measured here, and keep them for compilations to come.
+def tune_command(context: click.Context, params: Params) -> None:
+    """Search for faster schedules, measured here, and record them for later compilations.
 
-    Every candidate is checked against float64 before it is timed. Ctrl-C ends the search and keeps the best.
+    Every candidate is checked against float64 before it is timed. Ctrl-C ends the search and records the best.
     """
     refuse_ignored(context, "a program")
-    tune.tune(given)
+    tune.tune(params)
 
 
 @cli.command()
@@ -235,42 +242,42 @@ def tune_command(context: click.Context, given: Given) -> None:
     "--measure", is_flag=True, help="Measure the cores first; the planner of the target cpu uses the numbers."
 )
 def doctor(as_json: bool, measure: bool) -> None:
-    """Say what is there to compile and run with."""
+    """List the installed tools and devices."""
     from .doctor import examine, measure_cores
 
     with terminal.progress():
         if measure:
             measure_cores()
-        found = examine()
-    text = terminal.table(list(found.items()), terminal.width_of(sys.stdout))
-    click.echo(_json(found) if as_json else text, nl=False)
+        findings = examine()
+    text = terminal.table(list(findings.items()), terminal.width_of(sys.stdout))
+    click.echo(_json(findings) if as_json else text, nl=False)
 
 
 cli.add_command(records_command.records)
 
 
-def _load(given: Given, observers: list[Observer], notes: dict[str, str]) -> Loaded:
-    """Returns the program that was named, captured, with notes for its texts."""
+def _load(params: Params, observers: list[Observer], notes: dict[str, str]) -> Loaded:
+    """Returns the program of a command, captured. Its texts name the version, source and options in `notes`."""
     with steps("loading PyTorch"):
         from . import reports
 
-    diffs_to = terminal.Colored("diff", sys.stdout).write if given.verbose > 1 else None
-    how = {"fallback": given.fallback, "dynamic": given.dynamic, "diffs_to": diffs_to, "observers": observers}
-    program = reports.load(given.file, given.code, seed=given.seed, **how, **given.options)
+    diffs_to = terminal.Colored("diff", sys.stdout).write if params.verbose > 1 else None
+    how = {"fallback": params.fallback, "dynamic": params.dynamic, "diffs_to": diffs_to, "observers": observers}
+    program = reports.load(params.file, params.code, seed=params.seed, **how, **params.options)
     stamp(program.captured.module, notes)
     return program
 
 
-def _notes(program: Loaded, given: Given) -> str:
-    """Returns the calls that are left to PyTorch, and with `-v` the summary of a program."""
+def _notes(program: Loaded, params: Params) -> str:
+    """Returns a note for each call that PyTorch executes, and with `-v` the summary of a program."""
     from . import reports
 
     text = "".join(f"deplodock: note: {call}\n" for call in program.captured.eager.values())
-    return text + (reports.summary(program, given.verbose > 1) if given.verbose else "")
+    return text + (reports.summary(program, params.verbose > 1) if params.verbose else "")
 
 
-def _json(found: Any) -> str:
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -278,9 +285,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if "--debug" in arguments:
         os.environ["DEPLODOCK_DEBUG"] = "1"
-    if argv is None:  # in a process of our own, in which torch makes millions of objects that stay
+    if argv is None:
+        # The process belongs to the command. torch makes millions of objects that live until its end.
         gc.set_threshold(*RARE_COLLECTIONS)
-        atexit.register(gc.freeze)  # and nothing has to be looked for among them at the end
+        atexit.register(gc.freeze)
     try:
         code = cli.main(arguments, prog_name="deplodock", standalone_mode=False, obj=arguments)
         sys.stdout.flush()
@@ -304,7 +312,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _described(error: Exception) -> dict[str, str | None]:
-    """An error for programs to read."""
+    """Returns the facts of an error, for `--json`."""
     if isinstance(error, CompileError):
         facts = {"operator": error.operator, "argument": error.argument, "location": error.location}
         facts |= {"call": error.call, "remedy": error.remedy or REMEDIES.get(error.kind or ""), "section": error.kind}
@@ -316,7 +324,7 @@ def _described(error: Exception) -> dict[str, str | None]:
 
 
 def _message(error: Exception, arguments: list[str]) -> str:
-    """One line for an error, with source and caret where its place is known."""
+    """Returns an error as one line, followed by the source line and a caret if its place is known."""
     from .terminal import render_error
 
     if isinstance(error, CompileError):

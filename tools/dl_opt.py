@@ -1,4 +1,4 @@
-"""dl-opt: read IR, run passes, print IR or CUDA. The way to look at, test and replay every step of the compiler."""
+"""dl-opt: reads IR, runs passes, and prints IR, CUDA or C++."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ import tempfile
 SPLIT_MARKER = "// -----"
 
 _REPRODUCER = "// dl-opt --run-reproducer, passes: "
-"""How the first line begins; no `RUN:` line, which a test runner would collect."""
+"""Start of the first line of a reproducer. It is no `RUN:` line, because a test runner would collect it."""
 
 _SWITCHES = {
     "--split-input-file": "treat each part between `// -----` lines as a file of its own",
@@ -79,7 +79,7 @@ class UsageError(CompileError):
 
 @dataclass(frozen=True)
 class MLIRTarget(Target):
-    """IR text, with names for long attributes. The first four options are those that the base class hands over."""
+    """IR text with aliases for long attributes. The base class passes the first four options."""
 
     name = "mlir"
     print_generic_format: bool = False
@@ -94,7 +94,7 @@ class MLIRTarget(Target):
 
 
 class _WrappedTarget(MLIRTarget):
-    """IR text as `deplodock compile --ir` prints it: names for long types, too, and lines of at most 120 columns."""
+    """IR text as `deplodock compile --ir` prints it: aliases for long types, and lines of at most 120 columns."""
 
     width = WIDTH
 
@@ -110,7 +110,7 @@ class CudaTarget(Target):
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
         from ..backend.cuda.printer import print_cuda
 
-        get_target(self.arch)  # the text is the same for all; an unknown one is refused
+        get_target(self.arch)  # refuses an unknown name; the text does not depend on it
         output.write(stamp_comment(module) + print_cuda(module))
 
 
@@ -138,7 +138,7 @@ class _TimePasses(Observer):
 
 
 class _CheckEach(Observer):
-    """Executes the program in front of the first pass and after each one, and says in the end what that showed."""
+    """Executes the program before the first pass and after every pass, and prints a summary at the end."""
 
     def __init__(self, seed: int, domain: Literal["exact", "float"]) -> None:
         self.seed = seed
@@ -189,8 +189,10 @@ class _PrintIR(Observer):
 
 
 class Recorder(Observer):
-    """Keeps what is needed to write a reproducer for whichever pass fails: a file that repeats the crash, with the IR
-    in front of the pass and the passes that were still to run."""
+    """Holds the IR before the running pass and the passes that remain.
+
+    If the pass fails, `write` makes a reproducer of them: a file that repeats the failure.
+    """
 
     def __init__(self, passes: Sequence[ModulePass]) -> None:
         self._remaining = list(passes)
@@ -198,7 +200,7 @@ class Recorder(Observer):
 
     @property
     def current(self) -> str:
-        """The name of the pass that is running; empty in between."""
+        """Name of the running pass, or "" between passes."""
         return self._remaining[0].name if self._module is not None else ""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
@@ -212,8 +214,17 @@ class Recorder(Observer):
         del self._remaining[0]
 
     def write(self, path: Path | None = None) -> Path:
-        """Write the reproducer to `path`, or to a new file among the temporary ones; the first line has the passes.
-        Returns where it is. Raises OSError."""
+        """Writes the reproducer, with the passes in its first line.
+
+        Args:
+            path: the file, or None for a new temporary file.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
         assert self._module is not None
         text = print_module(self._module, debuginfo=True, generic=True)
         if path is None:
@@ -225,7 +236,7 @@ class Recorder(Observer):
 
 
 def passes_of(text: str, name: str) -> str:
-    """Returns the passes of a reproducer. Raises CompileError for any other text."""
+    """Returns the pipeline of the reproducer `text`. Raises CompileError, with the file `name`, for another text."""
     first = text.partition("\n")[0]
     if not first.startswith(_REPRODUCER):
         raise CompileError(
@@ -235,7 +246,7 @@ def passes_of(text: str, name: str) -> str:
 
 
 class DlOptMain(xDSLOptMain):
-    """xDSL's driver with an explicit set of dialects and passes, errors of one line, and checks between passes."""
+    """xDSL's driver with our dialects, passes and targets, errors of one line, and checks between passes."""
 
     passes: tuple[ModulePass, ...] = ()
 
@@ -244,7 +255,7 @@ class DlOptMain(xDSLOptMain):
             self.ctx.register_dialect(name, factory)
 
     def register_all_frontends(self) -> None:
-        """None besides IR text, which `run` reads itself, for the locations."""
+        """Registers nothing: `run` parses IR text itself, because it keeps the locations."""
 
     def register_all_passes(self) -> None:
         for name, factory in get_all_passes().items():
@@ -291,12 +302,12 @@ class DlOptMain(xDSLOptMain):
             arg_parser.add_argument(switch, action="store_true", help=text)
         text = f"dl-opt of deplodock {__version__}, xdsl {version('xdsl')}"
         arg_parser.add_argument("--version", action="version", version=text)
-        # Asked for by the base class. Its --disable-verify patches a class for the whole process; ours does not.
+        # The base class reads these. Its --disable-verify would patch a class for the whole process.
         arg_parser.set_defaults(disable_verify=False, syntax_highlight=False, print_no_properties=False)
 
     @property
     def wraps(self) -> bool:
-        """Whether the IR is printed for a reader."""
+        """Returns true if the IR is wrapped at 120 columns: with `--wrap`, or on a terminal."""
         return self.args.wrap or not terminal.is_kept(self.args.output_file)
 
     def setup_pipeline(self) -> None:
@@ -305,7 +316,7 @@ class DlOptMain(xDSLOptMain):
         self.passes = parse_passes(self.args.passes)
 
     def run(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Do what the arguments ask; returns the exit code."""
+        """Runs the command. Returns the exit code."""
         if self.args.list_passes or self.args.help_pass is not None:
             width, available = terminal.width_of(sys.stdout), self.available_passes
             name = self.args.help_pass
@@ -343,7 +354,16 @@ class DlOptMain(xDSLOptMain):
         return 1 if failed and not self.args.verify_diagnostics else 0
 
     def process(self, text: str, name: str, offset: int) -> str:
-        """Parse, transform and print one chunk; raises CompileError."""
+        """Parses, transforms and prints one chunk.
+
+        Args:
+            text: the chunk.
+            name: the file.
+            offset: number of lines of the file before the chunk.
+
+        Raises:
+            CompileError: if the chunk is invalid or a pass fails.
+        """
         module = parse_module(self.ctx, text, name, line_offset=offset, implicit=not self.args.no_implicit_module)
         if not self.args.no_verify:
             verify_module(module)
@@ -385,7 +405,13 @@ class DlOptMain(xDSLOptMain):
             raise self.internal_error(reason, recorder) from error
 
     def internal_error(self, reason: str, recorder: Recorder, location: str | None = None) -> CompileError:
-        """The error for something that no pass should do, in one line that names the reproducer; writes that."""
+        """Writes the reproducer of a failed pass, and returns the error that names it.
+
+        Args:
+            reason: the failure, as one line.
+            recorder: the passes that remain.
+            location: the place in the IR, if known.
+        """
         try:
             path = recorder.write(Path(self.args.reproducer) if self.args.reproducer else None)
         except (OSError, AssertionError) as failure:
@@ -393,7 +419,7 @@ class DlOptMain(xDSLOptMain):
         return CompileError(f"{reason} (reproducer: {path})", location=location)
 
     def read_input(self) -> tuple[str, str]:
-        """The name and the text of the input; raises CompileError when it cannot be read."""
+        """Returns the name and the text of the input. Raises CompileError if it cannot be read."""
         file: str | None = self.args.input_file
         try:
             data = sys.stdin.buffer.read() if file in (None, "-") else Path(file).read_bytes()
@@ -405,7 +431,7 @@ class DlOptMain(xDSLOptMain):
 
 
 def split_chunks(text: str) -> list[tuple[str, int]]:
-    """The parts of `text` between `// -----`, each with the number of lines in front of it."""
+    """Splits a text at `// -----`. Returns each part with the number of lines before it."""
     chunks: list[tuple[str, int]] = []
     offset = 0
     for part in text.split(SPLIT_MARKER):
@@ -432,7 +458,7 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         lines = str(error).strip().splitlines()
         terminal.tell(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}")
         return 1
-    except Exception as error:  # anything else is a bug of dl-opt itself; still one line
+    except Exception as error:  # a bug of dl-opt
         if debug:
             traceback.print_exc(file=stderr)
         where = f" at {raised_at(error)} (--debug shows the way there)"
@@ -441,8 +467,8 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point of the `dl-opt` command; `argv` without the name of the program. Returns the exit code."""
-    if argv is None:  # in a process of our own
+    """Runs the `dl-opt` command on `argv`, which excludes the program name. Returns the exit code."""
+    if argv is None:  # the process belongs to the command
         gc.freeze()
         gc.set_threshold(*RARE_COLLECTIONS)
     try:

@@ -1,4 +1,4 @@
-"""`deplodock doctor`: the tools and devices that decide what can be done here."""
+"""`deplodock doctor`: lists the tools and devices that programs need to be compiled, run and timed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import one_line
 
 
 def measure_cores() -> None:
-    """Measures the cores of this machine, and keeps the numbers for the planner. Raises ExecutionError."""
+    """Measures the cores of this machine and stores the rates for the planner. Raises ExecutionError."""
     from ..backend.cpu.measure import measure
     from ..backend.host.build_cache import cache_folder
     from ..target.host import measured_file
@@ -23,7 +23,7 @@ def measure_cores() -> None:
 
 
 def examine() -> dict[str, str]:
-    """Returns for each tool and device what is there, or why it cannot be used."""
+    """Returns the version or description of each tool and device, or the reason why it cannot be used."""
     from ..backend.cuda.runtime.nvrtc import nvrtc_version
     from ..backend.host.compiler import compiler
 

@@ -1,9 +1,9 @@
-"""Programs that the user typed (`-c`) or wrote in a file, divided into inputs and the computation on them.
+"""Programs of the option `-c` and of Python files, divided into inputs and the computation on them.
 
-Expressions without tensors (modules, sizes, random tensors) are evaluated at once. A tensor among their values is an
-input, and what is computed from inputs is the program. This runs the user's code, by design.
+Expressions that depend on no tensor (modules, sizes, random tensors) are evaluated. Tensors among their values are the
+inputs; expressions of inputs are the program. The code of the user is executed, by design.
 
-Sizes that vary are text, too: `x:0=batch:1:1000` says that dimension 0 of the input `x` is `batch`, 1 to 1000.
+A text such as `x:0=batch:1:1000` makes a size dynamic: dimension 0 of the input `x` is `batch`, from 1 to 1000.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ from ..frontend.modules import read_text
 
 @dataclass(frozen=True)
 class Program:
-    """A callable with example arguments. `names` names its tensors (empty: as the callable does); `place` is the
-    (file, line) where it was written."""
+    """Callable with example arguments.
+
+    Attributes:
+        names: names of its tensors; empty for the names of its parameters.
+        place: file and line of its source.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -44,15 +48,20 @@ class Program:
 
 
 class PythonError(CompileError):
-    """An error in, or raised by, the Python that the user gave."""
+    """Error in the Python of the user, or raised by it."""
 
 
 def evaluate(code: str, file: str = EXPRESSION) -> Program:
-    """Returns the program in `code`: statements separated by lines or `;`, of which the last is an expression. `torch`,
-    `nn`, `F` and `math` are in scope. Raises PythonError with the place in the code."""
+    """Returns the program in `code`, whose last statement is an expression.
+
+    `torch`, `nn`, `F` and `math` are in scope.
+
+    Raises:
+        PythonError: with the place in the code.
+    """
     code = code.strip() if file == EXPRESSION else code
     tree = _parse(code, file)
-    if file == EXPRESSION:  # so that errors have the text of the call
+    if file == EXPRESSION:  # errors quote the source line
         linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         line = tree.body[-1].lineno if tree.body else 1
@@ -63,8 +72,14 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
 
 
 def load_file(path: str) -> Program:
-    """Returns the program in a Python file: it ends with an expression, or defines `model` or `fn` and `inputs`: a
-    tensor, a tuple or list of arguments, or a dictionary of keyword arguments. Raises CompileError."""
+    """Returns the program in a Python file.
+
+    The file ends with an expression, or it defines `model` or `fn`, and `inputs`: a tensor, a tuple or list of
+    arguments, or a dictionary of keyword arguments.
+
+    Raises:
+        CompileError: if the file has another form or cannot be read.
+    """
     code = read_text(path)
     tree = _parse(code, path)
     with _imports_from(Path(path).resolve().parent):
@@ -106,7 +121,7 @@ def _imports_from(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
-    """Raises a PythonError at `node`, or where it was raised, for an error of the user's code."""
+    """Raises an error of the user's code as PythonError, at `node` or at the line that raised it."""
     try:
         yield
     except CompileError:
@@ -117,7 +132,7 @@ def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
 
 
 class _Expression(torch.nn.Module):
-    """The user's statements as a module, so that the parameters of the modules they use are found."""
+    """Module of the user's statements. Its submodules are the modules that the statements use."""
 
     def __init__(self, forward: Callable[..., Any], modules: dict[str, torch.nn.Module]) -> None:
         super().__init__()
@@ -128,7 +143,7 @@ class _Expression(torch.nn.Module):
 
 
 class _Splitter(ast.NodeTransformer):
-    """Divides code into expressions that are evaluated (names in `namespace`) and the computation on `inputs`."""
+    """Divides code into expressions that are evaluated, with names in `namespace`, and the computation on `inputs`."""
 
     def __init__(self, namespace: dict[str, Any], file: str) -> None:
         self.namespace, self.file = namespace, file
@@ -136,7 +151,7 @@ class _Splitter(ast.NodeTransformer):
         self.computed: set[str] = set()
 
     def split(self, tree: ast.Module) -> Program:
-        """The program; the last statement of `tree` is an expression."""
+        """Returns the program of `tree`, whose last statement is an expression."""
         body: list[ast.stmt] = []
         for statement in tree.body[:-1]:
             body += self._statement(statement)
@@ -152,7 +167,7 @@ class _Splitter(ast.NodeTransformer):
         return self._function([*body, returned], last)
 
     def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
-        """Run `statement` if it depends on no input; otherwise it is part of the program."""
+        """Executes a statement that depends on no input. Returns another statement as a part of the program."""
         if not isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
             if isinstance(statement, ast.Assign) and self._named_input(statement):
                 return []
@@ -167,12 +182,12 @@ class _Splitter(ast.NodeTransformer):
         return []
 
     def _named_input(self, statement: ast.Assign) -> bool:
-        """Returns whether the statement is `name = call(...)` of no input; the value has that name then."""
+        """Evaluates `name = call(...)` without inputs, and returns true; returns false for other statements."""
         target = statement.targets[0]
         if len(statement.targets) != 1 or not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
             return False
         inner = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call) and n is not statement.value)
-        if self._depends(statement.value) or any(inner):  # which might make the tensor that it computes on
+        if self._depends(statement.value) or any(inner):  # an inner call may make a tensor, which is an input then
             return False
         value = self._value(statement.value)
         self.computed.discard(target.id)
@@ -196,7 +211,7 @@ class _Splitter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return node  # its parts mean nothing before it is called
+        return node  # evaluated when it is called
 
     def _value(self, node: ast.expr) -> Any:
         with _python_errors(self.file, node):
@@ -206,7 +221,7 @@ class _Splitter(ast.NodeTransformer):
         return any(isinstance(n, ast.Name) and (n.id in self.inputs or n.id in self.computed) for n in ast.walk(node))
 
     def _known(self, node: ast.AST) -> bool:
-        """Returns whether all names in `node` have a value; those of a comprehension or a lambda have none."""
+        """Returns true if comprehensions and lambdas bind no name in `node`. Raises PythonError for an unknown name."""
         local = _bound(node) | {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
         loaded = [n for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)]
         for name in loaded:
@@ -216,7 +231,11 @@ class _Splitter(ast.NodeTransformer):
         return not any(n.id in local for n in loaded)
 
     def _fresh(self, stem: str) -> str:
-        taken = [*self.namespace, *self.computed, *dir(builtins)]  # the value of `float("nan")` is not `float`
+        taken = [
+            *self.namespace,
+            *self.computed,
+            *dir(builtins),
+        ]  # the value of `float("nan")` must not be called `float`
         if stem not in taken:
             return stem
         return next(f"{stem}{i}" for i in range(1, len(taken) + 2) if f"{stem}{i}" not in taken)
@@ -228,7 +247,10 @@ class _Splitter(ast.NodeTransformer):
         raise PythonError("nothing is computed from a tensor here", location=place)
 
     def _direct_call(self, value: ast.expr) -> Program | None:
-        """Returns `module(input, ...)` as the module, whose parameters keep their names; None for other calls."""
+        """Returns the module of `module(input, ...)` as the program, or None for other calls.
+
+        The parameters of the module then keep their names.
+        """
         if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
             return None
         module = self.namespace.get(value.func.id)
@@ -254,7 +276,6 @@ class _Splitter(ast.NodeTransformer):
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """Returns the names that are assigned in `node`."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
@@ -264,51 +285,53 @@ _FORM = re.compile(r"(?P<name>[^:=]+):(?P<dim>-?\d+)=(?P<size>[A-Za-z_]\w*)(?::(
 def read_dynamic(texts: Sequence[str], program: Program) -> Any:
     """Returns the argument `dynamic_shapes` of `torch.export.export` for a program and texts `x:0=batch:1:1000`.
 
-    A range that is left out is 1 to 65535; the same size in several places has one range. Raises CompileError for a
-    text of another form, an input that the program does not have, or an empty range.
+    The default range is 1 to 65535. A size has one range in all places.
+
+    Raises:
+        CompileError: for a text of another form, an unknown input, or an empty range.
     """
     if not texts:
         return None
-    wanted: dict[str, dict[int, Any]] = {}
+    sizes_of_inputs: dict[str, dict[int, Any]] = {}
     sizes: dict[str, Any] = {}
     for text in texts:
-        found = _FORM.fullmatch(text)
-        if found is None:
+        form = _FORM.fullmatch(text)
+        if form is None:
             raise CompileError(
                 f"{text!r} is not INPUT:DIMENSION=SIZE[:MIN[:MAX]], as x:0=batch:1:1000", argument="dynamic"
             )
-        size = found["size"]
+        size = form["size"]
         if size not in sizes:
-            low, high = int(found["low"] or 1), int(found["high"] or 65535)
+            low, high = int(form["low"] or 1), int(form["high"] or 65535)
             if low >= high:
                 raise CompileError(f"{size} lies in no range: {low} to {high}", argument="dynamic")
             sizes[size] = Dim(size, min=low, max=high)
-        elif found["low"]:
+        elif form["low"]:
             raise CompileError(f"the range of {size} is given twice", argument="dynamic")
-        wanted.setdefault(found["name"], {})[int(found["dim"])] = sizes[size]
+        sizes_of_inputs.setdefault(form["name"], {})[int(form["dim"])] = sizes[size]
     module = callable_module(program.function)
     arguments = inspect.signature(module.forward).bind(*program.args, **program.kwargs).arguments
     names = _names(arguments, program.names)
-    known: list[str] = []
+    inputs: list[str] = []
 
     def spec(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return None
-        known.append(next(names))
-        given = {d % max(value.dim(), 1): s for d, s in wanted.get(known[-1], {}).items()}
-        return {d: given.get(d) for d in range(value.dim())} if given else None
+        inputs.append(next(names))
+        sizes_of_dims = {d % max(value.dim(), 1): s for d, s in sizes_of_inputs.get(inputs[-1], {}).items()}
+        return {d: sizes_of_dims.get(d) for d in range(value.dim())} if sizes_of_dims else None
 
     shapes = pytree.tree_map(spec, dict(arguments))
-    for name in wanted:
-        if name not in known:
-            raise CompileError(f"there is no input {name!r}; there are {', '.join(known)}", argument="dynamic")
+    for name in sizes_of_inputs:
+        if name not in inputs:
+            raise CompileError(f"there is no input {name!r}; there are {', '.join(inputs)}", argument="dynamic")
     return shapes
 
 
-def _names(arguments: dict[str, Any], given: Sequence[str]) -> Iterator[str]:
-    """Yields the names of the tensors in the arguments: those of the program, then those of the parameters."""
-    further = iter(given)
+def _names(arguments: dict[str, Any], chosen: Sequence[str]) -> Iterator[str]:
+    """Yields a name for each tensor in the arguments: first the chosen names, then the names of the parameters."""
+    remaining = iter(chosen)
     for parameter, value in arguments.items():
         tensors = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
         for i, _ in enumerate(tensors):
-            yield next(further, parameter if len(tensors) == 1 else f"{parameter}_{i}")
+            yield next(remaining, parameter if len(tensors) == 1 else f"{parameter}_{i}")

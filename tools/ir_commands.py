@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from ..progress import steps
 from . import terminal
-from .modes import FILE, Given, Source, refuse_ignored
+from .modes import FILE, Params, Source, refuse_ignored
 
 if TYPE_CHECKING:
     from ..backend.interpreter.domains import Array
@@ -33,7 +33,7 @@ class IrSource(Source):
     """A program that is written as IR."""
 
     metavar = "PROGRAM.mlir"
-    about = {"run": "A PROGRAM.mlir, which is IR at any level, is compared with what is written."}
+    about = {"run": "A PROGRAM.mlir, which is IR at any level, is compared with an interpreter of that level."}
     modes = {
         "compile": {"a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", *IR_OPTIONS}},
         "run": {"a program of IR": FILE | {"target", "pipeline", "seed", "executor", *IR_OPTIONS}},
@@ -43,22 +43,22 @@ class IrSource(Source):
     def matches(self, file: str) -> bool:
         return Path(file).suffix == ".mlir"
 
-    def compile(self, context: click.Context, given: Given) -> None:
+    def compile(self, context: click.Context, params: Params) -> None:
         """Prints one level of the program."""
         from . import reports
 
         refuse_ignored(context, "a program of IR")
         with terminal.progress(), steps("compiling"):
-            compilation = _compilation(context, given, "auto")
-            if given.as_json:
-                level = {"target": compilation.target, "level": given.ir, "text": compilation.text(given.ir, True)}
+            compilation = _compilation(context, params, "auto")
+            if params.as_json:
+                level = {"target": compilation.target, "level": params.ir, "text": compilation.text(params.ir, True)}
                 text, kind = json.dumps(level, indent=1) + "\n", ""
             else:
-                text, kind = reports.level_text(compilation, given.ir, given.output, given.helpers)
-        terminal.write_out(text, kind, given.output)
+                text, kind = reports.level_text(compilation, params.ir, params.output, params.helpers)
+        terminal.write_out(text, kind, params.output)
 
-    def run(self, context: click.Context, given: Given) -> None:
-        """Runs the program and compares it with what is written.
+    def run(self, context: click.Context, params: Params) -> None:
+        """Runs the program and compares its results with the interpreted text.
 
         Raises:
             SystemExit: with the code 1 if a result is wrong.
@@ -67,21 +67,21 @@ class IrSource(Source):
 
         refuse_ignored(context, "a program of IR")
         with terminal.progress(), steps("running"):
-            compilation = _compilation(context, given, given.executor)
-            outcome = _outcome(compilation, _executor(given.executor, compilation), given.seed)
-        reports.print_outcomes({"": outcome}, given.as_json)
+            compilation = _compilation(context, params, params.executor)
+            outcome = _outcome(compilation, _executor(params.executor, compilation), params.seed)
+        reports.print_outcomes({"": outcome}, params.as_json)
 
 
-def _compilation(context: click.Context, given: Given, executor: str) -> Compilation:
+def _compilation(context: click.Context, params: Params, executor: str) -> Compilation:
     """Returns the compilation of the file, for the target of the options or else of its text."""
     from ..frontend.executors import AUTO
     from ..frontend.modules import compilation_of, program_target, read_program
 
-    program = read_program(Path(str(given.file)))
+    program = read_program(Path(str(params.file)))
     default = context.get_parameter_source("target") == ParameterSource.DEFAULT
-    target = given.target if not default else program_target(program, AUTO, executor)
-    options = {name: getattr(given, name) for name in IR_OPTIONS}
-    return compilation_of(program, target, pipeline_given=given.pipeline, **options)
+    target = params.target if not default else program_target(program, AUTO, executor)
+    options = {name: getattr(params, name) for name in IR_OPTIONS}
+    return compilation_of(program, target, pipeline_given=params.pipeline, **options)
 
 
 def _executor(name: str, compilation: Compilation) -> Executor:
@@ -95,7 +95,7 @@ def _executor(name: str, compilation: Compilation) -> Executor:
 
 
 def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
-    """Returns the results of a program beside those of its text, in the form of `reports.outcome_text`."""
+    """Runs a program and compares its results with the interpreted text. Returns data for `reports.outcome_text`."""
     from ..backend.check_each import factor_roundoff, input_types, interpreted, make_inputs, reduction_length
     from ..backend.host.launch_plan import make_plan
     from ..dialects.shapes.binding import sample_sizes
@@ -122,7 +122,7 @@ def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[st
 
 
 def _result(actual: Array, first: Array, real: Array, length: int, factors: float) -> dict[str, Any]:
-    """Returns a result beside the expected one.
+    """Compares a result with the expected one.
 
     Args:
         actual: result of the executor.

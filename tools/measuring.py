@@ -24,7 +24,7 @@ from .terminal import fitted, write_file
 
 
 def check_timing(target: str, executor: str) -> None:
-    """Raises ExecutionError, before anything takes long, for a program that does not run here as compiled code."""
+    """Raises ExecutionError if compiled code for the target cannot run on this machine."""
     if executor not in ("auto", "cuda", "cpu"):
         raise ExecutionError(f"times compiled code, and --executor {executor} is an interpreter", argument="--bench")
     missing = compiler_missing() if on_cores(target) else cuda_missing()
@@ -34,13 +34,13 @@ def check_timing(target: str, executor: str) -> None:
 
 
 def measure_more(
-    loaded: Loaded, given: Any, arguments: Sequence[str], outcome: dict[str, Any], width: int | None
+    loaded: Loaded, params: Any, arguments: Sequence[str], outcome: dict[str, Any], width: int | None
 ) -> str:
-    """Measures and predicts as the options of `run` say; returns the text and adds the numbers to `outcome`.
+    """Measures and predicts for the options of `run`. Returns the text, and adds the numbers to `outcome`.
 
     Args:
         loaded: the program.
-        given: the options.
+        params: the options.
         arguments: the words of the command, which ncu runs again.
         outcome: the outcome of `run`.
         width: columns of the text, or None.
@@ -50,30 +50,30 @@ def measure_more(
         CompileError: for a file that cannot be written.
     """
     parts: list[str] = []
-    if given.bench:
-        found = bench(loaded)
-        outcome["bench"] = {**found.as_dict(), "environment": environment()}
-        parts += _bench_text(found, width)
-        if given.plot:
+    if params.bench:
+        measurement = bench(loaded)
+        outcome["bench"] = {**measurement.as_dict(), "environment": environment()}
+        parts += _bench_text(measurement, width)
+        if params.plot:
             shown = [
                 Bar(f"{arm}, {REGIMES[regime]}", t.median, t.p20, t.p80, seconds(t.median), arm)
-                for regime, times in found.times.items()
+                for regime, times in measurement.times.items()
                 for arm, t in times.items()
             ]
-            write_plot(given.plot, bars(f"Times of {loaded.compilation.target}: {given.code or given.file}", shown))
-    elif outcome["executor"] == "cpu" and not (given.profile or given.predict or given.trace):
+            write_plot(params.plot, bars(f"Times of {loaded.compilation.target}: {params.code or params.file}", shown))
+    elif outcome["executor"] == "cpu" and not (params.profile or params.predict or params.trace):
         times = quick_look(loaded.subject, loaded.compiled)
         outcome["bench"] = {"times": {"call": {name: t.as_dict() for name, t in times.items()}}}
         parts += [f"{name}: {seconds(t.median)}" for name, t in times.items()]
         parts.append(f"median time of a call on this machine, {_threads()}, arms interleaved; more by --bench")
-    if given.profile or given.trace:
+    if params.profile or params.trace:
         profile, uncounted = _profile(loaded, arguments)
         outcome["profile"] = profile.as_dict()
-        if given.profile:
+        if params.profile:
             parts += [*_profile_text(profile, width), *([uncounted] if uncounted else [])]
-        if given.trace:
-            write_trace(given.trace, loaded.compilation.seconds, profile)
-    if given.predict:
+        if params.trace:
+            write_trace(params.trace, loaded.compilation.seconds, profile)
+    if params.predict:
         gpu = loaded.to(DEFAULT_GPU) if on_cores(loaded.compilation.target) else loaded
         expected = predicted(gpu.compilation)
         outcome["prediction"] = expected.as_dict()
@@ -82,69 +82,72 @@ def measure_more(
 
 
 def bench(loaded: Loaded) -> Measurement:
-    """Times a program beside eager PyTorch and torch.compile, and on a GPU max-autotune. Raises ExecutionError."""
+    """Times a program, eager PyTorch, torch.compile and, on a GPU, max-autotune in turns. Raises ExecutionError."""
     program = loaded.compiled
     modes = ["torch.compile", "max-autotune"] if program.executor.name == "cuda" else ["torch.compile"]
     return measure(loaded.subject, program, modes)
 
 
-def _bench_text(found: Measurement, width: int | None) -> list[str]:
+def _bench_text(measurement: Measurement, width: int | None) -> list[str]:
     """Returns the table of a benchmark with notes."""
-    cores = [*found.times] == ["call"]
+    cores = [*measurement.times] == ["call"]
     where = f"the cores of this machine, {_threads()}" if cores else torch.cuda.get_device_name()
     note = "Medians, arms interleaved; +- is half the 95 % interval of a median within this run."
     if not cores:
-        without = {arm: t.why for times in found.times.values() for arm, t in times.items() if t.why}
+        without = {arm: t.why for times in measurement.times.values() for arm, t in times.items() if t.why}
         note += " Device times are of CUDA graphs, by events."
         note += "".join(f" Without a graph: {arm} ({why})." for arm, why in without.items())
-    note += " Errors are against float64." if found.errors else f" {found.note.capitalize()}."
+    note += " Errors are against float64." if measurement.errors else f" {measurement.note.capitalize()}."
     wrong = f" WRONG: {OURS} errs more than {WORSE} times as much as PyTorch."
-    return [f"\nmeasured on {where}", bench_table(found, width), note + wrong * (found.right is False)]
+    return [f"\nmeasured on {where}", bench_table(measurement, width), note + wrong * (measurement.right is False)]
 
 
 def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
-    """Returns the times of the kernels: measured if the program runs here, on a GPU with the counters of ncu or the
-    reason why there are none, else predicted."""
+    """Returns the times of the kernels, and the reason why counters are missing.
+
+    The times are measured if the program runs on this machine, on a GPU with the counters of ncu. Otherwise they are
+    predicted.
+    """
     program = loaded.compiled
     if program.executor.trace is None:
         return predicted(loaded.compilation), ""
-    found = measured(program, loaded.subject)
+    profile = measured(program, loaded.subject)
     if program.executor.name != "cuda":
-        return found, ""
+        return profile, ""
     if missing := ncu_missing():
-        return found, f"Nothing is counted: {missing}."
+        return profile, f"Nothing is counted: {missing}."
     command = [sys.executable, "-m", "deplodock.tools.cli", *_only_run(arguments), "--executor", "cuda"]
     try:
         counted, named = count(command), entries(loaded.compilation.cuda)
-        return found.with_counters({k: counted[entry] for k, entry in named.items() if entry in counted}), ""
+        return profile.with_counters({k: counted[entry] for k, entry in named.items() if entry in counted}), ""
     except ExecutionError as error:
-        return found, f"Nothing is counted: {error}."
+        return profile, f"Nothing is counted: {error}."
 
 
 def _only_run(arguments: Sequence[str]) -> list[str]:
     """Returns the words of a command without the options that measure."""
-    found, words = list[str](), iter(arguments)
+    kept_words, words = list[str](), iter(arguments)
     for word in words:
         if word in ("--plot", "--trace", "--executor"):
             next(words, None)
         elif word not in ("--bench", "--profile", "--predict") and not word.startswith(("--plot=", "--trace=")):
-            found.append(word)
-    return found
+            kept_words.append(word)
+    return kept_words
 
 
-def _profile_text(found: Profile, width: int | None) -> list[str]:
+def _profile_text(profile: Profile, width: int | None) -> list[str]:
     """Returns the table of a profile with notes."""
     note = ""
-    if found.call is not None:
-        outside = seconds(max(found.call - found.seconds, 0.0))
-        note += f"A call takes {seconds(found.call)}, {outside} of it outside of its kernels. "
+    if profile.call is not None:
+        outside = seconds(max(profile.call - profile.seconds, 0.0))
+        note += f"A call takes {seconds(profile.call)}, {outside} of it outside of its kernels. "
     note += "Bytes and operations are the least that a kernel moves and computes; `roof` is the time that these need at"
     note += " the rates of the target, by the kernel's time."
-    if any(c.counters for c in found.costs):
+    if any(c.counters for c in profile.costs):
         note += " DRAM and SM are how busy ncu says that these were."
-    if any(c.limit == "neither" for c in found.costs):
+    if any(c.limit == "neither" for c in profile.costs):
         note += " `neither`: less than half of both roofs, so instructions or latencies."
-    return [f"\n{found.source}", profile_table(found, width), note]
+    return [f"\n{profile.source}", profile_table(profile, width), note]
 
 
 def _threads() -> str:
@@ -156,8 +159,16 @@ _COMPILER, _CALLS = 1, 2
 
 
 def write_trace(path: str, passes: Sequence[tuple[str, float]], profile: Profile) -> None:
-    """Writes the passes with their seconds, and the calls of a profile; of a prediction one call, kernel by kernel.
-    Raises CompileError if the file cannot be written."""
+    """Writes a timeline of passes and kernels as JSON.
+
+    Args:
+        path: the file.
+        passes: names and seconds of the passes.
+        profile: calls of the program. A predicted profile is shown as one call.
+
+    Raises:
+        CompileError: if the file cannot be written.
+    """
     processes = {_COMPILER: "passes", _CALLS: f"kernels, {profile.source}"}
     about = {"name": "process_name", "ph": "M", "tid": 0}
     events: list[dict[str, Any]] = [{**about, "pid": pid, "args": {"name": n}} for pid, n in processes.items()]
@@ -174,11 +185,11 @@ def write_trace(path: str, passes: Sequence[tuple[str, float]], profile: Profile
         starts = accumulate((c.seconds for c in profile.costs), initial=0.0)
         times = zip(profile.costs, starts, strict=False)
         events += [_event(c.name, _CALLS, start, c.seconds, facts[c.name]) for c, start in times]
-    found = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": profile.source}}
-    write_file(path, json.dumps(found) + "\n", "--trace")
+    timeline = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": profile.source}}
+    write_file(path, json.dumps(timeline) + "\n", "--trace")
 
 
 def _event(name: str, process: int, start: float, seconds: float, facts: dict[str, str]) -> dict[str, Any]:
-    """A complete event; times are in microseconds."""
+    """Returns an event of the trace format. `start` and `seconds` are in seconds, the event in microseconds."""
     times = {"ts": round(start * 1e6, 3), "dur": round(seconds * 1e6, 3)}
     return {"name": name, "ph": "X", "pid": process, "tid": 0, **times, "args": facts}

@@ -1,7 +1,7 @@
 """Kinds of FILE that the commands take, and the options that a command reads in each of its modes.
 
-An option that would be ignored is refused, naming option and mode. Plug-ins add kinds of FILE (`Source`), each with
-options of its own, and further options of `compile` and `tune`.
+A command refuses an option that it does not read in its mode. Plug-ins add kinds of FILE (`Source`) with their options,
+and options of `compile` and `tune`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEARCHING = set("budget trials policy device threads kept only explain report".s
 WRITING = {"output", "write_record"}
 
 _NOTED = COMPILER - {"target"} | {"dynamic", "fallback"}
-"""The options of all commands that are noted in what is printed, where they were given."""
+"""Options that printed texts name, if they were set."""
 
 _PROGRAM = FILE | COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 
@@ -57,12 +57,12 @@ MODES: dict[str, Modes] = {
 }
 
 
-class Given(SimpleNamespace):
-    """The parameters of a command by their names, as they were given."""
+class Params(SimpleNamespace):
+    """Values of the parameters of a command, by name."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those that say how to compile."""
+        """Options of `compile_captured`, by name."""
         return {name: getattr(self, name, None) for name in COMPILER}
 
 
@@ -70,7 +70,7 @@ class Source:
     """Kind of FILE that commands take in place of Python, an entry of the group `deplodock.sources`.
 
     A method `compile`, `run` or `tune` carries out that command. It takes the context of click and the parameters
-    (`Given`). A command without a method refuses the file.
+    (`Params`). A command without a method refuses the file.
 
     Attributes:
         metavar: the kind in usage lines, such as `MODEL`.
@@ -78,7 +78,7 @@ class Source:
         about: for each command a paragraph of its help.
         options: for each command the options that it gets.
         modes: for each command the parameters that are read in each of its modes.
-        refusals: for each command without a method the text that refuses `{file}` and says what takes it.
+        refusals: for each command without a method the text that refuses `{file}` and names the right command.
     """
 
     metavar: str
@@ -89,19 +89,22 @@ class Source:
     refusals: Mapping[str, str] = {}
 
     def matches(self, file: str) -> bool:
-        """Returns whether a file, or the name of something that is no file, is of this kind."""
+        """Returns true if the argument FILE, a path or a name, is of this kind."""
         raise NotImplementedError
 
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """Returns the kinds of FILE, those of plug-ins too."""
+    """Returns the kinds of FILE, including those of plug-ins."""
     return tuple(load()() for load in plugins("deplodock.sources", (), "kind of FILE").values())
 
 
-def handler_of(command: str, file: str | None) -> Callable[[click.Context, Given], Any] | None:
-    """Returns what carries out a command on a file, or None for Python. Raises UsageError for a file that the command
-    does not take."""
+def handler_of(command: str, file: str | None) -> Callable[[click.Context, Params], Any] | None:
+    """Returns the method of a `Source` that carries out a command on a file, or None for Python.
+
+    Raises:
+        UsageError: if the command does not take the file.
+    """
     if file is None or file.endswith(".py"):
         return None
     for source in sources():
@@ -117,35 +120,35 @@ def handler_of(command: str, file: str | None) -> Callable[[click.Context, Given
 
 @cache
 def workers() -> dict[str, Any]:
-    """Returns the classes of workers that plug-ins bring for `tune`, by the names of their options."""
+    """Returns the worker pools of plug-ins for `tune`, by the names of their options."""
     return {name: load() for name, load in plugins("deplodock.workers", (), "workers").items()}
 
 
 @cache
 def plugin_options(command: str) -> tuple[click.Option, ...]:
     """Returns the options that plug-ins add to a command."""
-    found = [option for source in sources() for option in source.options.get(command, ())]
+    added = [option for source in sources() for option in source.options.get(command, ())]
     if command == "compile" and (emitters := [*plugins("deplodock.emitters", (), "emitter")]):
         text = "In place of a level print what a plug-in makes of the program."
-        found.append(click.Option(["--emit"], type=click.Choice(emitters), help=text))
+        added.append(click.Option(["--emit"], type=click.Choice(emitters), help=text))
     if command == "tune":
-        found += [click.Option([f"--{name}"], metavar="ADDRESS", help=cls.help) for name, cls in workers().items()]
-    return tuple(found)
+        added += [click.Option([f"--{name}"], metavar="ADDRESS", help=cls.help) for name, cls in workers().items()]
+    return tuple(added)
 
 
 class FileCommand(click.Command):
-    """Command on a FILE, with the options of plug-ins. Its function takes the context and the parameters (`Given`)."""
+    """Command on a FILE, with the options of plug-ins. Its function takes the context and `Params`."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        given = Given(**ctx.params)
-        check_given(given)
-        handler = handler_of(str(self.name), given.file) or self.callback
+        params = Params(**ctx.params)
+        check_given(params)
+        handler = handler_of(str(self.name), params.file) or self.callback
         assert handler is not None
-        return handler(ctx, given)
+        return handler(ctx, params)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        *own, help_option = super().get_params(ctx)
-        return [*own, *plugin_options(str(self.name)), help_option]
+        *declared, help_option = super().get_params(ctx)
+        return [*declared, *plugin_options(str(self.name)), help_option]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         kinds = [s.metavar for s in sources() if hasattr(s, str(self.name))]
@@ -161,7 +164,7 @@ class FileCommand(click.Command):
 
 
 def modes_of(command: str) -> dict[str, Set[str]]:
-    """Returns the modes of a command, those of all kinds of FILE, with the parameters that are read in each."""
+    """Returns the modes of a command for all kinds of FILE, with the parameters that each mode reads."""
     modes = dict(MODES.get(command, {}))
     for source in sources():
         modes |= source.modes.get(command, {})
@@ -170,16 +173,16 @@ def modes_of(command: str) -> dict[str, Set[str]]:
 
 
 def refuse_ignored(context: click.Context, mode: str) -> None:
-    """Raise UsageError for an option that was given and that this command does not read in `mode`."""
+    """Raises UsageError for an option that is set and that the command does not read in `mode`."""
     reads = modes_of(str(context.command.name))[mode]
     for parameter in context.command.get_params(context):
-        given = context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
-        if given and parameter.name not in reads:
+        is_given = context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
+        if is_given and parameter.name not in reads:
             raise click.UsageError(f"{_shown(parameter)} has no effect with {mode}")
 
 
 def given_options(context: click.Context) -> str:
-    """The options that were given and say what is compiled and how, as they may be typed, without folders."""
+    """Returns the options that affect the compilation and are set, as command-line text without folders."""
     noted = _NOTED | {o.name for s in sources() for o in s.options.get(str(context.command.name), ())}
     parts: list[str] = []
     for parameter in context.command.get_params(context):
@@ -198,38 +201,38 @@ def _shown(parameter: click.Parameter) -> str:
     return parameter.opts[-1] if parameter.param_type_name == "option" else str(parameter.name).upper()
 
 
-def check_given(given: Given) -> None:
+def check_given(params: Params) -> None:
     """Raises UsageError for options that exclude each other."""
     for first, second, both in (
-        ("-c", "FILE", given.code is not None and given.file is not None),
-        ("--schedule", "--pipeline", None not in (given.options["schedule"], given.pipeline)),
-        ("-vv", "--json", given.verbose > 1 and given.as_json),
+        ("-c", "FILE", params.code is not None and params.file is not None),
+        ("--schedule", "--pipeline", None not in (params.options["schedule"], params.pipeline)),
+        ("-vv", "--json", params.verbose > 1 and params.as_json),
     ):
         if both:
             raise click.UsageError(f"{first} and {second} exclude each other")
-    if getattr(given, "plot", None) and not getattr(given, "bench", True):
+    if getattr(params, "plot", None) and not getattr(params, "bench", True):
         raise click.UsageError("--plot draws what --bench measures: give both")
-    if given.code is None and given.file is None:
+    if params.code is None and params.file is None:
         raise click.UsageError("give either -c EXPRESSION or a FILE.py")
 
 
-def choose_target(given: Given, executor: str = "auto") -> None:
-    """Replaces the target `auto` by the one that it stands for on this machine."""
-    if given.target == "auto":
+def choose_target(params: Params, executor: str = "auto") -> None:
+    """Replaces the target `auto` by the target of this machine."""
+    if params.target == "auto":
         from ..frontend import executors
 
-        given.target = executors.target_for(executor)
+        params.target = executors.target_for(executor)
 
 
-def facts(context: click.Context, given: Given) -> dict[str, str]:
-    """Returns what is noted in printed texts: version, source and options."""
-    file = given.file or ""
-    source = given.code or (Path(file).name if Path(file).exists() else file)
+def facts(context: click.Context, params: Params) -> dict[str, str]:
+    """Returns the facts that printed texts name: version, source and options."""
+    file = params.file or ""
+    source = params.code or (Path(file).name if Path(file).exists() else file)
     return {"version": __version__, "source": source, "options": given_options(context)}
 
 
 def recorder(path: str) -> RecordPlans:
-    """Returns the observer that notes the plans of a program in a file, among those that are there."""
+    """Returns an observer that adds the plans of a program to a record file."""
     from ..passes.record_file import read_record
     from ..passes.records import Record, RecordPlans
 

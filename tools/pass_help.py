@@ -23,14 +23,14 @@ _UNDOCUMENTED = {
 
 
 def description(cls: type[ModulePass]) -> str:
-    """Returns the docstring of a pass. A dataclass without one has its signature in its place, which is none."""
+    """Returns the docstring of a pass. The signature that a dataclass has instead of a docstring is ignored."""
     text = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
     generated = text.startswith(f"{cls.__name__}(")
     return _UNDOCUMENTED.get(cls.name, "no description") if generated or not text else text
 
 
 def list_passes(passes: Passes, width: int | None) -> str:
-    """Returns every pass with the first sentence of its description, by level, and the pipelines with their text."""
+    """Returns the passes by level with the first sentence of their descriptions, and the pipelines with their text."""
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
     for name, factory in passes.items():
         cls = factory()
@@ -41,7 +41,16 @@ def list_passes(passes: Passes, width: int | None) -> str:
 
 
 def help_pass(name: str, passes: Passes, width: int | None) -> str:
-    """Returns the description of a pass with its options, or the text of a pipeline. Raises CompileError."""
+    """Returns the description of a pass with its options, or the text of a pipeline.
+
+    Args:
+        name: name of the pass or pipeline.
+        passes: all passes.
+        width: columns of the terminal, or None.
+
+    Raises:
+        CompileError: if the name is unknown.
+    """
     pipelines = get_all_pipelines()
     if name in pipelines:
         return fitted(f"{name} = {pipelines[name].replace(',', ', ')}\n", width)

@@ -1,4 +1,4 @@
-"""`deplodock records`: measured schedules are listed, exchanged and deleted."""
+"""`deplodock records`: lists, exports, imports, merges and prunes records of measured schedules."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 def records() -> None:
     """Show, exchange and clear up records of tuned schedules.
 
-    FILE is the user's own where it is left out: what DEPLODOCK_RECORDS says, or records.db in the cache.
+    Without FILE the commands use the records of the user: DEPLODOCK_RECORDS, or records.db in the cache.
     """
 
 
 def _file(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--file", "path", metavar="FILE", help="The records; left out, the user's own.")(command)
+    return click.option("--file", "path", metavar="FILE", help="The records; default: those of the user.")(command)
 
 
 def open_records(path: str | None, new: bool = False) -> RecordFile:
-    """Opens the records in a file, or the user's own, which `new` creates. Raises DeplodockError if there are none."""
+    """Opens the records in a file, or the records of the user, which `new` creates. Raises DeplodockError."""
     from ..passes.record_file import RecordFile
     from ..target.host import NONE, RECORDS, records_file
 
-    found = records_file() if path is None else Path(path)
-    if found is None or path == NONE:
+    file = records_file() if path is None else Path(path)
+    if file is None or path == NONE:
         raise DeplodockError(f"no records are kept, as {RECORDS} or the option says: name a file")
-    if not new and not found.exists():
-        raise DeplodockError(f"there are no records: {found} does not exist")
+    if not new and not file.exists():
+        raise DeplodockError(f"there are no records: {file} does not exist")
     if new and path is None:
-        found.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-    return RecordFile(found)
+        file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    return RecordFile(file)
 
 
 @records.command("list")
@@ -50,7 +50,7 @@ def open_records(path: str | None, new: bool = False) -> RecordFile:
 @click.option("--all", "everything", is_flag=True, help="Every trial, not only the best of each nest and device.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_records(path: str | None, everything: bool, as_json: bool) -> None:
-    """Print what was tuned, and how fast it is."""
+    """Print the recorded schedules with their times."""
     from .tables import seconds
 
     with open_records(path) as file:
@@ -72,7 +72,7 @@ def list_records(path: str | None, everything: bool, as_json: bool) -> None:
 @_file
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json")
 def export(path: str | None, output: Path) -> None:
-    """Write all as JSON, which `--record` and `import` read, too."""
+    """Write all records as JSON, for `--record` and `import`."""
     from ..target.host import device_of_cores
 
     with open_records(path) as file:
@@ -83,7 +83,7 @@ def export(path: str | None, output: Path) -> None:
 @_file
 @click.argument("source", metavar="FILE.json")
 def import_records(path: str | None, source: str) -> None:
-    """Take in what `export` or `compile --write-record` wrote; of two entries for the same the later one stays."""
+    """Add the entries of a file of `export` or `compile --write-record`. Of equal entries the later one stays."""
     from ..passes.records import read_json
 
     with open_records(path, new=True) as file:
@@ -94,40 +94,40 @@ def import_records(path: str | None, source: str) -> None:
 @_file
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
 def merge(path: str | None, sources: tuple[str, ...]) -> None:
-    """Take in the records of other files, of other machines, say."""
+    """Add the records of other files, for example of other machines."""
     from ..passes.record_file import RecordFile
 
     with open_records(path, new=True) as file:
         for source in sources:
             if not Path(source).exists():
                 raise DeplodockError(f"{source} does not exist")
-            with RecordFile(source, read_only=True) as other:
-                click.echo(f"{file.absorb(other.data())} entries from {source}")
+            with RecordFile(source, read_only=True) as source_file:
+                click.echo(f"{file.absorb(source_file.data())} entries from {source}")
 
 
 @records.command()
 @_file
-@click.option("--failed", is_flag=True, help="Those that failed; the search would try them again.")
-@click.option("--older-than", type=float, metavar="DAYS", help="Those that are older than so many days.")
-@click.option("--other-versions", is_flag=True, help="Those of other versions of deplodock.")
-@click.option("--device", help="Those of this device.")
-@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="All but the fastest N of a nest on a device.")
+@click.option("--failed", is_flag=True, help="Failed trials, which a search tries again then.")
+@click.option("--older-than", type=float, metavar="DAYS", help="Entries that are older than DAYS.")
+@click.option("--other-versions", is_flag=True, help="Entries of other versions of deplodock.")
+@click.option("--device", help="Entries of this device.")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="All except the fastest N of a nest on a device.")
 def prune(
     path: str | None, failed: bool, older_than: float | None, other_versions: bool, device: str | None, keep: int | None
 ) -> None:
-    """Delete entries: those for which any of the options holds."""
+    """Delete the entries that any of the options selects."""
     from .. import __version__
 
     if not (failed or older_than is not None or other_versions or device is not None or keep):
-        raise click.UsageError("say what is to go: --failed, --older-than, --other-versions, --device or --keep")
+        raise click.UsageError("select entries: --failed, --older-than, --other-versions, --device or --keep")
     oldest = 0.0 if older_than is None else time.time() - older_than * 86400
     with open_records(path) as file:
-        kept: set[Entry] = set()
+        fastest: set[Entry] = set()
         for _, some in groupby(file.entries(), lambda e: (e.key, e.target, e.device)):
-            kept |= {*[*some][:keep]}
+            fastest |= {*[*some][:keep]}
 
         def gone(e: Entry) -> bool:
-            other = other_versions and bool(e.version) and e.version != __version__
-            return failed and bool(e.failure) or e.at < oldest or other or e.device == device or e not in kept
+            is_foreign = other_versions and bool(e.version) and e.version != __version__
+            return failed and bool(e.failure) or e.at < oldest or is_foreign or e.device == device or e not in fastest
 
         click.echo(f"{file.prune(gone)} entries deleted")

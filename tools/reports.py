@@ -1,4 +1,4 @@
-"""The programs that the `deplodock` command loads, and their summaries and comparisons."""
+"""Loads the programs of the `deplodock` command, and summarises and compares them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from .tables import si
 
 @dataclass
 class Loaded:
-    """A program of the user: the Python callable with its inputs, captured and compiled."""
+    """Program of the user: Python callable with inputs, captured and compiled."""
 
     program: Program
     captured: CapturedProgram
@@ -124,7 +124,7 @@ class _Diffs(PrintChanges):
 
 
 def _planned(loaded: Loaded) -> tuple[Iterator[tuple[str, NestOp]], Target, str]:
-    """Returns the nests by the names of their kernels, the target, and the precision that they are planned for."""
+    """Returns the nests with the names of their kernels, the target, and the precision of f32 matmuls."""
     compilation = loaded.compilation
     nests = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
     named = ((f"k{i}", nest) for i, nest in enumerate(counted("scheduling", nests, "kernels")))
@@ -163,8 +163,12 @@ def explained(loaded: Loaded) -> dict[str, Any]:
 
 
 def summary(loaded: Loaded, whole: bool = True) -> str:
-    """Returns the kernels with bytes and FLOPs, the remarks of passes and the time of the passes; with `whole` also
-    every pass by its name."""
+    """Returns the kernels with bytes and FLOPs, and the remarks and times of passes.
+
+    Args:
+        loaded: the program.
+        whole: whether to name the passes.
+    """
     compilation = loaded.compilation
     lines = [f"pipeline: {compilation.pipeline()}"] if whole else []
     for k in kernels_of(compilation):
@@ -188,26 +192,29 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
 
 
 def memory_of(loaded: Loaded) -> dict[str, Any] | None:
-    """Returns the bytes of a call: of its arguments, its results that are no arguments, and the arena between them with
-    the `largest` buffer of its fullest step; those that eager PyTorch takes in addition to the arguments, if known, and
-    the `limit` of ours. None where sizes are known only at a call."""
+    """Returns the memory of a call in bytes, or None if it depends on dynamic sizes.
+
+    Returns:
+        `arguments`; `results` that are no arguments; `arena`: intermediate buffers; `largest`: the largest buffer of
+        the fullest step; `eager`: bytes that PyTorch needs in addition to the arguments, if known; `limit`: our limit.
+    """
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
         return None
     arguments = sum(b.bytes for b in plan.input_buffers)
-    found = {"arguments": arguments, "results": plan.peak_bytes - plan.call_bytes, "arena": plan.call_bytes}
+    bytes_by_part = {"arguments": arguments, "results": plan.peak_bytes - plan.call_bytes, "arena": plan.call_bytes}
     _, largest = fullest_step(plan)
     shown = largest and {"type": f"{largest.dtype}{list(largest.shape)}", "step": largest.first}
     eager = limit_of(main_function(loaded.captured.module), MEMORY_LIMIT)
-    return {**found, "largest": shown, "eager": eager, "limit": loaded.compilation.most_bytes}
+    return {**bytes_by_part, "largest": shown, "eager": eager, "limit": loaded.compilation.most_bytes}
 
 
 def _eager(memory: dict[str, Any]) -> str:
-    """Returns the bytes of eager PyTorch, and the step that takes more of ours."""
+    """Returns a comparison with the memory of eager PyTorch. It names our fullest step if we need more."""
     eager, ours, largest = memory["eager"], memory["results"] + memory["arena"], memory["largest"]
     if eager is None:
         return ""
-    text = f"; eager PyTorch takes {si(eager)}B of results and in between"
+    text = f"; eager PyTorch takes {si(eager)}B of results and intermediates"
     if memory["limit"] > eager:
         text += f", and up to {si(memory['limit'] - eager)}B besides for sums"
     if ours > eager:
@@ -233,7 +240,13 @@ def level_text(compilation: Compilation, level: str, output: str | None, helpers
 
 
 def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
-    """Returns the program at `level` with its summary as JSON."""
+    """Returns a level of the program with a summary, as data for JSON.
+
+    Args:
+        loaded: the program.
+        level: name of the level.
+        places: whether the text has locations.
+    """
     compilation = loaded.compilation
     return {
         "target": compilation.target,
@@ -256,7 +269,7 @@ def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
 
 
 def run(loaded: Loaded, executor: str) -> dict[str, Any]:
-    """Runs the program and PyTorch on the same inputs; returns `outcome_of` them."""
+    """Runs the program and PyTorch on the same inputs. Returns the data of `outcome_of`."""
     program, captured, compilation = loaded.program, loaded.captured, loaded.compilation
     compilation.at("kernel")
 
@@ -276,14 +289,14 @@ def outcome_of(
     expected: Callable[[], Sequence[torch.Tensor]] | str,
     shown: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Runs a program and returns its results beside the expected ones, for `outcome_text`.
+    """Runs a program and compares its results with the expected ones. Returns data for `outcome_text`.
 
     Args:
         program: the program.
         arguments: the arguments of `@main`.
-        expected: the results of PyTorch, called after the program ran, because it may change the arguments. A text is
-            the reason for which there are none: then the results of the reference are the expected ones.
-        shown: the results that are compared; left out, all.
+        expected: function that returns the results of PyTorch. It is called after the program, because it may change
+            the arguments. A text is the reason why PyTorch cannot be compared; the reference is used then.
+        shown: numbers of the compared results; default: all.
     """
     captured, compilation, executor = program.captured, program.compilation, program.executor
     changed = {argument for _, argument in captured.updates}
@@ -308,13 +321,13 @@ def outcome_of(
     sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
     allowed = tolerances(tensors, sizes, factor_roundoff(module))
     differences = compare(results, right, [allowed[i] for i in shown])
-    # JSON has no infinity.
+    # JSON cannot represent infinity.
     rows = [{**asdict(d), "error": d.error if math.isfinite(d.error) else None, "ok": d.ok} for d in differences]
     return {**facts, "compared_with": against, "results": rows, "ok": all(d.ok for d in differences)}
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]], as_json: bool) -> None:
-    """Prints outcomes of `outcome_of` by their names; a single one may have none.
+    """Prints outcomes of `outcome_of` with their names. The name of a single outcome may be empty.
 
     Raises:
         SystemExit: with the code 1 if a result is wrong.

@@ -1,6 +1,6 @@
 """Tables of times, numbers with units, and bars and curves as SVG files.
 
-Rich fits a table to the terminal. SVG needs no library, and the same numbers are the same text.
+Rich fits tables to the terminal. SVG files are written without a library, so that equal numbers give equal files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def si(value: float) -> str:
-    """`4.19 M` of 4190000."""
+    """Returns a number with a decimal prefix: `4.19 M` for 4190000."""
     for unit in ("", "k", "M", "G", "T"):
         if value < 1000:
             return f"{value:.3g} {unit}"
@@ -29,36 +29,35 @@ def si(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """`5.41 us`, `12.3 ms`."""
+    """Returns seconds with a unit: `5.41 us`, `12.3 ms`."""
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if value < 999.5 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g} s"
 
 
-def bench_table(found: Measurement, width: int | None) -> str:
-    """Returns a row for each arm: for each regime the median, the range of 60 % of the samples, the noise and the time
-    over ours; and the error."""
+def bench_table(measurement: Measurement, width: int | None) -> str:
+    """Returns a table with one row per arm: median, range of 60 %, noise and time over ours by regime, error."""
     from ..frontend.bench import OURS, REGIMES
 
-    several = len(found.times) > 1
+    several = len(measurement.times) > 1
     rows: list[list[str]] = []
-    for arm in next(iter(found.times.values())):
+    for arm in next(iter(measurement.times.values())):
         row = [arm]
-        for times in found.times.values():
+        for times in measurement.times.values():
             t = times[arm]
             spread = [] if several else [f"{seconds(t.p20)} .. {seconds(t.p80)}"]
             row += [seconds(t.median), *spread, f"+-{t.noise:.1%}", f"{t.median / times[OURS].median:.2f}"]
-        rows.append([*row, f"{found.errors[arm]:.1e}" if arm in found.errors else "-"])
-    heads = [h for r in found.times for h in (REGIMES[r], *([] if several else ["20 .. 80 %"]), "+-", "by ours")]
+        rows.append([*row, f"{measurement.errors[arm]:.1e}" if arm in measurement.errors else "-"])
+    heads = [h for r in measurement.times for h in (REGIMES[r], *([] if several else ["20 .. 80 %"]), "+-", "by ours")]
     return text_table(["", *heads, "error"], rows, width)
 
 
-def profile_table(found: Profile, width: int | None) -> str:
-    """Returns a row for each kernel, and the schedules and lines of Python of each."""
+def profile_table(profile: Profile, width: int | None) -> str:
+    """Returns a table with one row per kernel, then the schedules and Python lines of the kernels."""
     from .terminal import fitted
 
-    counted = any(c.counters for c in found.costs)
+    counted = any(c.counters for c in profile.costs)
     rows = [
         [
             c.name + (f" x {c.launches}" if c.launches > 1 else ""),
@@ -70,16 +69,16 @@ def profile_table(found: Profile, width: int | None) -> str:
             *([f"{c.counters.memory:.0%}", f"{c.counters.compute:.0%}"] if c.counters else [""] * 2 * counted),
             c.limit,
         ]
-        for c in found.costs
+        for c in profile.costs
     ]
     busy = ["DRAM", "SM"] if counted else []
     text = text_table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
-    lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in found.costs if c.schedules]
+    lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in profile.costs if c.schedules]
     return text + fitted("".join(lines), width)
 
 
 def _lines(lines: Sequence[str]) -> list[str]:
-    """`model.py:3,5,9` of `model.py:3`, `model.py:5`, `model.py:9`."""
+    """Joins the lines of a file: `model.py:3,5,9` for `model.py:3`, `model.py:5`, `model.py:9`."""
     files: dict[str, list[int]] = {}
     for line in lines:
         file, _, number = line.rpartition(":")
@@ -88,7 +87,13 @@ def _lines(lines: Sequence[str]) -> list[str]:
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """Returns a table whose first column is aligned to the left."""
+    """Returns a table; the first column is aligned to the left, the others to the right.
+
+    Args:
+        heads: texts of the head.
+        rows: texts of the rows.
+        width: columns of the terminal, or None.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -109,7 +114,15 @@ COLORS = {"eager": "#c0c7d0", "torch.compile": "#8fa8c8", "max-autotune": "#6487
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of `value` with a line from `low` to `high`, between `label` and `text`."""
+    """Bar of a chart.
+
+    Attributes:
+        label: text to the left.
+        value: length.
+        low, high: ends of the error line.
+        text: text to the right.
+        arm: key of `COLORS`.
+    """
 
     label: str
     value: float
@@ -120,16 +133,16 @@ class Bar:
 
 
 def write_plot(path: str, svg: str) -> None:
-    """Writes an SVG to the file of `--plot`. Raises CompileError if that is no .svg, or cannot be written."""
+    """Writes an SVG to the file of `--plot`. Raises CompileError if the name has another suffix, or on failure."""
     if not path.endswith(".svg"):
         raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
     write_file(path, svg, "--plot")
 
 
 def bars(title: str, shown: Sequence[Bar]) -> str:
-    """Returns bars one below the other as SVG."""
+    """Returns a chart of horizontal bars as SVG."""
     height = 40 + len(shown) * (BAR + GAP)
-    svg = _titled(title, LEFT + WIDTH + RIGHT, height)
+    svg = _page(title, LEFT + WIDTH + RIGHT, height)
     most = max((max(b.value, b.high) for b in shown), default=1.0) or 1.0
 
     def x(value: float) -> float:
@@ -150,11 +163,11 @@ LINE_COLORS = ("#d9822b", "#6487b5", "#5a9e6f", "#a05195", "#7a7a7a", "#c44e52",
 
 
 def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Returns lines through points, with their names below, as SVG; both axes begin at 0."""
-    known = {name: points for name, points in lines.items() if points}
-    svg = _titled(title, WIDTH + 120, 60 + SIDE + ROW * len(known))
-    most_x = max((x for points in known.values() for x, _ in points), default=1.0)
-    most_y = max((y for points in known.values() for _, y in points), default=1.0) or 1.0
+    """Returns a chart of polylines with a legend as SVG. Both axes start at 0."""
+    drawn = {name: points for name, points in lines.items() if points}
+    svg = _page(title, WIDTH + 120, 60 + SIDE + ROW * len(drawn))
+    most_x = max((x for points in drawn.values() for x, _ in points), default=1.0)
+    most_y = max((y for points in drawn.values() for _, y in points), default=1.0) or 1.0
 
     def at(x: float, y: float) -> str:
         return f"{60 + WIDTH * x / most_x:.1f},{40 + SIDE * (1 - y / most_y):.1f}"
@@ -163,7 +176,7 @@ def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> st
         _add(svg, "text", f"{tick * most_y:.3g}", x=52, y=44 + SIDE * (1 - tick), text_anchor="end")
         _add(svg, "text", f"{tick * most_x:.3g}", x=60 + WIDTH * tick, y=54 + SIDE, text_anchor="middle")
     _add(svg, "polyline", points=f"{at(0, most_y)} {at(0, 0)} {at(most_x, 0)}", fill="none", stroke="black")
-    for number, (name, points) in enumerate(known.items()):
+    for number, (name, points) in enumerate(drawn.items()):
         color, y = LINE_COLORS[number % len(LINE_COLORS)], 64 + SIDE + ROW * number
         _add(svg, "polyline", points=" ".join(at(*p) for p in points), fill="none", stroke=color, stroke_width=2)
         _add(svg, "rect", x=60, y=y, width=12, height=4, fill=color)
@@ -171,8 +184,8 @@ def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> st
     return _text(svg)
 
 
-def _titled(title: str, width: int, height: int) -> ElementTree.Element:
-    """A white page with a title."""
+def _page(title: str, width: int, height: int) -> ElementTree.Element:
+    """Returns an SVG with a white background and a title."""
     size = {"width": str(width), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
     svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
     _add(svg, "rect", width="100%", height="100%", fill="white")
@@ -186,5 +199,5 @@ def _text(svg: ElementTree.Element) -> str:
 
 
 def _add(svg: ElementTree.Element, name: str, text: str = "", **attributes: object) -> None:
-    found = ElementTree.SubElement(svg, name, {k.replace("_", "-"): str(v) for k, v in attributes.items()})
-    found.text = text or None
+    element = ElementTree.SubElement(svg, name, {k.replace("_", "-"): str(v) for k, v in attributes.items()})
+    element.text = text or None

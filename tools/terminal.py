@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 1.0
-"""Seconds before progress is shown: what is done sooner needs none."""
+"""Seconds before progress is shown. Shorter tasks show none."""
 
 SILENCE = 10.0
 """Seconds after which a task is named in a line where stderr is no terminal."""
@@ -63,11 +63,11 @@ _STYLES = {
         (re.compile(r"^[ \t]*\^$", re.M), "bold green"),
     ),
 }
-"""Of a kind of text: patterns, of which the first that fits somewhere decides the colour there."""
+"""Kind of text -> patterns with styles. The first pattern that matches at a position decides the style there."""
 
 
 def has_colors(stream: TextIO) -> bool:
-    """Returns whether text on `stream` has colours: on a terminal, unless `NO_COLOR` is set, or by `FORCE_COLOR`."""
+    """Returns true if `stream` is a terminal or `FORCE_COLOR` is set, unless `NO_COLOR` is set."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream) and os.environ.get("TERM") != "dumb"
@@ -81,34 +81,40 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def is_kept(output: str | None) -> bool:
-    """Returns whether a text goes to a file or a pipe, and no person looks at it."""
+    """Returns true if a text goes to a file or a pipe."""
     return output is not None or not is_terminal(sys.stdout)
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Returns the columns of the terminal of `stream`, `COLUMNS` if that is set, or None if there is no terminal."""
+    """Returns the columns of the terminal of `stream`, or `COLUMNS` if it is set; None if `stream` is no terminal."""
     if not is_terminal(stream):
         return None
     asked = os.environ.get("COLUMNS", "")
     try:
         return int(asked) if asked.isdigit() and int(asked) else os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # no terminal of the system's
+    except (OSError, ValueError):  # a stream of a test
         return 80
 
 
 def tell(message: str) -> None:
-    """Writes a message to stderr, in colours and in lines that fit; quoted source and carets stay as they are."""
+    """Writes a message to stderr, in colours and wrapped. Quoted source lines and carets are not wrapped."""
     width = width_of(sys.stderr)
     text, quoted = "", False
     for line in message.splitlines():
-        says = "error: " in line
-        text += (line if quoted and not says else fitted(line, width)) + "\n"
-        quoted |= says
+        is_error = "error: " in line
+        text += (line if quoted and not is_error else fitted(line, width)) + "\n"
+        quoted |= is_error
     write(text, "error", sys.stderr)
 
 
 def write(text: str, kind: str, stream: TextIO) -> None:
-    """Writes `text` in the colours of its `kind`, a key of `_STYLES`, if `stream` has colours."""
+    """Writes a text, in colours if `stream` has colours.
+
+    Args:
+        text: the text.
+        kind: key of `_STYLES`.
+        stream: the stream.
+    """
     if not has_colors(stream) or kind not in _STYLES:
         stream.write(text)
         return
@@ -128,7 +134,16 @@ def write(text: str, kind: str, stream: TextIO) -> None:
 
 
 def write_out(text: str, kind: str, path: str | None) -> None:
-    """Writes the result of a command to a file, or to stdout. Raises CompileError."""
+    """Writes the result of a command.
+
+    Args:
+        text: the result.
+        kind: key of `_STYLES`.
+        path: the file, or None for stdout.
+
+    Raises:
+        CompileError: if the file cannot be written.
+    """
     if path is None:
         write(text, kind, sys.stdout)
     else:
@@ -136,7 +151,16 @@ def write_out(text: str, kind: str, path: str | None) -> None:
 
 
 def write_file(path: str | Path, text: str, option: str | None = None) -> None:
-    """Writes the file of an `option` of a command. Raises CompileError."""
+    """Writes a file.
+
+    Args:
+        path: the file.
+        text: its contents.
+        option: option of the command that names the file, for the error.
+
+    Raises:
+        CompileError: if the file cannot be written.
+    """
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -144,17 +168,17 @@ def write_file(path: str | Path, text: str, option: str | None = None) -> None:
 
 
 def leave_quietly() -> None:
-    """Discards further output: the reader of stdout has ended (`deplodock ... | head`)."""
+    """Discards further output, after the reader of stdout has ended (`deplodock ... | head`)."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
             os.dup2(nowhere, stream.fileno())
-        except (OSError, ValueError):  # none of the system's: a test's
+        except (OSError, ValueError):  # a stream of a test
             pass
 
 
 class Colored:
-    """A stream that writes text of a kind to `stream`, in colours and in lines that fit."""
+    """Stream that writes text of one kind to `stream`, in colours and wrapped."""
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self.kind, self.stream = kind, stream
@@ -188,7 +212,7 @@ def fitted(text: str, width: int | None, hanging: int = 4, signs: str = "") -> s
 
 
 def table(rows: list[tuple[str, str]], width: int | None) -> str:
-    """Returns two columns; the second one is broken between words."""
+    """Returns a table of two columns. The second column is wrapped between words."""
     first = max((len(name) for name, _ in rows), default=0)
     text = ""
     for name, value in rows:
@@ -203,8 +227,11 @@ def table(rows: list[tuple[str, str]], width: int | None) -> str:
 
 @contextmanager
 def progress(quiet: bool = False) -> Generator[None]:
-    """Shows the tasks on stderr: on a terminal as bars, after `PATIENCE`, and elsewhere in a line for each task that
-    takes longer than `SILENCE`. Nothing is shown if the work is printed anyway (`quiet`)."""
+    """Shows the tasks inside the `with` block on stderr.
+
+    On a terminal they are bars, shown after `PATIENCE`. Elsewhere a task that takes longer than `SILENCE` writes one
+    line. With `quiet` nothing is shown.
+    """
     stream = sys.stderr
     if quiet:
         yield
@@ -238,15 +265,15 @@ def progress(quiet: bool = False) -> Generator[None]:
 
 
 @contextmanager
-def _line(what: str, total: int | None, unit: str) -> Generator[Step]:
-    """Writes a line for one task if it takes longer than `SILENCE`."""
+def _line(title: str, total: int | None, unit: str) -> Generator[Step]:
+    """Listener that writes a line for a task that takes longer than `SILENCE`."""
     current = ""
 
     def step(count: int = 1, detail: str = "") -> None:
         nonlocal current
         current = detail
 
-    delay = Timer(SILENCE, lambda: tell(f"deplodock: {what} {current}".rstrip() + f": {SILENCE:g} s so far"))
+    delay = Timer(SILENCE, lambda: tell(f"deplodock: {title} {current}".rstrip() + f": {SILENCE:g} s so far"))
     delay.daemon = True
     delay.start()
     try:
@@ -256,18 +283,18 @@ def _line(what: str, total: int | None, unit: str) -> Generator[Step]:
 
 
 @contextmanager
-def _task(shown: Progress, what: str, total: int | None, unit: str) -> Generator[Step]:
-    """Shows a bar for one task."""
+def _task(shown: Progress, title: str, total: int | None, unit: str) -> Generator[Step]:
+    """Listener that shows a bar for a task."""
 
     def done(count: int) -> str:
         return f"{count}/{total} {unit}" if total is not None else f"{count} {unit}" if count else ""
 
-    task, all_done = shown.add_task(what, total=total, done=done(0)), 0
+    task, all_done = shown.add_task(title, total=total, done=done(0)), 0
 
     def step(count: int = 1, detail: str = "") -> None:
         nonlocal all_done
         all_done += count
-        shown.update(task, completed=all_done, description=f"{what} {detail}".rstrip(), done=done(all_done))
+        shown.update(task, completed=all_done, description=f"{title} {detail}".rstrip(), done=done(all_done))
 
     try:
         yield step
@@ -276,22 +303,22 @@ def _task(shown: Progress, what: str, total: int | None, unit: str) -> Generator
 
 
 _PLACE = re.compile(r"(.*?)(?::(\d+))?(?::(\d+))?", re.DOTALL)
-"""A file, and its line and column where these are known."""
+"""File, with optional line and column."""
 
 _ORIGIN = re.compile(r'loc\("([^"]+)":(\d+)')
-"""The place in the Python program that a line of IR comes from."""
+"""Location in the Python program, in a line of IR."""
 
 _LONGEST_LINE = 400
-"""Characters of a source line that are shown."""
+"""Characters of a quoted source line."""
 
 
 def render_error(error: CompileError, sources: dict[str, str], default_file: str) -> str:
-    """Returns an error and the ones that it comes with as text, without a newline at the end.
+    """Returns an error and its further errors as text, without a final newline.
 
     Args:
         error: the error.
-        sources: the texts of files that were read; other files are read from disk.
-        default_file: the place of an error without one.
+        sources: texts by file name; other files are read from disk.
+        default_file: location of an error without a location.
     """
     others: tuple[CompileError, ...] = getattr(error, "others", ())
     return "\n".join(_render_one(e, sources, default_file) for e in (error, *others))
@@ -300,14 +327,14 @@ def render_error(error: CompileError, sources: dict[str, str], default_file: str
 def _render_one(error: CompileError, sources: dict[str, str], default_file: str) -> str:
     place = error.location or default_file
     text = f"{place}: error: {error.message}"
-    found = _PLACE.fullmatch(place)
-    file, line, column = found.groups("0") if found else (place, "0", "0")
+    position = _PLACE.fullmatch(place)
+    file, line, column = position.groups("0") if position else (place, "0", "0")
     source, column = _source_line(file, int(line), sources), int(column)
     if source is None or not source.strip():
         return text
     text += f"\n{source[:_LONGEST_LINE]}"
     if 0 < column <= min(len(source) + 1, _LONGEST_LINE):
-        # Tabs stay tabs, so that the caret stands under its character.
+        # Tabs are copied, so that the caret is below its character.
         text += "\n" + "".join(c if c == "\t" else " " for c in source[: column - 1]) + "^"
     origin = None if file.endswith(".py") else _ORIGIN.search(source)
     return text if origin is None else f"{text}\nfrom {origin[1]}:{origin[2]}"

@@ -18,7 +18,7 @@ from ..errors import CompileError
 from ..progress import steps
 from ..target.attribute import on_cores
 from . import terminal
-from .modes import Given, workers
+from .modes import Params, workers
 from .records_command import open_records
 from .tables import curves, seconds, text_table
 from .terminal import write_file
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from .reports import Loaded
 
 COMPARING = 0.2
-"""Share of the budget in which the tuned program is built and timed beside PyTorch."""
+"""Share of the budget for building the tuned program and timing it against PyTorch."""
 
 TIMING = 1.0
-"""Seconds in which PyTorch and the two programs are timed."""
+"""Seconds of timing of PyTorch and the two programs."""
 
 DEVICES = ("auto", "cpu", "cuda", "predicted")
 
@@ -73,14 +73,14 @@ def tune_options(command: Any) -> Any:
     return command
 
 
-def tune(given: Given, compiled: Callable[[dict[str, Any]], Sequence[Compilation]] | None = None) -> None:
-    """Carries out the command.
+def tune(params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilation]] | None = None) -> None:
+    """Runs the command.
 
     Args:
-        given: the options of `tune`.
-        compiled: compiles programs with options of `compile_captured`; left out, the program is Python.
+        params: the options of `tune`.
+        compiled: function that compiles the programs with options of `compile_captured`; default: the Python program.
     """
-    with terminal.progress(quiet=given.verbose > 1), steps("loading PyTorch"):
+    with terminal.progress(quiet=params.verbose > 1), steps("loading PyTorch"):
         from ..frontend.compilation import device_target
         from ..frontend.tuning.calibration import renew
         from ..frontend.tuning.search import How
@@ -89,74 +89,74 @@ def tune(given: Given, compiled: Callable[[dict[str, Any]], Sequence[Compilation
         from ..passes.record_file import PREDICTED
         from ..target.host import consulted_record, resolve_target
         from . import reports
-    device = _device(given)
-    machine = resolve_target(device_target(given.target), consulted_record(given.kept))
-    options = {**given.options, "record": "none", "machine": machine}  # records are to be written
-    with terminal.progress(quiet=given.verbose > 1):
+    device = _device(params)
+    machine = resolve_target(device_target(params.target), consulted_record(params.kept))
+    options = {**params.options, "record": "none", "machine": machine}  # records are to be written
+    with terminal.progress(quiet=params.verbose > 1):
         if compiled is not None:
             compilations, loaded = compiled(options), None
         else:
-            how = {"seed": given.seed, "fallback": given.fallback, "dynamic": given.dynamic}
-            loaded = reports.load(given.file, given.code, **how, **options)
+            how = {"seed": params.seed, "fallback": params.fallback, "dynamic": params.dynamic}
+            loaded = reports.load(params.file, params.code, **how, **options)
             compilations = [loaded.compilation]
-    found = {task.key: task for compilation in compilations for task in tasks_of(compilation)}
-    tasks = [t for t in found.values() if not given.only or t.name in given.only]
+    by_key = {task.key: task for compilation in compilations for task in tasks_of(compilation)}
+    tasks = [t for t in by_key.values() if not params.only or t.name in params.only]
     if not tasks:
-        raise CompileError(f"no kernel is called {' or '.join(given.only)}", argument="--kernel")
-    deadline = Deadline().after(given.budget)
-    records = None if given.kept == "none" else open_records(given.kept, new=True)
-    searching = given.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * given.budget
-    how = How(device, given.policy, searching, given.trials, given.seed, given.threads)
-    searches, device = _searched(compilations, tasks, how, records, given)
+        raise CompileError(f"no kernel is called {' or '.join(params.only)}", argument="--kernel")
+    deadline = Deadline().after(params.budget)
+    records = None if params.kept == "none" else open_records(params.kept, new=True)
+    searching = params.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * params.budget
+    how = How(device, params.policy, searching, params.trials, params.seed, params.threads)
+    searches, device = _searched(compilations, tasks, how, records, params)
     if records is not None and device != PREDICTED:
         renew(records, tasks[0].target, device)
-    _tell(searches, loaded, records, given, device, deadline)
+    _tell(searches, loaded, records, params, device, deadline)
 
 
-def _cluster(given: Given) -> str | None:
-    """Returns the option by which other machines measure, if one is given."""
-    return next((name for name in workers() if getattr(given, name)), None)
+def _cluster(params: Params) -> str | None:
+    """Returns the option of a worker pool that is set, or None."""
+    return next((name for name in workers() if getattr(params, name)), None)
 
 
-def _device(given: Given) -> str:
-    """Returns the device on which candidates are measured, and sets the target to its own if none was given."""
+def _device(params: Params) -> str:
+    """Returns the device on which candidates are measured. Replaces the target `auto` by the target of the device."""
     from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing, target_for
     from ..passes.record_file import PREDICTED
 
-    if given.target == "auto":
+    if params.target == "auto":
         named = {"cpu": "cpu", PREDICTED: DEFAULT_GPU}
-        given.target = named.get(given.device) or target_for("cuda" if given.device == "cuda" else "auto")
-    here = "cpu" if on_cores(given.target) else "cuda"
+        params.target = named.get(params.device) or target_for("cuda" if params.device == "cuda" else "auto")
+    here = "cpu" if on_cores(params.target) else "cuda"
     missing = compiler_missing() if here == "cpu" else cuda_missing()
-    if _cluster(given) and given.device in ("auto", here):
+    if _cluster(params) and params.device in ("auto", here):
         return here
-    if given.device == "auto":
+    if params.device == "auto":
         if missing:
             terminal.tell(f"deplodock: note: nothing is measured, times are the model's: {missing}\n")
         return PREDICTED if missing else here
-    if given.device != PREDICTED and (missing or given.device != here):
-        raise CompileError(missing or f"programs for {given.target} do not run there", argument="--device")
-    return given.device
+    if params.device != PREDICTED and (missing or params.device != here):
+        raise CompileError(missing or f"programs for {params.target} do not run there", argument="--device")
+    return params.device
 
 
 def _searched(
-    compilations: Sequence[Compilation], tasks: Sequence[Task], how: Any, records: RecordFile | None, given: Given
+    compilations: Sequence[Compilation], tasks: Sequence[Task], how: Any, records: RecordFile | None, params: Params
 ) -> tuple[list[Search], str]:
-    """Returns the searches of the nests, and for a whole program of its plans of fusion, with the device."""
+    """Searches schedules of the nests and, for a whole program, fusion plans. Returns the searches and the device."""
     from ..frontend.tuning.evaluation import Workers
     from ..frontend.tuning.search import tune as search_all, tune_program
     from ..passes.record_file import PREDICTED
 
     def searched(how: Any, pool: WorkerPool | None) -> tuple[list[Search], str]:
-        if len(compilations) > 1 or given.only:
-            return search_all(tasks, how, records, told, pool), how.device
-        return tune_program(compilations[0], how, records, told, pool), how.device
+        if len(compilations) > 1 or params.only:
+            return search_all(tasks, how, records, display_trial, pool), how.device
+        return tune_program(compilations[0], how, records, display_trial, pool), how.device
 
-    with display(given.verbose, quiet=given.as_json) as told:
+    with display(params.verbose, quiet=params.as_json) as display_trial:
         if how.device == PREDICTED:
             return searched(how, None)
-        if cluster := _cluster(given):
-            pool: WorkerPool = workers()[cluster](getattr(given, cluster), how.device, how.threads)
+        if cluster := _cluster(params):
+            pool: WorkerPool = workers()[cluster](getattr(params, cluster), how.device, how.threads)
         else:
             pool = Workers(how.device, threads=how.threads)
         with pool:
@@ -164,10 +164,10 @@ def _searched(
 
 
 def _tell(
-    found: Sequence[Search],
+    searches: Sequence[Search],
     loaded: Loaded | None,
     records: RecordFile | None,
-    given: Given,
+    params: Params,
     device: str,
     deadline: Deadline,
 ) -> None:
@@ -175,47 +175,51 @@ def _tell(
     from ..frontend.tuning.search import as_dict
     from ..passes.record_file import PREDICTED
 
-    if given.report:
-        write_report(given.report, found)
-    lines = {} if loaded is None else _lines(found, given)
-    times = {} if loaded is None or device == PREDICTED else _compared(loaded, found, given, deadline)
-    if given.as_json:
+    if params.report:
+        write_report(params.report, searches)
+    lines = {} if loaded is None else _lines(searches, params)
+    times = {} if loaded is None or device == PREDICTED else _compared(loaded, searches, params, deadline)
+    if params.as_json:
         shown = {name: t.as_dict() for name, t in times.items()}
         file = None if records is None else records.path
-        outcome = {"kernels": [as_dict(s) for s in found], "program": shown, "records": file, "lines": lines}
+        outcome = {"kernels": [as_dict(s) for s in searches], "program": shown, "records": file, "lines": lines}
         return click.echo(json.dumps(outcome, indent=1))
     width = terminal.width_of(sys.stdout)
-    text = found_text(found, times)
-    if given.explain:
-        text += "".join(explained(s, width) for s in found)
+    text = found_text(searches, times)
+    if params.explain:
+        text += "".join(explained(s, width) for s in searches)
     terminal.write(terminal.fitted(text, width), "outcome", sys.stdout)
-    for what, line in lines.items():
-        click.echo(f"{what}:\n  {line}")
+    for title, line in lines.items():
+        click.echo(f"{title}:\n  {line}")
     if records is not None:
-        click.echo(f"recorded in {records.path}" + ("" if given.kept else ", which compilations consult"))
+        click.echo(f"recorded in {records.path}" + ("" if params.kept else ", which compilations consult"))
 
 
-def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
-    """Returns the commands that give the same kernels."""
+def _lines(searches: Sequence[Search], params: Params) -> dict[str, str]:
+    """Returns the commands that compile the same kernels."""
     from ..frontend.tuning.search import fusion_argument, options_in, pipeline_argument, schedule_argument
 
-    if not any(s.best for s in found):
+    if not any(s.best for s in searches):
         return {}
-    source = f"-c {quote(given.code)}" if given.code else str(given.file)
-    command = f"deplodock compile {source} --target {given.target} --record none"
-    if given.f32_matmul_precision:
-        command += f" --f32-matmul-precision {given.f32_matmul_precision}"
-    printed = "cpp" if on_cores(given.target) else "cuda"
-    loops = command + (f" --schedule {part}" if (part := fusion_argument(found)) else "")
-    lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {quote(pipeline_argument(found))} -t {printed}"}
-    if not options_in(found) and not given.pipeline:
-        lines = {"as a schedule": f"{command} --schedule {quote(schedule_argument(found))}", **lines}
+    source = f"-c {quote(params.code)}" if params.code else str(params.file)
+    command = f"deplodock compile {source} --target {params.target} --record none"
+    if params.f32_matmul_precision:
+        command += f" --f32-matmul-precision {params.f32_matmul_precision}"
+    printed = "cpp" if on_cores(params.target) else "cuda"
+    loops = command + (f" --schedule {part}" if (part := fusion_argument(searches)) else "")
+    lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {quote(pipeline_argument(searches))} -t {printed}"}
+    if not options_in(searches) and not params.pipeline:
+        lines = {"as a schedule": f"{command} --schedule {quote(schedule_argument(searches))}", **lines}
     return lines
 
 
-def _compared(loaded: Loaded, found: Sequence[Search], given: Given, deadline: Deadline) -> dict[str, Any]:
-    """Returns the times of a call by PyTorch, untuned and tuned, in turns; none if the program changes its arguments,
-    or if both programs, whose kernels take as long to build as in the search, are not timed before the deadline."""
+def _compared(loaded: Loaded, searches: Sequence[Search], params: Params, deadline: Deadline) -> dict[str, Any]:
+    """Times a call of PyTorch, of the untuned and of the tuned program in turns.
+
+    Returns:
+        The times by name; none if the program changes its arguments, or if building both programs would exceed the
+        deadline.
+    """
     import torch
 
     from ..backend.cuda.runtime.timing import on_device
@@ -223,39 +227,39 @@ def _compared(loaded: Loaded, found: Sequence[Search], given: Given, deadline: D
     from ..frontend.api import CompiledFunction
     from ..frontend.tuning.search import schedule_argument
 
-    if loaded.captured.updates or not any(s.best for s in found):
+    if loaded.captured.updates or not any(s.best for s in searches):
         return {}
-    expected = TIMING + 2 * sum(search.build_seconds for search in found)
+    expected = TIMING + 2 * sum(search.build_seconds for search in searches)
     if deadline.left < expected:
         why = f"it would take {expected:.0f} s, {deadline.left:.0f} s of --budget are left"
         terminal.tell(f"deplodock: note: no call of the program is timed beside PyTorch: {why}\n")
         return {}
-    if given.threads is not None:
-        torch.set_num_threads(given.threads)
-    how = {**loaded.options, "record": "none", "schedule": schedule_argument(found)}
+    if params.threads is not None:
+        torch.set_num_threads(params.threads)
+    how = {**loaded.options, "record": "none", "schedule": schedule_argument(searches)}
     plain = loaded.compiled
-    changed = CompiledFunction(loaded.captured, given.target, **how)
-    subject = loaded.subject if on_cores(given.target) else loaded.subject.copied("cuda")
+    changed = CompiledFunction(loaded.captured, params.target, **how)
+    subject = loaded.subject if on_cores(params.target) else loaded.subject.copied("cuda")
     arms: dict[str, Any] = {
         "PyTorch": subject,
         "untuned": lambda: plain(*subject.args, **subject.kwargs),
         "tuned": lambda: changed(*subject.args, **subject.kwargs),
     }
     with torch.no_grad(), terminal.progress(), steps("timing", len(arms), "arms"):
-        return by_clock(arms, seconds=TIMING) if on_cores(given.target) else on_device(arms)
+        return by_clock(arms, seconds=TIMING) if on_cores(params.target) else on_device(arms)
 
 
 SHOWN = 12
 """Number of candidates that `--explain` prints."""
 
 UNSTEADY = 0.2
-"""Relative noise of the best time from which the search is better repeated: larger than most gains."""
+"""Relative noise of the best time above which the command advises to repeat the search. Tuned by hand."""
 
 
-def found_text(found: Sequence[Search], times: Mapping[str, Timing]) -> str:
+def found_text(searches: Sequence[Search], times: Mapping[str, Timing]) -> str:
     """Returns the results of the searches of a program, and the times of its calls."""
-    lines = [line for search in found for line in _found(search)]
-    if found and (change := found[0].task.fusion[1]):
+    lines = [line for search in searches for line in _found(search)]
+    if searches and (change := searches[0].task.fusion[1]):
         lines.append(f"another plan of fusion is faster: {change}")
     if times:
         lines.append(", ".join(f"{name} {seconds(t.median)}" for name, t in times.items()))
@@ -286,12 +290,12 @@ def _found(search: Search) -> list[str]:
 
 
 def noise_text(noise: float) -> str:
-    """Returns the relative noise of a time; one of 100 % stands for a time with too few samples to tell."""
+    """Returns the relative noise of a time as text. A noise of 1 stands for too few samples."""
     return "(too few samples to tell the noise)" if noise >= 1 else f"+-{noise:.1%}"
 
 
 def explained(search: Search, width: int | None) -> str:
-    """Returns a table of the fastest candidates: their times beside the predictions of the model."""
+    """Returns a table of the fastest candidates with their measured and predicted times."""
     from ..frontend.tuning.search import limit_of
 
     rows: list[list[str]] = []
@@ -303,22 +307,22 @@ def explained(search: Search, width: int | None) -> str:
     return text_table(heads, rows, width) if rows else ""
 
 
-def curve_svg(found: Sequence[Search]) -> str:
-    """Returns the best time after each trial, by that of the planner's pick, as curves."""
+def curve_svg(searches: Sequence[Search]) -> str:
+    """Returns the best time after each trial, divided by the time of the planner's pick, as curves in SVG."""
     from ..frontend.tuning.search import curve
 
     lines = {}
-    for search in found:
+    for search in searches:
         points, first = curve(search), search.untuned.seconds if search.untuned else None
         scale = first or (points[0][1] if points else 1.0)
         lines[f"{search.task.name}: {search.task.what}"] = [(float(n), t / scale) for n, t in points]
     return curves("best time by the planner's pick, after each trial", lines)
 
 
-def write_report(path: str, found: Sequence[Search]) -> None:
-    """Writes a page with all trials, which needs nothing else. Raises CompileError."""
-    parts = [_HEAD, curve_svg(found)]
-    for search in found:
+def write_report(path: str, searches: Sequence[Search]) -> None:
+    """Writes a self-contained page with all trials. Raises CompileError."""
+    parts = [_HEAD, curve_svg(searches)]
+    for search in searches:
         parts += [f"<h2>{html.escape(search.task.name)}: {html.escape(search.task.what)}</h2>"]
         parts += [f"<p>{html.escape(line)}</p>" for line in _found(search)]
         parts.append(_trials(search))
@@ -348,7 +352,7 @@ def _trials(search: Search) -> str:
 
 @contextmanager
 def display(verbose: int, quiet: bool = False) -> Generator[Callable[[Search], None]]:
-    """Yields what is called after each trial: it prints a line with `-v`, or else shows the progress."""
+    """Yields a function to call after each trial. It prints a line with `-v`, and shows the progress otherwise."""
     if verbose and not quiet:
         yield _line
         return

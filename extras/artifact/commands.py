@@ -9,7 +9,7 @@ import click
 
 from ...progress import steps
 from ...tools import terminal
-from ...tools.modes import FILE, Given, Source, refuse_ignored
+from ...tools.modes import FILE, Params, Source, refuse_ignored
 
 if TYPE_CHECKING:
     from ...frontend.api import CompiledFunction
@@ -36,7 +36,7 @@ class ArtifactSource(Source):
     def matches(self, file: str) -> bool:
         return is_artifact(file)
 
-    def run(self, context: click.Context, given: Given) -> None:
+    def run(self, context: click.Context, params: Params) -> None:
         """Runs every program on random inputs and compares it with the reference.
 
         Raises:
@@ -48,12 +48,12 @@ class ArtifactSource(Source):
                 from ...frontend.executors import check_executor
                 from ...tools import reports
                 from .programs import Folder, load
-            executor, file = given.executor, str(given.file)
+            executor, file = params.executor, str(params.file)
             if check_executor(executor, compiled=True) is not None and Folder.open(file).manifest["target"] != "cpu":
                 executor = "emulator"  # not the reference, which would be compared with itself
-            artifact = load(file, weights=given.weights, executor=executor)
-            outcomes = {name: _outcome(p, given.seed) for name, p in artifact.programs.items()}
-        reports.print_outcomes(outcomes, given.as_json)
+            artifact = load(file, weights=params.weights, executor=executor)
+            outcomes = {name: _outcome(p, params.seed) for name, p in artifact.programs.items()}
+        reports.print_outcomes(outcomes, params.as_json)
 
 
 def _outcome(program: CompiledFunction, seed: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from ...errors import DeplodockError
 from ...progress import steps
 from ...tools import modes, terminal, tune
-from ...tools.modes import COMPILER, FILE, SEARCHING, WRITING, Given, Source
+from ...tools.modes import COMPILER, FILE, SEARCHING, WRITING, Params, Source
 from ..artifact.commands import is_artifact
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -73,48 +73,48 @@ class ModelSource(Source):
             return path.suffix == ".json" or (path / "config.json").is_file()
         return _HUB_NAME.fullmatch(file) is not None
 
-    def compile(self, context: click.Context, given: Given) -> None:
+    def compile(self, context: click.Context, params: Params) -> None:
         """Compiles a model without its weights; writes an artifact to `output`, or prints a level of its steps. An
         artifact with quantized weights holds them: they are made from those of the model."""
-        modes.refuse_ignored(context, "a MODEL" if given.output is None else "a MODEL and -o")
-        modes.choose_target(given)
-        start, name = time.perf_counter(), str(given.file)
-        writer = None if given.write_record is None else modes.recorder(given.write_record)
+        modes.refuse_ignored(context, "a MODEL" if params.output is None else "a MODEL and -o")
+        modes.choose_target(params)
+        start, name = time.perf_counter(), str(params.file)
+        writer = None if params.write_record is None else modes.recorder(params.write_record)
         with terminal.progress():
             with steps("loading PyTorch and transformers"):
                 from ...backend.cuda.runtime.nvrtc import nvrtc_version
                 from ...target.architectures import TARGETS
                 from .models import build_model, load_config, load_model, to_int8
                 from .steps import compile_model, describe
-            if given.output is not None and given.target in TARGETS:
+            if params.output is not None and params.target in TARGETS:
                 nvrtc_version()  # without which there will be no machine code to write
             with steps("building the model"):
-                weighed = given.quantize and given.output is not None
+                weighed = params.quantize and params.output is not None
                 model = load_model(name) if weighed else build_model(load_config(name))
-                model = to_int8(model) if given.quantize else model
+                model = to_int8(model) if params.quantize else model
             compiled = compile_model(
                 model,
-                context=given.context,
-                prefill=given.length,
-                phases=("prefill", "decode") if given.phase == "both" else (given.phase,),
+                context=params.context,
+                prefill=params.length,
+                phases=("prefill", "decode") if params.phase == "both" else (params.phase,),
                 observers=[] if writer is None else [writer],
-                **{**given.options, "prepack_weights": given.prepack_weights is not False},
-                facts=modes.facts(context, given),
+                **{**params.options, "prepack_weights": params.prepack_weights is not False},
+                facts=modes.facts(context, params),
             )
             about = describe(compiled)
-            if given.output is not None:
-                compiled.save(given.output)
-        if given.as_json:
-            click.echo(json.dumps({"model": name, "target": given.target, "steps": about}, indent=1))
-        elif given.output is None:
+            if params.output is not None:
+                compiled.save(params.output)
+        if params.as_json:
+            click.echo(json.dumps({"model": name, "target": params.target, "steps": about}, indent=1))
+        elif params.output is None:
             for phase, compilation in compiled.compilations.items():
-                text = compilation.text(given.ir, not terminal.is_terminal(sys.stdout))
-                terminal.write(f"// {phase}\n{text}", "cuda" if given.ir in ("cuda", "cpp") else "mlir", sys.stdout)
-        _tell(about, time.perf_counter() - start, given.output)
+                text = compilation.text(params.ir, not terminal.is_terminal(sys.stdout))
+                terminal.write(f"// {phase}\n{text}", "cuda" if params.ir in ("cuda", "cpp") else "mlir", sys.stdout)
+        _tell(about, time.perf_counter() - start, params.output)
         if writer is not None:
             writer.record.save()
 
-    def tune(self, context: click.Context, given: Given) -> None:
+    def tune(self, context: click.Context, params: Params) -> None:
         """Searches for faster schedules of the steps of a model."""
         modes.refuse_ignored(context, "a MODEL")
 
@@ -122,10 +122,10 @@ class ModelSource(Source):
             from .models import build_model, load_config
             from .steps import compile_model
 
-            model = build_model(load_config(str(given.file)))
+            model = build_model(load_config(str(params.file)))
             return [*compile_model(model, **options).compilations.values()]
 
-        tune.tune(given, compiled)
+        tune.tune(params, compiled)
 
 
 def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -> None:
