@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.library_copies import copy_library, environment_of
+from support.recipes import remove_feature
 from torch import Tensor
 from torch.func import grad, vmap  # pyright: ignore[reportPrivateImportUsage]
 
-import deplodock
 from deplodock.frontend.capture import export
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.capture.features import FEATURES, Feature, words_of
@@ -132,35 +132,26 @@ REMOVED = tuple(f.name for f in FEATURES if f.name not in ("known_indices", "gra
 
 def test_the_rest_works_without_most_features(tmp_path: Path) -> None:
     """Their files are deleted, and their lines of registration."""
-    root = Path(deplodock.__file__).parent
-    for part in ("__init__.py", "py.typed", *(p.name for p in root.glob("*.py"))):
-        shutil.copy(root / part, tmp_path / part)
-    for folder in ("backend", "dialects", "frontend", "passes", "target"):
-        shutil.copytree(root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    register = tmp_path / "frontend/capture/features/__init__.py"
-    lines = register.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if not any(f'Feature("{name}"' in line for name in REMOVED)]
-    assert len(lines) - len(kept) == len(REMOVED)
-    register.write_text("".join(kept), encoding="utf-8")
+    copy = copy_library(tmp_path)
     for name in REMOVED:
-        (register.parent / f"{name}.py").unlink()
-    run = subprocess.run([sys.executable, "-c", _PROGRAM, tmp_path], capture_output=True, text=True, check=False)
+        remove_feature(copy, name)
+    command = [sys.executable, "-c", _PROGRAM, copy]
+    run = subprocess.run(command, env=environment_of(copy), capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout == "right\n"
 
 
 _PROGRAM = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("deplodock", f"{sys.argv[1]}/__init__.py")
-sys.modules["deplodock"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+import sys
+import deplodock
 import torch
 x, w, n = torch.randn(4, 8), torch.randn(8, 8), torch.tensor([0, 2, 1])
 for function, args in [(lambda x, w: torch.softmax(x @ w, -1).t(), (x, w)), (lambda x, n: x[n], (x, n))]:
-    program = module.compile(function, args, executor="reference")
+    program = deplodock.compile(function, args, executor="reference")
     torch.testing.assert_close(program(*args), function(*args))
 from deplodock.frontend.capture import features
-assert features.__file__.startswith(sys.argv[1]) and len(features.FEATURES) == 2
+assert features.__file__.startswith(sys.argv[1])
+assert len(features.FEATURES) == 2
 print("right")
 """
 

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
+from support.library_copies import copy_library, environment_of
 
-import deplodock
 from deplodock.tools import cli
 from deplodock.tools.modes import FileCommand, modes_of
-
-ROOT = Path(deplodock.__file__).parent
-LIBRARY = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
 
 PROGRAM = """
 import sys
@@ -56,11 +53,7 @@ GONE = {
 
 def without(packages: set[str], folder: Path) -> Path:
     """Returns a copy of the library without some packages of `extras/` and their entry points."""
-    copy = folder / "deplodock"
-    for part in LIBRARY:
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (*ROOT.glob("*.py"), ROOT / "pyproject.toml"):
-        shutil.copy(path, copy)
+    copy = copy_library(folder)
     project = (copy / "pyproject.toml").read_text(encoding="utf-8")
     for name in packages:
         shutil.rmtree(copy / "extras" / name, ignore_errors=True)
@@ -77,9 +70,8 @@ def test_the_rest_works_without(packages: str, tmp_path: Path) -> None:
     removed = set(packages.split())
     copy = without(removed, tmp_path)
     command = [sys.executable, "-c", PROGRAM, str(copy), *(GONE[name][0] for name in sorted(removed))]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "DEPLODOCK_RECORDS": "none"}
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        command, env=environment_of(copy), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("EXIT 2") == len(removed), done.stdout + done.stderr
@@ -91,10 +83,8 @@ def test_the_rest_works_without(packages: str, tmp_path: Path) -> None:
 def test_saving_without_the_package_is_refused(tmp_path: Path) -> None:
     copy = without({"artifact", "llm"}, tmp_path)
     code = "import deplodock, torch; deplodock.compile(torch.relu, (torch.ones(3),)).save('x')"
-    environment = {**os.environ, "PYTHONPATH": str(copy.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment_of(copy), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "no installed package has the function 'save'" in done.stderr
 

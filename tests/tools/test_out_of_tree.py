@@ -181,6 +181,8 @@ def test_a_plugin_may_not_take_a_name_in_use(tmp_path: Path, kind: str, name: st
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("example", ["out_of_tree", "custom_operator"])
-def test_the_example_is_small(example: str) -> None:
-    assert sum(path.read_text().count("\n") for path in (EXAMPLE.parent / example).glob("*.*")) <= 140
+@pytest.mark.parametrize(
+    ("example", "most"), [("out_of_tree", 140), ("custom_operator", 140), ("kernel_operations", 190)]
+)
+def test_the_example_is_small(example: str, most: int) -> None:
+    assert sum(path.read_text().count("\n") for path in (EXAMPLE.parent / example).glob("*.*")) <= most

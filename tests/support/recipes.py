@@ -1,0 +1,183 @@
+"""The recipes of CONTRIBUTING.md, carried out in a copy of the library."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+from . import ROOT, TESTS
+
+EXAMPLE = ROOT / "examples" / "kernel_operations"
+
+
+def edit(path: Path, anchor: str, text: str) -> None:
+    """Inserts `text` in front of the only `anchor` of a file."""
+    before = path.read_text(encoding="utf-8")
+    assert before.count(anchor) == 1, (path.name, anchor)
+    path.write_text(before.replace(anchor, text + anchor), encoding="utf-8")
+
+
+def remove_feature(copy: Path, name: str = "complex") -> None:
+    """Deletes a feature of capture: its file, and its line in the register."""
+    register = copy / "frontend" / "capture" / "features" / "__init__.py"
+    lines = register.read_text(encoding="utf-8").splitlines(keepends=True)
+    others = [line for line in lines if f'Feature("{name}"' not in line]
+    assert len(lines) - len(others) == 1
+    register.write_text("".join(others), encoding="utf-8")
+    (register.parent / f"{name}.py").unlink()
+
+
+def add_frontend(copy: Path) -> None:
+    """Adds the array language of the tests to the copy."""
+    shutil.copy(TESTS / "support" / "arrays.py", copy / "frontend" / "arrays.py")
+
+
+def add_atom(copy: Path) -> None:
+    """Adds the row that CONTRIBUTING.md shows: m16n8k8 of bf16."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^    MmaAtom\(.*\),$", page, re.MULTILINE)
+    edit(copy / "dialects/kernel/mma.py", ')\n"""The atoms;', f"{row}\n")
+
+
+RECORD = """    Target(
+        name="sm_100",
+        card="a made-up card",
+        capabilities=((10, 0),),
+        features=_TMA,
+        sms=40,
+        shared_per_block=200 * KIB,
+        shared_per_sm=201 * KIB,
+        threads_per_sm=2048,
+        fp32=20e12,
+        tensor=200e12,
+        bandwidth=1e12,
+        l2=30 << 20,
+        rates=Rates(
+            memory=0.9e12,
+            cache=3e12,
+            bulk=3e12,
+            store=0.8e12,
+            vector=9e12,
+            special=2e12,
+            fma=20e12,
+            mma=150e12,
+            clock=1.5e9,
+        ),
+    ),
+"""
+"""A record of an architecture."""
+
+
+def add_target(copy: Path) -> None:
+    """Adds an architecture to the table."""
+    edit(copy / "target/architectures.py", ')\n"""The GPUs, with constants', RECORD)
+
+
+def add_package(copy: Path) -> None:
+    """Puts the example of a package beside the copy, as pip does."""
+    site = copy / "site"
+    info = site / "approximate-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(EXAMPLE / "approximate.py", site)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: approximate\nVersion: 0.1.0\n")
+    groups = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [line for g, names in groups.items() for line in (f"[{g}]", *(f"{n} = {v}" for n, v in names.items()))]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+PASS = '''"""Reciprocal square roots that one instruction approximates: `tile-approximate-rsqrt`."""
+
+from xdsl.dialects.builtin import f32
+from xdsl.dialects.math import RsqrtOp
+
+from ...dialects.payload import RsqrtApproxOp, element_type
+from ...dialects.tile import KernelOp
+from ..pass_manager import TilePass
+from ..rewriting import replace
+
+
+class ApproximateRsqrtPass(TilePass):
+    """Replaces `math.rsqrt` of f32 by `payload.rsqrt_approx`.
+
+    ```mlir
+    %y = math.rsqrt %x : tensor<64xf32>
+    ```
+    becomes
+    ```mlir
+    %y = payload.rsqrt_approx %x : tensor<64xf32>
+    ```
+    """
+
+    name = "tile-approximate-rsqrt"
+    inside = RsqrtOp
+
+    def on(self, op: KernelOp) -> None:
+        for rsqrt in [o for o in op.walk() if isinstance(o, RsqrtOp)]:
+            if element_type(rsqrt.result.type) == f32:
+                replace(rsqrt, RsqrtApproxOp(rsqrt.operand))
+'''
+
+OPERATION = '''@irdl_op_definition
+class RsqrtApproxOp(PureOp):
+    """1 / sqrt(x) of an f32 with a relative error of 2^-22: `rsqrt.approx`."""
+
+    name = "payload.rsqrt_approx"
+    operand = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
+    assembly_format = "$operand attr-dict `:` type($result)"
+
+
+'''
+
+HELPER = """//// rsqrt_approx
+static __device__ float rsqrt_approx(float x) { float r; asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+//// host
+{ return 1.0f / __builtin_sqrtf(x); }
+
+"""
+
+LIT_TEST = """// RUN: dl-opt %s -p tile-approximate-rsqrt | filecheck %s
+
+// CHECK: %y = payload.rsqrt_approx %x : tensor<64xf32>
+tile.kernel @k(%a: memref<64xf32>, %b: memref<64xf32>) blocks () in [] warps 1 {
+  %x = tile.load %a[d0] : memref<64xf32> -> tensor<64xf32>
+  %y = math.rsqrt %x : tensor<64xf32>
+  tile.store %y, %b[d0] : tensor<64xf32>, memref<64xf32>
+}
+"""
+
+PRINTER = """    "payload.rsqrt_approx": lambda scalars, op, operands, t: scalars.helper("rsqrt_approx", operands),
+"""
+
+
+def add_operation(copy: Path) -> None:
+    """Adds an elementwise operation to the payload, and a pass of the default pipeline that makes it."""
+    (copy / "passes/tile/approximate_rsqrt.py").write_text(PASS)
+    lit = copy / "tests/filecheck/passes/tile/tile-approximate-rsqrt.mlir"
+    lit.parent.mkdir(parents=True)
+    lit.write_text(LIT_TEST)
+    line = '    "tile-approximate-rsqrt": ".tile.approximate_rsqrt:ApproximateRsqrtPass",\n'
+    edit(copy / "passes/__init__.py", '    "tile-assign-layouts": ', line)
+    edit(copy / "passes/pipelines.py", "tile-assign-layouts,tile-stage", "tile-approximate-rsqrt,")
+    edit(copy / "docs/architecture.md", "| `tile-assign-layouts` |", "| `tile-approximate-rsqrt` | ... | ... |\n")
+    edit(copy / "dialects/payload/__init__.py", "@irdl_op_definition\nclass CombineBf16x3Op", OPERATION)
+    edit(copy / "dialects/payload/__init__.py", "RoundTf32Op, CombineBf16x3Op, AssertOp]", "RsqrtApproxOp, ")
+    edit(copy / "backend/interpreter/domains.py", '    "payload.round_tf32": ', _ROW)
+    edit(copy / "backend/cpp/expressions.py", '    "payload.round_tf32": ', PRINTER)
+    edit(copy / "backend/cpp/functions.cuh", "//// exp2_approx", HELPER)
+
+
+_ROW = '    "payload.rsqrt_approx": lambda x: np.asarray(1, np.asarray(x).dtype) / np.sqrt(x),\n'
+
+RECIPES: dict[str, Callable[[Path], None]] = {
+    "a feature of capture removed": remove_feature,
+    "a frontend at the tensor level": add_frontend,
+    "a tensor-core atom": add_atom,
+    "a target": add_target,
+    "passes and operations of a package": add_package,
+    "an elementwise operation and its pass": add_operation,
+}
+"""Change -> function that carries it out in a copy."""
