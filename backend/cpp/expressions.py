@@ -53,19 +53,6 @@ def c_size(t: Attribute) -> int:
     return dtype_of(t.registers if isinstance(t, AsyncAccumulatorsType) else t).bytes
 
 
-def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr, str | None]:
-    """Returns a constant of type `t` that reads back exactly, and the key of the helper that it needs, if any."""
-    name = c_type(t, index)
-    if name in STRUCTS:
-        number = np.float32(abs(value) if value != value else value)
-        with np.errstate(over="ignore"):
-            bits = number.astype(dtype_of(t).numpy).tobytes()[::-1].hex()
-        return Expr(f"{name}{{0x{bits}}}"), name
-    if name in ("float", "double"):
-        return _float_literal(float(value), name)
-    return _integer_literal(int(value), name, t), None
-
-
 def _integer_literal(number: int, name: str, t: Attribute) -> Expr:
     if name == "bool":
         return Expr("true" if number else "false")
@@ -77,16 +64,16 @@ def _integer_literal(number: int, name: str, t: Attribute) -> Expr:
     return Expr(f"{number}{suffix}", ATOM if number >= 0 else UNARY)
 
 
-def _float_literal(value: float, name: str) -> tuple[Expr, str | None]:
-    width, suffix = ("32", "f") if name == "float" else ("64", "")
-    if math.isnan(value):
-        return Expr(f"nan{width}()"), f"nan{width}"
-    if math.isinf(value):
-        return Expr(f"inf{width}()") if value > 0 else Expr(f"-inf{width}()", UNARY), f"inf{width}"
-    text = str(np.float32(value)) if name == "float" else repr(value)
-    if "e" not in text and "." not in text:
-        text += ".0"
-    return Expr(text + suffix, UNARY if text.startswith("-") else ATOM), None
+def _float_literal(value: float, name: str) -> Expr:
+    text = f"{np.float32(value)!s}f" if name == "float" else repr(value)
+    return Expr(text, UNARY if text.startswith("-") else ATOM)
+
+
+def _struct_literal(value: float, name: str, t: Attribute) -> Expr:
+    number = np.float32(abs(value) if math.isnan(value) else value)
+    with np.errstate(over="ignore"):
+        bits = number.astype(dtype_of(t).numpy).tobytes()[::-1].hex()
+    return Expr(f"{name}{{0x{bits}}}")
 
 
 class Operator(NamedTuple):
@@ -240,6 +227,24 @@ class Scalars:
             raise refused(op, "cannot be printed as CUDA", CompileError)
         return printer(self, op, operands, t)
 
+    def literal(self, value: float, t: Attribute) -> Expr:
+        """Returns a constant of type `t` that reads back exactly."""
+        name = c_type(t, self.index)
+        if name in STRUCTS:
+            self.use(name)
+            return _struct_literal(value, name, t)
+        if name not in ("float", "double"):
+            return _integer_literal(int(value), name, t)
+        return _float_literal(float(value), name) if math.isfinite(value) else self._special_literal(value, name)
+
+    def _special_literal(self, value: float, name: str) -> Expr:
+        """Returns an infinity or NaN of `float` or `double`."""
+        width = "32" if name == "float" else "64"
+        if math.isnan(value):
+            return self.helper(f"nan{width}", [])
+        positive = self.helper(f"inf{width}", [])
+        return positive if value > 0 else Expr(f"-{positive.text}", UNARY)
+
     def helper(self, name: str, operands: Sequence[Expr], c: str = "") -> Expr:
         """Returns a call of the helper `name`, for the C++ type `c` if there are several."""
         self.use(f"{name}.{c}" if c else name)
@@ -253,7 +258,7 @@ class Scalars:
         a, b = operands
         if isinstance(t, IndexType) and name == "arith.addi":
             return add(a, b)
-        if is_float(t) and operator.level != ATOM:
+        if operator.level != ATOM and (is_float(t) or isinstance(t, IndexType)):
             return infix(a, operator.symbol, b, operator.level)
         return self.helper(operator.symbol, operands, c_type(t)) if is_float(t) else self._integers(name, t, a, b)
 
@@ -268,15 +273,16 @@ class Scalars:
         return result
 
     def _integers(self, name: str, t: Attribute, a: Expr, b: Expr) -> Expr | None:
-        operator, c, is_index, operands = OPERATORS[name], c_type(t, self.index), isinstance(t, IndexType), [a, b]
+        operator, c, operands = OPERATORS[name], c_type(t, self.index), [a, b]
         if t == i1:
             return None if operator.on_bool is None else infix(a, operator.on_bool[0], b, operator.on_bool[1])
-        if name in WRAPPING and not is_index and c in ("int", "long long"):
+        if name in WRAPPING and c in ("int", "long long"):
             return self.helper(operator.helper, operands, c)
         if operator.level != ATOM:
             return _narrowed(infix(a, operator.symbol, b, operator.level), c)
         wide = _unsigned(c) if name in UNSIGNED else "int" if c in NARROW else ""
-        wide = "long long" if not wide and is_index and c == "long long" else wide  # a literal is an int
+        # A literal index is an int.
+        wide = "long long" if not wide and isinstance(t, IndexType) and c == "long long" else wide
         operands = [Expr(f"({wide}){o.at(UNARY)}", UNARY) if wide else o for o in operands]
         return _narrowed(call(operator.symbol, operands), c, name if self.exact else "")
 
@@ -347,10 +353,11 @@ def _integer(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attri
 
 
 def _divide(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
-    """Returns a division; one of natural indices by a positive one is the operator of C++."""
-    (a, b), ranges, operator = operands, scalars.ranges, OPERATORS[op.name]
-    if isinstance(t, IndexType) and ranges.is_natural(op.operands[0]) and ranges.of(op.operands[1])[0] > 0:
-        return infix(a, operator.symbol, b, operator.level)
+    """Returns a division or shift; one of natural indices by a positive number or few bits is the operator of C++."""
+    operator, (least, most) = OPERATORS[op.name], scalars.ranges.of(op.operands[1])
+    defined = 0 <= least and most < 32 if operator.level == SHIFT else least > 0
+    if isinstance(t, IndexType) and defined and scalars.ranges.is_natural(op.operands[0]):
+        return infix(operands[0], operator.symbol, operands[1], operator.level)
     return _partial(scalars, op, operands, t)
 
 
@@ -399,8 +406,7 @@ _PRINTERS: dict[str, Callable[[Scalars, Any, Sequence[Expr], Attribute], Expr | 
     **dict.fromkeys(FLOAT_FUNCTIONS, _function),
     "math.fpowi": lambda _, op, o, t: call(f"pow{_SUFFIX[c_type(t)]}", [o[0], Expr(f"({c_type(t)}){o[1].at(UNARY)}")]),
     **dict.fromkeys(("math.absi", *INTEGER_FUNCTIONS), _integer),
-    **dict.fromkeys(("arith.shli", "arith.shrsi", "arith.shrui"), _partial),
-    **dict.fromkeys(("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"), _divide),
+    **{f"arith.{name}": _divide for name in ("shli", "shrsi", "shrui", "divsi", "divui", "remsi", "remui")},
 }
 """Operations that are not printed by the operator of `OPERATORS` alone."""
 

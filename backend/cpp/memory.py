@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import IndexType
@@ -10,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from ...dialects.kernel import AtomicRmwOp, CopyAsyncOp, LoadOp, SharedOp, StoreOp
 from ...dialects.kernel.mma import MatrixRows
-from ...dialects.shapes.extents import Extent, SymbolAttr, least
+from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import refused
 from ...errors import CompileError
@@ -31,7 +32,7 @@ from .expressions import (
     multiply,
     terms,
 )
-from .writer import Writer, memory_extents
+from .writer import Writer
 
 Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
 """What has an address in a buffer for each register."""
@@ -51,20 +52,26 @@ def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]
 
 def print_load(writer: Writer, op: LoadOp) -> None:
     """Prints a load into a new place."""
-    width = op.vec.data
     writer.type_of(op.result)
     prepare(writer, op)
-    if width == 1:
+    if op.vec.data == 1:
         writer.define(op.result, lambda r: loaded(writer, op, r).text)
         return
     place = writer.declare(op.result)
-    with writer.registers_loop(op.registers, width) as r:
-        met = condition(writer, op, r) if op.checks else None
-        target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
+    with writer.registers_loop(op.registers, op.vec.data) as r:
+        target = writer.pointer(place.name, str(r), op.vec.data * c_size(op.result.type))
         call = f"{wide(writer, op, 'ld')}({target}, &{element_at(writer, op, r)});"
-        writer.line(call if met is None else f"if ({met.text}) {call}")
-        if met is not None and op.fill is not None:
-            writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(op.fill).text});")
+        if op.checks and (met := condition(writer, op, r)) is not None:
+            _load_if(writer, op, met, call, target)
+        else:
+            writer.line(call)
+
+
+def _load_if(writer: Writer, op: LoadOp, met: Expr, call: str, target: str) -> None:
+    """Prints the `call` of a wide load where a condition is `met`; elsewhere `target` gets the fill value."""
+    writer.line(f"if ({met.text}) {call}")
+    if op.fill is not None:
+        writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(op.fill).text});")
 
 
 def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
@@ -116,11 +123,10 @@ def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
 
 def prepare(writer: Writer, op: Mover) -> None:
     """Names the part of the address that does not depend on the register, if it is long and there is a loop."""
-    if any(not isinstance(c.type, IndexType) for c in op.coordinates):
-        return
-    base = _base(writer, op)
-    if len(base.text) > 24 and base.level < UNARY and op.registers > op.vec.data:
-        writer.named(base, "at")
+    if op.registers > op.vec.data and all(isinstance(c.type, IndexType) for c in op.coordinates):
+        base = _base(writer, op)
+        if len(base.text) > 24 and base.level < UNARY:
+            writer.named(base, "at")
 
 
 def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
@@ -154,32 +160,35 @@ def offset(writer: Writer, op: Mover, r: Register) -> Expr:
     low = op.vec.data.bit_length() - 1
     if op.xor is not None:  # a buffer of one dimension
         return exclusive(base, r, [b[0] for b in op.reg_bases], low)
-    pitch = pitches(memory_extents(op.memory.type))
-    for sizes in dict.fromkeys(sizes for _, sizes in pitch):
-        own = [number if symbols == sizes else 0 for number, symbols in pitch]
-        steps = [sum(b * n for b, n in zip(basis, own, strict=True)) for basis in op.reg_bases]
-        distance = terms(r, steps, low)
+    for sizes, pitch in _pitches_by_sizes(op).items():
+        distance = terms(r, _steps(op, pitch), low)
         base = add(base, _times(writer, distance, sizes) if sizes else distance)
     return base
 
 
 def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
-    """Returns the element of register 0. Dimensions whose pitches have the same symbols are added up before these
-    multiply them."""
-    pitch = pitches(memory_extents(op.memory.type))
+    """Returns the element of register 0."""
     result = Expr("0")
-    for sizes in dict.fromkeys(sizes for _, sizes in pitch):
-        part = Expr("0")
-        for coordinate, (number, symbols) in zip(op.coordinates, pitch, strict=True):
-            if symbols == sizes:
-                part = add(part, multiply(writer.read(coordinate, r), number))
+    for sizes, pitch in _pitches_by_sizes(op).items():
+        coordinates = zip(op.coordinates, pitch, strict=True)
+        part = reduce(add, (multiply(writer.read(c, r), number) for c, number in coordinates if number), Expr("0"))
         result = add(result, _times(writer, part, sizes) if sizes else part)
     return result
 
 
+def _pitches_by_sizes(op: Mover) -> dict[tuple[SymbolAttr, ...], list[int]]:
+    """Returns for each product of sizes among the pitches of a buffer the numbers that multiply it along the
+    dimensions: what belongs to one product is added up first."""
+    pitch = pitches(extents_of(op.memory.type))
+    return {sizes: [number if symbols == sizes else 0 for number, symbols in pitch] for _, sizes in pitch}
+
+
 def bit_steps(op: Mover) -> list[int]:
     """Returns how far each bit of a register's number moves in memory, as a number times sizes."""
-    pitch = [number for number, _ in pitches(memory_extents(op.memory.type))]
+    return _steps(op, [number for number, _ in pitches(extents_of(op.memory.type))])
+
+
+def _steps(op: Mover, pitch: Sequence[int]) -> list[int]:
     return [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in op.reg_bases]
 
 

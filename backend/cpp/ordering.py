@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -59,11 +59,15 @@ class Group:
 class Butterfly:
     """`v = combine(v, the v of the lane that differs by mask)` for each of `masks` in turn."""
 
-    source: SSAValue
     shuffle: kernel.ShuffleXorOp
     combine: Operation
     masks: list[int]
     result: SSAValue
+
+    @property
+    def ops(self) -> list[Operation]:
+        """The operations that read registers."""
+        return [self.shuffle]
 
 
 Statement: TypeAlias = Operation | Group | Butterfly
@@ -110,31 +114,22 @@ def is_inlined(op: Operation) -> bool:
     too long; other scalars if they have no name and are of the same source line."""
     if not is_payload(op) or registers(op.results[0]) != 1:
         return False
-    user = _only_user(op)
+    user, result = _only_user(op), op.results[0]
     if user is None or user.parent is not op.parent or isinstance(user, scf.ForOp | scf.YieldOp):
         return False
-    if not isinstance(op.results[0].type, IndexType) and op.results[0].type != i1:
-        named = op.results[0].name_hint is not None
-        scalar_user = is_payload(user) and registers(user.results[0]) == 1
-        if named or not scalar_user or not same_line(op, user):
-            return False
-    elif op.results[0].name_hint is not None and not isinstance(user, arith.AddiOp | arith.MuliOp):
-        return False
-    return _depth(op) <= INLINE_DEPTH
+    if isinstance(result.type, IndexType) or result.type == i1:
+        fits = result.name_hint is None or isinstance(user, arith.AddiOp | arith.MuliOp)
+    else:
+        is_scalar = is_payload(user) and registers(user.results[0]) == 1
+        fits = result.name_hint is None and is_scalar and same_line(op, user)
+    return fits and not _is_deep(op)
 
 
-def _depth(op: Operation) -> int:
-    depth, todo = 0, [(op, 1)]
-    while todo:
-        current, level = todo.pop()
-        depth = max(depth, level)
-        if level > INLINE_DEPTH:
-            break
-        for value in current.operands:
-            owner = value.owner
-            if isinstance(owner, Operation) and is_payload(owner) and owner.operands and _only_user(owner) is current:
-                todo.append((owner, level + 1))
-    return depth
+def _is_deep(op: Operation, levels: int = INLINE_DEPTH) -> bool:
+    """Returns true if expressions in `op` are nested deeper than `levels`."""
+    owners = (value.owner for value in op.operands)
+    inner = (o for o in owners if isinstance(o, Operation) and is_payload(o) and o.operands and _only_user(o) is op)
+    return levels == 0 or any(_is_deep(o, levels - 1) for o in inner)
 
 
 def roots(value: SSAValue) -> Iterator[SSAValue]:
@@ -147,10 +142,16 @@ def roots(value: SSAValue) -> Iterator[SSAValue]:
         yield value
 
 
+def _is_barrier_or_shared_store(statement: Statement) -> bool:
+    is_store = isinstance(statement, kernel.StoreOp | kernel.StMatrixOp)
+    return isinstance(statement, kernel.BarrierOp) or is_store and kernel.is_shared(statement.memory.type)
+
+
 class Ordering:
     """The statements of a block, in the order to print them, and the last statement that reads each value."""
 
     def __init__(self, block: Block) -> None:
+        self.block = block
         self.statements: list[Statement] = []
         self._pending: dict[int, Group] = {}
         self._maker: dict[SSAValue, Group] = {}
@@ -160,15 +161,16 @@ class Ordering:
             if not isinstance(op, scf.YieldOp):
                 self._place(op)
         self._flush([*self._pending.values()])
-        self.last_read = self._last_reads()
-        if isinstance(block.last_op, scf.YieldOp):
-            self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
 
-    def _last_reads(self) -> dict[SSAValue, int]:
-        """Returns the number of the last statement that reads each value."""
+    @cached_property
+    def last_read(self) -> dict[SSAValue, int]:
+        """The number of the last statement that reads each value."""
         reads = {v: number for number, statement in enumerate(self.statements) for v in self._reads(statement)}
-        products = [s for s in self.statements if isinstance(s, kernel.WgmmaOp) and s.lhs_offset is None]
-        return self._last_reads_in_flight(reads) if products else reads
+        if any(isinstance(s, kernel.WgmmaOp) and s.lhs_offset is None for s in self.statements):
+            reads = self._last_reads_in_flight(reads)
+        if isinstance(last := self.block.last_op, scf.YieldOp):
+            reads.update(dict.fromkeys(self._reads(last), len(self.statements)))
+        return reads
 
     def _last_reads_in_flight(self, reads: dict[SSAValue, int]) -> dict[SSAValue, int]:
         """Returns `reads` where a product of a warpgroup reads its registers until the wait for it."""
@@ -185,52 +187,36 @@ class Ordering:
         yield from block.ops
 
     def _reads(self, statement: Statement) -> Iterator[SSAValue]:
-        if isinstance(statement, Butterfly):
-            operands = [statement.source]
-        else:
-            ops = statement.ops if isinstance(statement, Group) else statement.walk()
-            operands = [operand for op in ops for operand in op.operands]
-        for operand in dict.fromkeys(operands):
-            if (found := self._roots.get(operand)) is None:
-                found = self._roots[operand] = tuple(roots(operand))
-            yield from found
+        ops = statement.walk() if isinstance(statement, Operation) else statement.ops
+        for operand in dict.fromkeys(v for op in ops for v in op.operands):
+            if operand not in self._roots:
+                self._roots[operand] = tuple(roots(operand))
+            yield from self._roots[operand]
 
     def _place(self, op: Operation) -> None:
         if op in self._taken or is_view(op):
             return
-        butterfly = self._butterfly(op) if isinstance(op, kernel.ShuffleXorOp) else None
-        statement = op if butterfly is None else butterfly
-        needed = [self._maker[v] for v in self._reads(statement) if v in self._maker]
-        if butterfly is None and is_payload(op) and registers(op.results[0]) > 1:
-            size, direct = registers(op.results[0]), [self._maker.get(v) for v in op.operands]
-            self._flush([g for g in needed if g not in direct] + self._renumbered(op))
-            self._add(size, op)
+        if is_payload(op) and registers(op.results[0]) > 1:
+            self._flush(self._renumbered(op))
+            self._add(registers(op.results[0]), op)
             return
+        statement = self._butterfly(op) or op if isinstance(op, kernel.ShuffleXorOp) else op
+        if op.regions or op.name in ORDERED:
+            self._flush([*self._pending.values()])
+        else:
+            self._flush([self._maker[v] for v in self._reads(statement) if v in self._maker])
+        position = len(self.statements)
         if isinstance(op, kernel.LoadOp) and space_of(op.memory.type) is GLOBAL:
-            self._flush(needed)
-            self.statements.insert(self._early(op), op)
-            return
-        everything = op.regions or op.name in ORDERED
-        self._flush(list(self._pending.values()) if everything else needed)
-        self.statements.append(statement)
+            # Its latency passes while threads wait for each other. A kernel writes no global memory that it reads.
+            while position and _is_barrier_or_shared_store(self.statements[position - 1]):
+                position -= 1
+        self.statements.insert(position, statement)
 
     def _add(self, size: int, op: Operation) -> None:
         """Adds an operation to the open group of `size` registers."""
         group = self._pending.setdefault(size, Group(size))
         group.ops.append(op)
         self._maker.update(dict.fromkeys(op.results, group))
-
-    def _early(self, load: Operation) -> int:
-        """Returns the position of a load from global memory: before the barriers and shared stores that precede it, so
-        that its latency passes while threads wait for each other. A kernel writes no global memory that it reads."""
-        position = len(self.statements)
-        while position:
-            before = self.statements[position - 1]
-            is_store = isinstance(before, kernel.StoreOp | kernel.StMatrixOp)
-            if not (isinstance(before, kernel.BarrierOp) or is_store and kernel.is_shared(before.memory.type)):
-                break
-            position -= 1
-        return position
 
     def _renumbered(self, op: Operation) -> list[Group]:
         """Returns the open groups of which `op` reads other registers than those of its own number."""
@@ -240,17 +226,14 @@ class Ordering:
     def _flush(self, groups: list[Group]) -> None:
         for group in groups:
             if self._pending.get(group.size) is group:
-                del self._pending[group.size]
-                self.statements.append(group)
-                for op in group.ops:
-                    for result in op.results:
-                        del self._maker[result]
+                self.statements.append(self._pending.pop(group.size))
+                self._maker = {value: g for value, g in self._maker.items() if g is not group}
 
     def _butterfly(self, shuffle: kernel.ShuffleXorOp) -> Butterfly | None:
         """Returns the longest butterfly from `shuffle` on, with masks that double or halve; None if there is none."""
         masks: list[int] = []
         current, kind, combine = shuffle, None, None
-        result = source = shuffle.source
+        result = shuffle.source
         while True:
             user = _only_user(current)
             if user is None or user.name not in COMBINING or user.parent is not shuffle.parent:
@@ -268,4 +251,4 @@ class Ordering:
             if len(shuffles) != 1 or len(list(result.uses)) != 2:
                 break
             current = shuffles[0]
-        return None if combine is None else Butterfly(source, shuffle, combine, masks, result)
+        return None if combine is None else Butterfly(shuffle, combine, masks, result)

@@ -57,12 +57,12 @@ def _reduced(statements: Statements, name: str, a: Expr, b: Expr, value: SSAValu
 
 def print_butterfly(statements: Statements, b: Butterfly) -> None:
     """Prints a reduction across lanes after which every lane has the result."""
-    writer, target = statements.writer, statements.owned(b.source)
+    writer, target = statements.writer, statements.owned(b.shuffle.source)
     if target is None and registers(b.result) == 1:
-        target = writer.start(b.result, writer.read(b.source).text)
+        target = writer.start(b.result, writer.read(b.shuffle.source).text)
     elif target is None:
         target = writer.declare(b.result)
-        statements.copy(b.source, target)
+        statements.copy(b.shuffle.source, target)
     writer.places[b.result] = target
     with writer.registers_loop(target.size) as r:
         mask, head = str(b.masks[0]), ""

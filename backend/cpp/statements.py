@@ -20,7 +20,7 @@ from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ...plugins import rule_of
-from .expressions import PRINTERS_GROUP, Expr, Register, c_type, terms
+from .expressions import PRINTERS_GROUP, Expr, Register, add, c_type, terms
 from .memory import memory_name, print_atomic, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, roots, same_line
 from .writer import Place, Writer, hint_of
@@ -150,16 +150,19 @@ class Statements:
         pad = writer.unrolled(("i", rows), ("j", cols))
         row = terms(i, [1 << b for b in op.rows.get_values()])
         col = terms(j, [1 << b for b in op.cols.get_values()])
-        at = target[" + ".join(t.text for t in (row, col) if t.text != "0") or 0]
+        at = target[add(row, col).text]
         a, b = writer.read(op.lhs, i), writer.read(op.rhs, j)
-        if c in ("float", "double"):
-            writer.line(f"{pad}{at.text} = {'fmaf' if c == 'float' else 'fma'}({a.text}, {b.text}, {at.text});")
-        elif is_float(op.result.type):
-            raise refused(op, f"no outer product of {c}", CompileError)
-        else:
-            t = element_type(op.result.type)
-            product = writer.scalars.combined("arith.muli", t, a, b)
-            writer.line(f"{pad}{at.text} = {writer.scalars.combined('arith.addi', t, at, product).text};")
+        fma = f"{'fmaf' if c == 'float' else 'fma'}({a.text}, {b.text}, {at.text})"
+        if c not in ("float", "double"):
+            fma = self._integer_fma(op, a, b, at)
+        writer.line(f"{pad}{at.text} = {fma};")
+
+    def _integer_fma(self, op: kernel.OuterFmaOp, a: Expr, b: Expr, c: Expr) -> str:
+        """Returns `a * b + c` for integers."""
+        t, scalars = element_type(op.result.type), self.writer.scalars
+        if is_float(t):
+            raise refused(op, f"no outer product of {c_type(t)}", CompileError)
+        return scalars.combined("arith.addi", t, c, scalars.combined("arith.muli", t, a, b)).text
 
     def store(self, op: kernel.StoreOp) -> None:
         """Prints a store; for a wide access a value that is an expression gets an array first."""
@@ -230,7 +233,9 @@ def print_for(outer: Statements, op: scf.ForOp) -> None:
     with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
         inner = type(outer)(writer, body)
         yielded = body.last_op.operands if body.last_op is not None else ()
-        _prefer(inner, body.args[1:], yielded, places)
+        for argument, value, place in zip(body.args[1:], map(_accumulated, yielded), places, strict=True):
+            if isinstance(value.owner, Operation) and is_payload(value.owner):
+                _prefer(inner, argument, value, place)
         inner.print()
         moves = [m for m in zip(yielded, places, body.args[1:], strict=True) if writer.places.get(m[0]) != m[1]]
         if moves:
@@ -262,36 +267,34 @@ def _unrolling(op: scf.ForOp) -> str:
     trips = trip_count(op)
     if trips is None or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
         return " 1"
-    work = loaded = 0
+    work = 0
     for inner in op.body.walk():
-        if isinstance(inner, kernel.LoadOp) and not kernel.is_shared(inner.memory.type):
-            loaded += registers(inner.result) * element_bytes(inner.result.type) // 4
         if isinstance(inner, kernel.ReduceRegistersOp):
             work += registers(inner.source)
         elif is_payload(inner) or isinstance(inner, _WORK):
             work += registers(inner.results[0])
-    waits = any(isinstance(inner, kernel.BarrierOp) for inner in op.body.block.ops)
     if trips * work > UNROLLED_WORK:
         return " 1"
-    return " 2" if waits and trips * loaded > UNROLLED_LOADS else ""
+    waits = any(isinstance(inner, kernel.BarrierOp) for inner in op.body.block.ops)
+    return " 2" if waits and trips * _loaded_registers(op) > UNROLLED_LOADS else ""
 
 
-def _prefer(
-    inner: Statements, arguments: Sequence[SSAValue], yielded: Sequence[SSAValue], places: Sequence[Place]
-) -> None:
-    """Lets yielded results be computed straight into the carried places where the old value is no longer needed."""
-    computed = dict[SSAValue, tuple[int, Operation]]()
-    for number, statement in enumerate(inner.order.statements):
-        for op in statement.ops if isinstance(statement, Group) else [statement]:
-            if isinstance(op, Operation) and is_payload(op):
-                computed.setdefault(op.results[0], (number, op))
-    for argument, value, place in zip(arguments, yielded, places, strict=True):
-        value = _accumulated(value)
-        if value not in computed or value in inner.writer.preferred or registers(value) != place.size:
-            continue
-        (number, op), last = computed[value], inner.order.last_read.get(argument, -1)
-        if last < number or last == number and _reads_before(inner, number, op, argument):
-            inner.writer.preferred[value] = place
+def _loaded_registers(op: scf.ForOp) -> int:
+    """Returns the registers of 4 bytes that an iteration of a loop loads from global memory."""
+    loads = (o for o in op.body.walk() if isinstance(o, kernel.LoadOp) and not kernel.is_shared(o.memory.type))
+    return sum(registers(load.result) * element_bytes(load.result.type) // 4 for load in loads)
+
+
+def _prefer(inner: Statements, argument: SSAValue, value: SSAValue, place: Place) -> None:
+    """Lets the pointwise result `value`, which is yielded for `argument`, be computed straight into the carried place
+    if nothing needs the old value any more."""
+    if value in inner.writer.preferred or registers(value) != place.size:
+        return
+    ops = [s.ops if isinstance(s, Group) else [s] for s in inner.order.statements]
+    number = next((n for n, o in enumerate(ops) if value.owner in o), -1)
+    last = inner.order.last_read.get(argument, -1)
+    if last < number or last == number >= 0 and _reads_before(ops[number], value.owner, argument):
+        inner.writer.preferred[value] = place
 
 
 def _accumulated(value: SSAValue) -> SSAValue:
@@ -309,10 +312,10 @@ def _accumulated(value: SSAValue) -> SSAValue:
         value = start
 
 
-def _reads_before(inner: Statements, number: int, op: Operation, argument: SSAValue) -> bool:
+def _reads_before(ops: Sequence[object], op: object, argument: SSAValue) -> bool:
     """Returns true if in a statement nothing after `op` reads `argument`, and every read is of the same register."""
-    statement, after = inner.order.statements[number], False
-    for other in statement.ops if isinstance(statement, Group) else [op]:
+    after = False
+    for other in ops:
         for operand in other.operands:
             if argument in roots(operand) and (after or operand is not argument):
                 return False

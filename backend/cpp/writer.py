@@ -27,7 +27,7 @@ from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
 from ..dtypes import STRUCTS
 from .device import helper_names
-from .expressions import Expr, Register, Scalars, add, bare, c_size, c_type, literal, terms
+from .expressions import Expr, Register, Scalars, add, bare, c_size, c_type, terms
 from .ordering import is_view, linear_steps, registers
 
 HELPERS_MARK = "// --- helpers\n"
@@ -106,11 +106,7 @@ RESERVED = (
 
 def sanitise(text: str) -> str:
     """Returns `text` for a `//` comment: one line of plain ASCII, with no way out of the comment, not too long."""
-    plain = re.sub(r"[^ -~]", " ", text).replace("\\", " ")
-    plain = re.sub(r"[?]{2,}", "?", plain)
-    for mark in ("*/", "/*", "//"):
-        while mark in plain:
-            plain = plain.replace(mark, " ")
+    plain = re.sub(r"[?]{2,}", "?", re.sub(r"[^ -~]|\\|\*/|/[*/]", " ", text))
     plain = " ".join(plain.split())
     return plain if len(plain) <= 200 else plain[:197] + "..."
 
@@ -123,7 +119,7 @@ class Names:
 
     def mint(self, hint: str | None, default: str = "t") -> str:
         """Returns a new name like `hint`; `default` (a legal name) where no letter of the hint is legal."""
-        stem = re.sub(r"_+", "_", re.sub(r"[^a-z0-9]", "_", (hint or "").lower())).strip("_")
+        stem = re.sub(r"[^a-z0-9]+", "_", (hint or "").lower())
         stem = stem.lstrip("0123456789_")[:32].rstrip("_") or default
         name, number = stem, 0
         while name in self._taken or name in RESERVED:
@@ -186,7 +182,8 @@ class Place:
     mutable: bool = False
 
     def __getitem__(self, register: Register) -> Expr:
-        return Expr(self.name if self.size == 1 else f"{self.name}[{bare(str(register))}]")
+        index = bare(register) if isinstance(register, str) and register.startswith("(") else register
+        return Expr(self.name if self.size == 1 else f"{self.name}[{index}]")
 
 
 class Writer:
@@ -213,7 +210,7 @@ class Writer:
         self.preferred: dict[SSAValue, Place] = {}
         """Places of carried values, into which results that a loop yields are computed."""
         self._arrays: dict[str, tuple[int, int]] = {}
-        self._alignments: dict[str, int] = {}
+        """Line of the declaration and alignment of every array."""
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
         self._place_shown: str | None = None
@@ -313,18 +310,11 @@ class Writer:
     def pointer(self, array: str, index: str, size: int) -> str:
         """Returns a pointer to element `index` of an array of registers for accesses of `size` bytes. All wide accesses
         of registers are printed through it, so arrays are aligned to the widest access."""
-        self._alignments[array] = max(size, self._alignments.get(array, 1))
+        number, aligned = self._arrays[array]
+        if size > aligned:
+            self._arrays[array] = number, size
+            self.lines[number] = re.sub(r"^( *)(__align__\(\d+\) )?", rf"\1__align__({size}) ", self.lines[number])
         return array if index in ("", "0") else f"&{array}[{index}]"
-
-    def text(self) -> list[str]:
-        """Returns the lines of the body, with every array aligned as its accesses need."""
-        lines = list(self.lines)
-        for array, size in self._alignments.items():
-            number, own = self._arrays[array]
-            if size > own:
-                text = lines[number].lstrip()
-                lines[number] = f"{lines[number][: -len(text)]}__align__({size}) {text}"
-        return lines
 
     def start(self, value: SSAValue, text: str) -> Place:
         """Returns a new variable for `value`, set to `text`, that may be overwritten later."""
@@ -350,17 +340,11 @@ class Writer:
     def size(self, extent: Extent) -> Expr:
         return Expr(str(extent)) if isinstance(extent, int) else self.sizes[extent]
 
-    def literal(self, value: float, t: Attribute) -> Expr:
-        text, helper = literal(value, t, self.index)
-        if helper is not None:
-            self.use(helper)
-        return text
-
 
 def _read_constant(writer: Writer, op: ConstantOp | arith.ConstantOp, register: Register) -> Expr:
     if (value := constant_of(op.result)) is None:
         raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
-    return writer.literal(value, op.result.type)
+    return writer.scalars.literal(value, op.result.type)
 
 
 def _read_shuffled(writer: Writer, op: kernel.ShuffleRegistersOp, register: Register) -> Expr:

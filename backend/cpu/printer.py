@@ -49,7 +49,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     VectorStatements(writer, func.body.block).print_blocks(block, begin, end)
     blocks = [f"const int {begin}", f"const int {end}", f"unsigned char* const {memory}"]
     head = f"static void {name}({', '.join([*blocks, *given])}) {{"
-    body = [*header(func), head, *writer.text(), "}"]
+    body = [*header(func), head, *writer.lines, "}"]
     asserts = any(key.startswith("asserted") for key in writer.helpers)
     return "\n".join([*body, _grid(func, name, given, asserts)]) + "\n", writer.helpers
 

@@ -120,7 +120,7 @@ class VectorWriter(Writer):
     def identity(self, op: kernel.ReduceRegistersOp | kernel.ScanRegistersOp) -> str:
         """Returns the identity of a reduction or scan."""
         t = op.source.type
-        return f"({self.type_of(t)}){self.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)}"
+        return f"({self.type_of(t)}){self.scalars.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)}"
 
     def by_lanes(self, value: SSAValue, single: str) -> Expr:
         """Returns a vector of the registers of `value`, each computed by the text `single`."""

@@ -35,7 +35,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     Statements(writer, func.body.block).print()
     clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
     head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({given}) {{'
-    return "\n".join([*header(func), head, *writer.text(), "}"]) + "\n", writer.helpers
+    return "\n".join([*header(func), head, *writer.lines, "}"]) + "\n", writer.helpers
 
 
 def _launch_bounds(func: FuncOp) -> str:

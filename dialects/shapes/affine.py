@@ -48,6 +48,10 @@ class Form(NamedTuple):
     def is_constant(self) -> bool:
         return not self.terms
 
+    @property
+    def is_linear(self) -> bool:
+        return all(atom[0] in (DIM, SYM) for atom, _ in self.terms)
+
     def atoms(self) -> Iterator[Atom]:
         """Every index and symbol that occurs, at any depth, with repetitions."""
         for atom, _ in self.terms:
@@ -311,13 +315,18 @@ class Simplifier:
         assert isinstance(expr, AffineBinaryOpExpr)
         a, b = self.read(expr.lhs, dims, symbols), self.read(expr.rhs, dims, symbols)
         if expr.kind == AffineBinaryOpKind.Add:
-            return self.tidy(add(a, b))
+            total = add(a, b)
+            return total if total.is_linear else self.tidy(total)
         if expr.kind == AffineBinaryOpKind.Mul:
             if not b.is_constant:
                 a, b = b, a
             if not b.is_constant:
                 raise ValueError(f"{expr} is a product of two indices")
             return scale(a, b.constant)
+        return self._divided(expr, a, b)
+
+    def _divided(self, expr: AffineBinaryOpExpr, a: Form, b: Form) -> Form:
+        """Returns the quotient or remainder `expr` of two forms."""
         if not b.is_constant or b.constant <= 0:
             raise ValueError(f"{expr} divides by something else than a positive number")
         if expr.kind == AffineBinaryOpKind.Mod:

@@ -15,6 +15,7 @@ about polynomials of symbols (`Algebra`), in which a derived symbol stands for w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import cycle
 from math import prod
@@ -291,19 +292,27 @@ def divided(kind: Literal["div", "mod"], a: Polynomial, divisor: int) -> Polynom
     return plus(whole, left) if kind == "div" else left
 
 
+@dataclass(eq=False)
 class Algebra:
     """Extents of one program as polynomials, and back."""
 
-    def __init__(self, derived: Sequence[DerivedAttr] = ()) -> None:
-        self._meaning: dict[SymbolAttr, Polynomial] = {}
-        self._names: dict[Polynomial, SymbolAttr] = {}
-        self.promises: list[DerivedAttr] = []
-        self._remainders: set[tuple[Polynomial, ...]] = set()
-        """Pairs (dividend, divisor) of sizes of which the remainder is promised to be 0."""
-        self._read(derived)
-        if self._remainders:  # so some quotients are exact
-            self._meaning, self._names = {}, {}
-            self._read(derived)
+    promises: list[DerivedAttr] = field(default_factory=list[DerivedAttr])
+    """Sizes that are checked at every call: operators rely on them."""
+    _meaning: dict[SymbolAttr, Polynomial] = field(default_factory=dict[SymbolAttr, Polynomial], init=False)
+    _names: dict[Polynomial, SymbolAttr] = field(default_factory=dict[Polynomial, SymbolAttr], init=False)
+    _remainders: set[tuple[Polynomial, ...]] = field(default_factory=set[tuple[Polynomial, ...]], init=False)
+    """Pairs (dividend, divisor) of sizes of which the remainder is promised to be 0."""
+
+    @staticmethod
+    def with_sizes(derived: Sequence[DerivedAttr]) -> Algebra:
+        """Returns the algebra of a program with derived sizes."""
+        algebra = Algebra()
+        algebra._read(derived)
+        if algebra._remainders:
+            # Some quotients are exact.
+            algebra._meaning, algebra._names = {}, {}
+            algebra._read(derived)
+        return algebra
 
     def _read(self, derived: Sequence[DerivedAttr]) -> None:
         """Note what derived sizes mean."""
@@ -348,10 +357,9 @@ class Algebra:
 
     def product(self, extents: Iterable[Extent]) -> Polynomial:
         """The product of extents."""
-        result = constant(1)
-        for e in extents:
-            result = times(result, self.of(e))
-        return result
+        factors = list(extents)
+        numbers = constant(prod(e for e in factors if isinstance(e, int)))
+        return reduce(times, (self.of(e) for e in factors if not isinstance(e, int)), numbers)
 
     def extent(self, value: Polynomial) -> Extent:
         """The number or symbol that has this value. Raises ExtentError if none has."""

@@ -192,7 +192,7 @@ class GraphImporter:
     @property
     def algebra(self) -> Algebra:
         """Arithmetic on the sizes of the program."""
-        return Algebra(list(self.sizes.derived))
+        return Algebra.with_sizes(list(self.sizes.derived))
 
     def declare(self) -> None:
         """Adds the arguments of `@main`."""

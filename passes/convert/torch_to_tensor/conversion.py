@@ -181,7 +181,8 @@ class ConvertTorchToTensorPass(ModulePass):
     """Stop the program at an index that PyTorch refuses: `payload.assert` on the indices of operators."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        algebra = Algebra([d for f in op.ops if isinstance(f, FuncOp) for d in derived_sizes(f)])
+        derived = [d for f in op.ops if isinstance(f, FuncOp) and SIZES in f.attributes for d in derived_sizes(f)]
+        algebra = Algebra.with_sizes(derived) if derived else Algebra()
         decompose_all(op, algebra, self.checked)
         if algebra.promises:
             main = next(f for f in op.ops if isinstance(f, FuncOp) and f.sym_name.data == "main")

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import IndexType, IntegerType, Signedness, f32, f64, 
 from xdsl.ir import Attribute, Block, Operation
 
 import deplodock
-from deplodock.backend.cpp.expressions import Expr, Scalars, c_type, literal
+from deplodock.backend.cpp.expressions import Expr, Scalars, c_type
 from deplodock.backend.cpu.printer import helper_section
 from deplodock.dialects.payload import CastOp, CmpOp, SelectOp
 from deplodock.dialects.shapes.ranges import Ranges
@@ -35,10 +35,10 @@ def _name(t: Attribute) -> str:
     return f"v_{t}"
 
 
-def _forms(t: Attribute, index: str) -> list[Expr]:
+def _forms(t: Attribute, scalars: Scalars) -> list[Expr]:
     """How a value of a type may be printed: as a variable, a literal, and an index as a counter, which is an int."""
     counter = [Expr("counter")] if t == INDEX else []
-    return [Expr(_name(t)), literal(1 if t == i1 else 3, t, index)[0], *counter]
+    return [Expr(_name(t)), scalars.literal(1 if t == i1 else 3, t), *counter]
 
 
 def _operations(scalars: Scalars, index: str) -> Iterator[tuple[Operation, list[Expr]]]:
@@ -46,8 +46,8 @@ def _operations(scalars: Scalars, index: str) -> Iterator[tuple[Operation, list[
     truth = values[i1][0]
     for t in INTEGERS:
         a, b = values[t]
-        for x in _forms(t, index):
-            for y in _forms(t, index):
+        for x in _forms(t, scalars):
+            for y in _forms(t, scalars):
                 yield from ((op(a, b), [x, y]) for op in (ON_TRUTHS if t == i1 else OF_TWO))
                 yield SelectOp(truth, a, b), [Expr(_name(i1)), x, y]
                 yield from ((CmpOp(how, a, b), [x, y]) for how in ("lt", "eq"))
@@ -56,7 +56,7 @@ def _operations(scalars: Scalars, index: str) -> Iterator[tuple[Operation, list[
     for source, (value, _) in values.items():
         for target in values:
             if target != source and not (INDEX in (source, target) and {source, target} & {f32, f64, UNSIGNED, i1}):
-                yield from ((CastOp(value, target), [form]) for form in _forms(source, index))
+                yield from ((CastOp(value, target), [form]) for form in _forms(source, scalars))
 
 
 @pytest.mark.parametrize("index", ["int", "long long"])
