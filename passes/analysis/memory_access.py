@@ -65,7 +65,7 @@ class Access:
         return [[0 if b < low else c.steps[b] for c in self.checks] for b in range(bits)]
 
 
-def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, memory: MemRefType[Attribute]) -> Access:
+def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, memory: Attribute) -> Access:
     """Returns coordinates, the checks that are not always true, and the widest legal access."""
     access = Access([forms.offsets(forms.form(e)) for e in op.map.data.results], [], [], 1, False)
     if op.domain is not None:
@@ -75,32 +75,24 @@ def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, m
                 access.never |= forms.simplifier.outside(form, lo, hi)
                 access.checks.append(forms.offsets(form))
                 access.bounds.append((lo, hi))
-    if forms.layout.lanes > 1:  # vectors of a core need no alignment, so its accesses are of single elements
+    if forms.layout.lanes > 1 and access.coordinates and not access.per_register:  # vectors of a core need no alignment
         access.vec = _width(access, len(forms.layout.reg), memory)
     return access
 
 
-def _width(access: Access, bits: int, memory: MemRefType[Attribute]) -> int:
-    """Returns the number of consecutive registers that move at once."""
-    shape = extents_of(memory)
-    if not shape or access.per_register:
-        return 1
-    vec, limit = 1, min(1 << bits, WIDEST // element_bytes(memory))
-    while vec < limit and _is_legal(access, 2 * vec, bits, shape):
-        vec *= 2
-    return vec
-
-
-def _is_legal(access: Access, vec: int, bits: int, shape: Sequence[Extent]) -> bool:
-    low = log2(vec)
+def _width(access: Access, bits: int, memory: Attribute) -> int:
+    """Returns the number of consecutive registers that move at once: consecutive in memory, aligned, with one answer to
+    each check."""
     *outer, last = access.coordinates
-    if any(last.steps[b] != 1 << b or any(p.steps[b] for p in outer) for b in range(low)):
-        return False
-    if last.divisor % vec or any(last.steps[b] % vec for b in range(low, bits)):
-        return False
-    if len(shape) > 1 and (not isinstance(shape[-1], int) or shape[-1] % vec):
-        return False
-    return all(_is_uniform(c, bound, low) for c, bound in zip(access.checks, access.bounds, strict=True))
+    limit = min(1 << bits, WIDEST // element_bytes(memory))
+    low = 0
+    while 2 << low <= limit and last.steps[low] == 1 << low and not any(p.steps[low] for p in outer):
+        low += 1
+    pitch = extents_of(memory)[-1] if outer else 0
+    vec = gcd(1 << low, last.divisor, *last.steps[low:], pitch if isinstance(pitch, int) else 1)
+    while not all(_is_uniform(c, bound, log2(vec)) for c, bound in zip(access.checks, access.bounds, strict=True)):
+        vec //= 2
+    return vec
 
 
 def _is_uniform(check: Offsets, bound: tuple[int, Extent], low: int) -> bool:
@@ -129,20 +121,20 @@ class Offsets:
     per_register: bool = False
 
 
+Bounds: TypeAlias = Mapping[SSAValue, int]
+"""Symbol -> an upper bound, exclusive."""
+
+
 class TileForms:
     """Expressions over a tile of `layout` and `symbols`, scalar indices of the tile level."""
 
     def __init__(
-        self,
-        layout: Linear,
-        symbols: Sequence[SSAValue],
-        gathered: Sequence[bool] = (),
-        below: Mapping[SSAValue, int] | None = None,
+        self, layout: Linear, symbols: Sequence[SSAValue], gathered: Sequence[bool] = (), below: Bounds | None = None
     ) -> None:
-        """`gathered` symbols have a value for every register; `below` has upper bounds of symbols."""
+        """`gathered` symbols have a value for every register; `below` has bounds of symbols."""
         self.layout = layout
         self.divisors = [divisor_of(s) for s in symbols]
-        self.gathered = tuple(gathered) or (False,) * len(symbols)
+        self.gathered = gathered or [False] * len(symbols)
         ranges = [range_of_value(s) for s in symbols]
         if below:
             ranges = [_limited(r, below.get(s)) for r, s in zip(ranges, symbols, strict=True)]

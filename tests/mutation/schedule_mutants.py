@@ -94,8 +94,8 @@ RINGS = [
     pipeline(
         "copies without their checks",
         rings.stage_async,
-        "described(A, B, C, D)",
-        "described(A, B, (C[0], []), D)",
+        "A.described(B)",
+        "A.described(replace(B, checks=[], bounds=[]))",
     ),
     pipeline("waits that wait for one less", rings.await_copies, "A.data", "A.data + 1"),
     pipeline("slots that stand still", rings.Carried.next, "_.of(_[A.positions[0]])", "self.out.value(A.ring.free)"),

@@ -22,10 +22,10 @@ from ....dialects.payload import Predicate, element_bytes, element_type, shape_o
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import refused
 from ....dialects.tile.kernel import is_in_shared
-from ...analysis.memory_access import memory_type, plan_access
+from ...analysis.memory_access import plan_access
 from ...analysis.tile_layouts import layout_in_shared
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
-from .memory import Places, described, holder_predicate, origins, shared_place
+from .memory import Places, holder_predicate, shared_place
 
 
 @dataclass(eq=False)
@@ -187,17 +187,16 @@ def stage_async(out: Lowering, op: tile.StageAsyncOp) -> None:
     bases = [bases_of(b) for b in (op.layout.reg, op.layout.lane, op.layout.warp)]
     layout = Linear(shape_of(op.result.type), *bases).compact()[0]
     places, predicate, source = Places(out, op, layout, _below(op)), out.maybe(op.predicate), out.of(op.source)
-    access = plan_access(op, places, memory_type(source))
-    where, size = origins(access, places), element_bytes(source.type)
+    access, size = plan_access(op, places, source.type), element_bytes(source.type)
+    parts = places.described(access)
     place = shared_place(out, layout_in_shared(op.result), layout, size)
-    access.vec = min(access.vec, place.vec)
-    if access.vec * size not in COPY_BYTES or access.per_register:
-        raise refused(op, f"copies {access.vec * size} bytes at once; only 4, 8 or 16 are possible")
-    parts = described(out, access, where, len(layout.reg))
+    vec = min(access.vec, place.vec)
+    if vec * size not in COPY_BYTES or access.per_register:
+        raise refused(op, f"copies {vec * size} bytes at once; only 4, 8 or 16 are possible")
     holds = holder_predicate(out, layout)
     if holds is not None:
         predicate = holds if predicate is None else out.emit(arith.AndIOp(holds, predicate))
-    parts |= {"target": target, "place": out.value(place.origin), "predicate": predicate}
+    parts |= {"vec": vec, "target": target, "place": out.value(place.origin), "predicate": predicate}
     out.add_op(kernel.CopyAsyncOp(source, **parts, target_xor=place.xor, target_regs=[[r] for r in place.regs]))
     out.values[op.result] = offset
 

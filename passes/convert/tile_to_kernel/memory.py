@@ -12,10 +12,10 @@ Nothing here emits a barrier: a later pass places them where accesses meet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce as fold
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, TensorType, VectorType
@@ -28,7 +28,7 @@ from ....dialects.payload import Predicate, element_bytes, element_type, shape_o
 from ....dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, number_of
 from ....dialects.tile import RingOp
 from ...analysis.async_copies import EPILOGUE_BUFFERS
-from ...analysis.memory_access import WIDEST, Access, Offsets, TileForms, Write, memory_type, plan_access
+from ...analysis.memory_access import WIDEST, Access, Bounds, Offsets, TileForms, Write, memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
 from .emitter import Index, Lowering, lowers
 
@@ -37,23 +37,24 @@ def is_vector(value: Index) -> TypeGuard[SSAValue]:
     return isinstance(value, SSAValue) and isinstance(value.type, VectorType)
 
 
+Accessing: TypeAlias = tile.LoadOp | Write | tile.AffineOp | tile.StageAsyncOp | tile.TmaLoadOp | tile.TmaStoreOp
+"""Operations with a map of a tile's indices and symbols."""
+
+
 class Places(TileForms):
     """Emits expressions over the tile of `layout` that `op` moves, or is, and over the symbols of `op`."""
 
     def __init__(
-        self,
-        out: Lowering,
-        op: tile.LoadOp | Write | tile.AffineOp | tile.StageAsyncOp | tile.TmaLoadOp | tile.TmaStoreOp,
-        layout: Linear,
-        below: Mapping[SSAValue, int] | None = None,
-        left: Sequence[int] | None = None,
+        self, out: Lowering, op: Accessing, layout: Linear, below: Bounds | None = None, left: Sequence[int] = ()
     ) -> None:
-        """`below` are upper bounds of symbols; `left` the registers of the tile that `layout` has, if not all."""
+        """`below` has bounds of symbols; `left` are the registers of the tile that `layout` has, if not all."""
         self.out = out
         symbols = [out.values[s] for s in op.symbols]
-        symbols = [out.picked(s, left) if left is not None and is_vector(s) else s for s in symbols]
-        self.lowered: list[Index] = [self._uniform(s) if is_vector(s) else s for s in symbols]
+        self.lowered: list[Index] = [self._gathered(s, left) if is_vector(s) else s for s in symbols]
         super().__init__(layout, op.symbols, [is_vector(v) for v in self.lowered], below)
+
+    def _gathered(self, value: SSAValue, left: Sequence[int]) -> SSAValue:
+        return self._uniform(self.out.picked(value, left) if left else value)
 
     def _uniform(self, value: SSAValue) -> SSAValue:
         """A gathered index that is the same in all registers of a thread, as a scalar; any other as it is."""
@@ -64,29 +65,33 @@ class Places(TileForms):
             return self.out.emit(kernel.ExtractOp(op.source, registers.pop()), op.source.name_hint)
         return self.out.emit(kernel.ExtractOp(value), value.name_hint) if shape_of(value.type) == (1,) else value
 
+    def described(self, access: Access) -> dict[str, Any]:
+        """Emits coordinates and checks, and returns the access as builders of the kernel dialect take it."""
+        origins = [self.origin(index) for index in (*access.coordinates, *access.checks)]
+        values, rank, bits = [*map(self.out.value, origins)], len(access.coordinates), len(self.layout.reg)
+        parts = {"coordinates": values[:rank], "regs": access.regs(bits), "vec": access.vec}
+        return {**parts, **_checked(access, values[rank:], bits)} if access.checks else parts
+
     def origin(self, offsets: Offsets) -> Index:
         """The value in register 0 of this thread; a vector with one entry a register where these differ otherwise."""
-        form = offsets.form
-        if offsets.per_register:
-            return self._vector(form)
-        terms: list[Index] = []
-        for atom, factor in form.terms:
-            if atom[0] == DIM:
-                images = [b[number_of(atom)] for b in (*self.layout.lane, *self.layout.warp)]
-                terms.append(self.out.thread_bits(images, factor))
-            else:
-                terms.append(self.out.mul(self.scalar(atom), factor))
-        return self.out.sum([*terms, form.constant])
+        return self._vector(offsets.form) if offsets.per_register else self._sum(offsets.form)
+
+    def _sum(self, form: Form) -> Index:
+        return self.out.sum([*(self._term(atom, factor) for atom, factor in form.terms), form.constant])
+
+    def _term(self, atom: Atom, factor: int) -> Index:
+        if atom[0] == DIM:
+            return self.out.thread_bits([b[number_of(atom)] for b in (*self.layout.lane, *self.layout.warp)], factor)
+        return self.out.mul(self.scalar(atom), factor)
 
     def scalar(self, atom: Atom) -> Index:
         """The value of an atom that is the same in all registers."""
         if atom[0] == SYM:
             return self.lowered[number_of(atom)]
         form, shift = self._shifted(atom)
-        dividend = self.out.sum([*(self.out.mul(self.scalar(a), f) for a, f in form.terms), form.constant])
         if atom[0] == MOD:
-            return self.out.rem(dividend, atom[3])
-        return self.out.add(self.out.div(dividend, atom[3]), -shift)
+            return self.out.rem(self._sum(form), atom[3])
+        return self.out.add(self.out.div(self._sum(form), atom[3]), -shift)
 
     def _shifted(self, atom: Atom) -> tuple[Form, int]:
         """The dividend of `atom` plus a multiple of the divisor that makes it never negative, and that multiple."""
@@ -154,6 +159,11 @@ class Places(TileForms):
         return out.emit(arith.XOrIOp(own, base))
 
 
+def _checked(access: Access, checks: list[SSAValue], bits: int) -> dict[str, Any]:
+    lower, upper = zip(*access.bounds, strict=True)
+    return {"checks": checks, "steps": access.steps(bits), "lower": lower, "upper": upper}
+
+
 @lowers(tile.AffineOp)
 def affine(out: Lowering, op: tile.AffineOp) -> Index:
     places = Places(out, op, out.layout(op.result))
@@ -180,46 +190,28 @@ def _first_holder(out: Lowering, bits: list[int], total: int) -> SSAValue:
     return out.compare(Predicate.EQ, mask, 0, "first")
 
 
-def origins(access: Access, places: Places) -> tuple[list[Index], list[Index]]:
-    return [places.origin(c) for c in access.coordinates], [places.origin(c) for c in access.checks]
-
-
-def described(out: Lowering, access: Access, where: tuple[list[Index], list[Index]], bits: int) -> dict[str, Any]:
-    """An access of 2^`bits` registers at the `origins` `where`, as builders of the kernel dialect take it."""
-    coordinates, checks = ([out.value(index) for index in part] for part in where)
-    places = {"coordinates": coordinates, "regs": access.regs(bits), "vec": access.vec}
-    if not checks:
-        return places
-    lower, upper = zip(*access.bounds, strict=True)
-    return {**places, "checks": checks, "steps": access.steps(bits), "lower": lower, "upper": upper}
-
-
 @lowers(tile.LoadOp)
 def load(out: Lowering, op: tile.LoadOp) -> SSAValue:
-    layout = out.layout(op.result)
-    fill = out.maybe(op.fill)
+    layout, fill, source = out.layout(op.result), out.maybe(op.fill), out.of(op.source)
     places = Places(out, op, layout)
-    access = plan_access(op, places, memory_type(source := out.of(op.source)))
-    where = origins(access, places)
+    access = plan_access(op, places, source.type)
     if access.never and fill is not None:
         return out.from_vector(op.result, out.emit(kernel.SplatOp(fill, layout.registers)))
-    place = described(out, access, where, len(layout.reg))
-    return out.from_vector(op.result, out.emit(kernel.LoadOp(source, **place, fill=fill if access.checks else None)))
+    made = kernel.LoadOp(source, **places.described(access), fill=fill if access.checks else None)
+    return out.from_vector(op.result, out.emit(made))
 
 
 @lowers(tile.StoreOp, tile.AtomicRmwOp)
 def store(out: Lowering, op: Write) -> None:
     """The registers of a tile to memory, every element by one of the threads that hold it."""
     layout, left = out.layout(op.value).compact()
-    value = out.picked(out.vector(op.value), left)
+    value, target = out.picked(out.vector(op.value), left), out.of(op.target)
     places = Places(out, op, layout, left=left)
-    access = plan_access(op, places, memory_type(target := out.of(op.target)))
-    where = origins(access, places)
+    access = plan_access(op, places, target.type)
     if access.never:
         return
     access.vec = 1 if isinstance(op, tile.AtomicRmwOp) else access.vec
-    made: dict[str, Any] = {"value": value, "memory": target, **described(out, access, where, len(layout.reg))}
-    made["predicate"] = holder_predicate(out, layout)
+    made = {"value": value, "memory": target, **places.described(access), "predicate": holder_predicate(out, layout)}
     out.add_op(kernel.AtomicRmwOp(op.kind.data, **made) if isinstance(op, tile.AtomicRmwOp) else kernel.StoreOp(**made))
 
 
