@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import Float32Type, VectorType
 from xdsl.ir import Operation, SSAValue
@@ -22,7 +22,7 @@ from ...analysis.tile_layouts import (
     operand_layout,
 )
 from .emitter import Index, Lowering, lowers
-from .memory import SharedPlace, shared_place
+from .memory import MatrixPlace, SharedPlace, shared_place
 
 Dot = tile.DotOp | tile.DotAsyncOp
 
@@ -122,7 +122,7 @@ def _matrices(out: Lowering, op: tile.DotOp, operand: int, acc: Linear, k: Index
         layout, count = matrix_rows(acc, operand, atom.k, trans, atom)
         place = _slice(out, op, operand, layout, k, atom.k)
         if place.vec == row:
-            rows = replace(place, regs=place.regs[log2(row) :], matrices=count, trans=trans)
+            rows = MatrixPlace(place.origin, place.regs[log2(row) :], row, place.xor, count, trans)
             return _rounded(out, rows.load(out, buffer, hint))
     if True in atom.matrix_orders:
         raise refused(op, f"operand {operand} has no rows of {row} elements in shared memory")

@@ -217,32 +217,40 @@ def store(out: Lowering, op: Write) -> None:
 
 @dataclass(frozen=True)
 class SharedPlace:
-    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width. As
-    `matrices`, if there are any, of so many at a time: the place of the rows of a thread, for `kernel.ldmatrix` and
-    `kernel.stmatrix`, whose steps are those of `regs`."""
+    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width."""
 
     origin: Index
     regs: tuple[int, ...]
     vec: int
     xor: bool
-    matrices: int = 0
-    trans: bool = False
+
+    def load(self, out: Lowering, buffer: SSAValue, hint: str | None = None) -> SSAValue:
+        return out.emit(kernel.LoadOp(buffer, **self._access(out)), hint)
+
+    def store(self, out: Lowering, value: SSAValue, buffer: SSAValue, predicate: SSAValue | None) -> None:
+        out.add_op(kernel.StoreOp(value, buffer, predicate=predicate, **self._access(out)))
+
+    def _access(self, out: Lowering) -> dict[str, Any]:
+        regs = [[r] for r in self.regs]
+        return {"coordinates": [out.value(self.origin)], "regs": regs, "vec": self.vec, "xor": self.xor}
+
+
+@dataclass(frozen=True)
+class MatrixPlace(SharedPlace):
+    """Where the rows of a thread are in a shared buffer, for `kernel.ldmatrix` and `kernel.stmatrix`: `count` matrices
+    at a time, whose steps are `regs`."""
+
+    count: int
+    trans: bool
 
     def load(self, out: Lowering, buffer: SSAValue, hint: str | None = None) -> SSAValue:
         where = out.value(self.origin)
-        if self.matrices:
-            op = kernel.LdMatrixOp(buffer, where, self.regs, count=self.matrices, trans=self.trans, xor=self.xor)
-            return out.emit(op, hint)
-        return out.emit(kernel.LoadOp(buffer, [where], [[r] for r in self.regs], vec=self.vec, xor=self.xor), hint)
+        op = kernel.LdMatrixOp(buffer, where, self.regs, count=self.count, trans=self.trans, xor=self.xor)
+        return out.emit(op, hint)
 
     def store(self, out: Lowering, value: SSAValue, buffer: SSAValue, predicate: SSAValue | None) -> None:
-        where = out.value(self.origin)
-        if self.matrices:
-            steps, count = self.regs, self.matrices
-            out.add_op(kernel.StMatrixOp(count, self.trans, value, buffer, where, xor=self.xor, steps=steps))
-            return
-        regs, vec, xor = [[r] for r in self.regs], self.vec, self.xor
-        out.add_op(kernel.StoreOp(value, buffer, [where], regs=regs, vec=vec, predicate=predicate, xor=xor))
+        where, steps = out.value(self.origin), self.regs
+        out.add_op(kernel.StMatrixOp(self.count, self.trans, value, buffer, where, xor=self.xor, steps=steps))
 
 
 def shared_place(
@@ -261,7 +269,7 @@ def shared_place(
     return SharedPlace(origin, tuple(regs), vec, xor)
 
 
-def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribute) -> SharedPlace | None:
+def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribute) -> MatrixPlace | None:
     """The place of a tile held as `layout`, if it is made of matrices whose rows are contiguous in `shared`: along what
     four neighbouring lanes hold in pairs, or, transposed, along what eight do."""
     if not isinstance(element, BFloat16Type | Float16Type) or not layout.reg or not layout.is_injective:
@@ -276,7 +284,7 @@ def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribu
         images = shared.images(addressed.bases)
         if register_width(images[: len(addressed.reg)], images[len(addressed.reg) :], row) == row:
             place = shared_place(out, shared, addressed, element_bytes(element))
-            return SharedPlace(place.origin, place.regs[log2(row) :], row, place.xor, 1 << len(chosen), trans)
+            return MatrixPlace(place.origin, place.regs[log2(row) :], row, place.xor, 1 << len(chosen), trans)
     return None
 
 
@@ -288,10 +296,7 @@ def store_shared(
     compact, left = layout.compact()
     value = out.picked(value, left)
     place = matrix_place(out, shared, compact, element_type(value.type)) if matrices else None
-    if place is not None:
-        place.store(out, value, buffer, None)
-        return
-    place = shared_place(out, shared, compact, element_bytes(value.type))
+    place = place or shared_place(out, shared, compact, element_bytes(value.type))
     place.store(out, value, buffer, holder_predicate(out, compact))
 
 
