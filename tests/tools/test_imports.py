@@ -1,4 +1,5 @@
-"""The imports of the library have no circle, those inside of functions included, and nothing imports from `extras/`."""
+"""The imports of the library have no circle, neither of modules nor of folders, those inside of functions included; and
+nothing imports from `extras/`."""
 
 from __future__ import annotations
 
@@ -48,6 +49,20 @@ def imported(name: str, path: Path, known: Set[str]) -> set[str]:
     return result - {name}
 
 
+SHARED_BY_DIALECTS = {"dialects.layouts", "dialects.shapes", "dialects.support"}
+"""Folders of which each file has a direction of its own: some describe operations, others are below all dialects."""
+
+
+def room_of(name: str) -> str:
+    """Returns the room of a module: a folder of a package, or a file beside the folders."""
+    parts = name.split(".")[1:]
+    return ".".join(parts[:3] if ".".join(parts[:2]) in SHARED_BY_DIALECTS else parts[:2])
+
+
+SIDE_BY_SIDE = (("backend.cpu", "backend.cuda"), ("passes.planning.cpu", "passes.planning.gpu"))
+"""Folders that import nothing from each other."""
+
+
 def circles(uses: Mapping[str, Set[str]]) -> list[set[str]]:
     """Returns the groups of modules of which each imports each, directly or not."""
     graph = networkx.DiGraph([(name, other) for name, others in uses.items() for other in others])
@@ -58,6 +73,35 @@ def test_no_circles() -> None:
     files = modules()
     assert len(files) > 100
     assert circles({name: imported(name, path, files.keys()) for name, path in files.items()}) == []
+
+
+def test_rooms_have_one_direction() -> None:
+    """Folders do not import each other, even where their modules have no circle."""
+    files = modules()
+    rooms: dict[str, set[str]] = {}
+    for name, path in files.items():
+        if len(name.split(".")) > 2:
+            used = {room_of(other) for other in imported(name, path, files.keys()) if len(other.split(".")) > 2}
+            rooms.setdefault(room_of(name), set()).update(used - {room_of(name)})
+    assert len(rooms) > 60
+    assert circles(rooms) == []
+
+
+def test_folders_side_by_side_share_nothing() -> None:
+    files = modules()
+    for pair in SIDE_BY_SIDE:
+        for own, other in (pair, pair[::-1]):
+            inside = [name for name in files if name.startswith(f"deplodock.{own}.") or name == f"deplodock.{own}"]
+            assert inside
+            used = set[str]().union(*(imported(name, files[name], files.keys()) for name in inside))
+            assert not [name for name in used if name.startswith(f"deplodock.{other}.")]
+
+
+def test_every_package_of_the_library_is_looked_at() -> None:
+    """No folder with modules is left out, so that a new one has a direction."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tops = {line.split("/")[0] for line in listed.stdout.splitlines() if "/" in line}
+    assert tops - {"tests", "benchmarks", "docs", "examples"} == {*FOLDERS}
 
 
 def test_nothing_imports_from_extras() -> None:
