@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IndexType, ModuleOp
@@ -20,7 +21,8 @@ from ....dialects.tensor import identity
 from ....errors import CompileError, ScheduleError
 from ...analysis.nest_schedule import Shared, reduction_indices, schedule_of, shared_of_nest
 from ...analysis.operands import STORED
-from ...rewriting import erase, insert_after, insert_before, replace
+from ...rewriting import erase, insert_after, insert_before, replace, retype
+from .clusters import ClusterReducer
 from .emitter import Dim, Emitter, Tile
 from .reductions import Reducer
 
@@ -44,40 +46,34 @@ class KernelBuilder:
         self.results: tuple[SSAValue, ...] = tuple(nest.res) if scatter is None else (scatter.result,)
         self.inputs = sources(nest)
         self._schedule = schedule_of(nest)
-        self._shared = Shared()
+        clusters = self._schedule.data.cluster * self._schedule.data.cluster_k > 1
+        self._shared = shared_of_nest(nest, self._schedule) if clusters else Shared()
         self._rank: SSAValue | None = None
 
     def build(self) -> tile.KernelOp:
         """The kernel; its inputs are `self.inputs`, its results `self.results`."""
-        nest, indices, schedule = self.nest, self.nest.body.block.args, self._schedule.data
-        if schedule.cluster * schedule.cluster_k > 1:
-            self._shared = shared_of_nest(nest, self._schedule)
-        serial = {*schedule.serial, *(i for i, index in enumerate(indices) if index in self._shared.indices)}
+        nest, indices, schedule, shared = self.nest, self.nest.body.block.args, self._schedule.data, self._shared
         tiles = [count_of(n, b) for n, b in zip(nest.sizes, schedule.block, strict=True)]
-        counts = [self._shared.steps(a, n) if isinstance(n, int) else n for a, n in zip(indices, tiles, strict=True)]
-        grid = [i for i, n in enumerate(counts) if n != 1 and i not in serial]
-        walked = [i for i, n in enumerate(counts) if n != 1 and i in serial]
-        values, ranks = [*self.inputs, *self.results], [self._shared.ranks] if self._shared.indices else []
-        types = [memref_of(element_type(v.type), extents_of(v.type)) for v in values]
-        block = Block(arg_types=[*types, *(IndexType() for _ in (*grid, *ranks))])
-        for arg, value in zip(block.args, values, strict=False):
+        counts = [shared.steps(a, n) if isinstance(n, int) else n for a, n in zip(indices, tiles, strict=True)]
+        several = [i for i, n in enumerate(counts) if n != 1]
+        grid = [i for i in several if i not in schedule.serial and indices[i] not in shared.indices]
+        values = [*self.inputs, *self.results]
+        block = Block(arg_types=[memref_of(element_type(v.type), extents_of(v.type)) for v in values])
+        for arg, value in zip(block.args, values, strict=True):
             arg.name_hint = value.name_hint or ("out" if value in self.results else None)
-        counters: dict[int, SSAValue] = dict(zip(grid, block.args[len(values) :], strict=False))
-        for i, arg in counters.items():
-            arg.name_hint = indices[i].name_hint
-        if ranks:
-            self._rank = block.args[-1]
-            self._rank.name_hint = "rank"
         emitter = Emitter(nest, block, dict(zip(self.inputs, block.args, strict=False)), schedule.lanes == 1)
-        self._outputs = block.args[len(self.inputs) : len(values)]
+        self._outputs = block.args[len(self.inputs) :]
+        counters: dict[int, SSAValue] = {i: _block_index(block, indices[i].name_hint) for i in grid}
+        if shared.indices:
+            self._rank = _block_index(block, "rank")
         scans = [op for op in nest.body.block.ops if isinstance(op, loop.ScanOp)]
-        if walked or scans:
-            self._walk(emitter, counters, {i: counts[i] for i in walked}, scans)
+        if scans or len(grid) < len(several):
+            self._walk(emitter, counters, {i: counts[i] for i in several if i not in grid}, scans)
         else:
-            self._program(emitter, counters, {}, {})
-        shape = [*(counts[i] for i in grid), *ranks]
-        cluster = self._shared.ranks  # those that share boxes come later
-        kernel = tile.KernelOp(self.name, shape, schedule.warps, schedule.lanes, cluster, Region(block))
+            self._bind(emitter, counters, {})
+            self._program(emitter)
+        shape = [*(counts[i] for i in grid), *([] if self._rank is None else [shared.ranks])]
+        kernel = tile.KernelOp(self.name, shape, schedule.warps, schedule.lanes, shared.ranks, Region(block))
         kernel.attributes["schedule"] = self._schedule
         kernel.location = location_of(nest)
         return kernel
@@ -92,11 +88,13 @@ class KernelBuilder:
 
         def program(loops: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
             depths = {i: emitter.depth + 1 - len(walked) + n for n, i in enumerate(walked)}
-            carries = {op: (value, along[op]) for op, value in zip(scans, carried, strict=True)}
-            self._program(emitter, counters | dict(zip(walked, loops, strict=True)), depths, carries)
+            self._bind(emitter, counters | dict(zip(walked, loops, strict=True)), depths)
+            for op, value in zip(scans, carried, strict=True):
+                emitter.carries[op] = Tile(value, tuple(emitter.dims[args[i]] for i in along[op]), emitter.depth)
+            self._program(emitter)
             return [emitter.carries[op].value for op in scans]
 
-        emitter.loops([*walked.values()], starts, program, [args[i].name_hint for i in walked])
+        emitter.loops([emitter.range(n) for n in walked.values()], starts, program, [args[i].name_hint for i in walked])
 
     def _carry_indices(self, scan: loop.ScanOp) -> list[int]:
         """Returns the positions of the free indices along which the carry of `scan` is a tile."""
@@ -110,42 +108,49 @@ class KernelBuilder:
         start = payload.ConstantOp(identity(kind, element), tile.tile_type(element, shape))
         return emitter.insert(start, 0, scan.result.name_hint).results[0]
 
-    def _program(
-        self,
-        emitter: Emitter,
-        counters: dict[int, SSAValue],
-        depths: dict[int, int],
-        carries: dict[loop.ScanOp, tuple[SSAValue, list[int]]],
-    ) -> None:
-        """Emits the body of the nest and its stores. By position: the numbers of the tiles of free indices, and the
-        depths of the loops that count them. By scan: its carry, and the indices that this depends on."""
-        nest, chunks = self.nest, self._schedule.data.chunk
-        args, shared = nest.body.block.args, self._shared
-        ranks = dict.fromkeys(shared.indices, (self._rank, shared.ranks))
-        dims = [
-            Dim(n, b, counters.get(i), i, depths.get(i, 0), arg.name_hint, *ranks.get(arg, (None, 1)))
-            for i, (n, b, arg) in enumerate(zip(nest.sizes, self._schedule.data.block, args, strict=True))
-        ]
-        emitter.dims.update(zip(args, dims, strict=True))
-        for scan, (value, along) in carries.items():
-            emitter.carries[scan] = Tile(value, tuple(dims[i] for i in along), emitter.depth)
+    def _bind(self, emitter: Emitter, counters: dict[int, SSAValue], depths: dict[int, int]) -> None:
+        """Makes the free indices dimensions. By position: the numbers of their tiles, and the depths of the loops that
+        count them."""
+        args = zip(self.nest.body.block.args, self.nest.sizes, self._schedule.data.block, strict=True)
+        for i, (index, n, b) in enumerate(args):
+            ranks = (self._rank, self._shared.ranks) if index in self._shared.indices else (None, 1)
+            emitter.dims[index] = Dim(n, b, counters.get(i), i, depths.get(i, 0), index.name_hint, *ranks)
+
+    def _program(self, emitter: Emitter) -> None:
+        """Emits the body of the nest and its stores."""
+        nest = self.nest
         body: list[Operation] = list(nest.body.block.ops)[:-1]
         if any(op.regions for op in body):
-            sizes = {arg: c for (arg, _), c in zip(reduction_indices(nest), chunks, strict=True)}
-            Reducer(emitter, sizes, len(dims), shared, ranks).program(body)
+            self._reduce(emitter, body)
         else:
             for op in body:
                 emitter.scalar_op(op)
-        dims = [emitter.dims[index] for index in args]
         emitter.location = location_of(nest)
+        dims = [emitter.dims[index] for index in nest.body.block.args]
         access = nest.result_map.data if nest.result_map is not None else AffineMap.identity(len(dims))
         if self.scatter is not None:
             return emitter.scatter(self.scatter, self._outputs[0], dims, access)
-        first = None
-        if self._rank is not None and all(d.rank is None for d in dims):
-            first = Dim(shared.ranks, 1, self._rank, 0, 0)  # all blocks have the same results; the first stores them
+        first = None if self._rank is None else self._first_block(dims)
         for value, buffer in zip(yielded(nest.body.block), self._outputs, strict=True):
             emitter.store(emitter.tile_of(value), buffer, dims, access, first)
+
+    def _reduce(self, emitter: Emitter, body: Sequence[Operation]) -> None:
+        pairs = zip(reduction_indices(self.nest), self._schedule.data.chunk, strict=True)
+        chunks = {index: chunk for (index, _), chunk in pairs}
+        if self._rank is None:
+            Reducer(emitter, chunks).body(body)
+        else:
+            ClusterReducer(emitter, chunks, self._shared, self._rank).nest(body)
+
+    def _first_block(self, dims: Sequence[Dim]) -> Dim | None:
+        """The blocks of a cluster as a dimension, if all of them have the same results: the first one stores them."""
+        return Dim(self._shared.ranks, 1, self._rank, 0, 0) if all(d.rank is None for d in dims) else None
+
+
+def _block_index(block: Block, hint: str | None) -> SSAValue:
+    index = block.insert_arg(IndexType(), len(block.args))
+    index.name_hint = hint
+    return index
 
 
 class ConvertLoopToTilePass(ModulePass):
@@ -192,49 +197,59 @@ class ConvertLoopToTilePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         taken = {k.sym_name.data for k in op.ops if isinstance(k, tile.KernelOp)}
-        numbers = (f"k{i}" for i in range(len(taken) + 1_000_000))
+        names = (name for i in count() if (name := f"k{i}") not in taken)
         for func in [f for f in op.ops if isinstance(f, FuncOp)]:
             for scatter in [o for o in func.body.walk() if isinstance(o, tensor.ScatterOp)]:
-                nest = scatter.values.owner
-                if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
-                    raise refused(scatter, "values and indices are results of one nest", CompileError)
-                outline(nest, func, next(n for n in numbers if n not in taken), scatter)
+                _outline_scatter(scatter, func, next(names))
             reshapes = [o for o in func.body.walk() if isinstance(o, loop.ReshapeOp)]
-            for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)] if reshapes else ():
-                _duplicate_for_shapes(nest)
+            if reshapes:
+                _duplicate_for_shapes(func)
             for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
-                outline(nest, func, next(n for n in numbers if n not in taken))
+                replace(nest, outline(nest, func, next(names)))
             for reshape in reversed(reshapes):
-                if reshape.result.type == reshape.source.type:
-                    reshape.result.replace_all_uses_with(reshape.source)
-                if not any(reshape.result.uses):
-                    erase(reshape)
+                _launch_on_source(reshape)
 
 
-def _duplicate_for_shapes(nest: loop.NestOp) -> None:
-    """Copies `nest` for every further shape in which the host has one of its results: a launch gives it one."""
-    for i, result in enumerate(nest.res):
-        uses: dict[Attribute, list[Use]] = {}
-        for use in result.uses:
-            op = use.operation
-            if isinstance(op, loop.ReshapeOp) and op.expands:
-                uses.setdefault(op.result.type, []).append(use)
-            elif not isinstance(op, loop.ReshapeOp | loop.LoadOp):
-                uses.setdefault(result.type, []).append(use)
-        for others in list(uses.values())[1:]:
-            copy = nest.clone()
-            insert_after(nest, copy)
-            for use in others:
-                use.operation.operands[use.index] = copy.res[i]
+def _duplicate_for_shapes(func: FuncOp) -> None:
+    """Copies each nest for every further shape in which the host has one of its results: a launch gives it one."""
+    for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
+        for i, result in enumerate(nest.res):
+            uses: dict[Attribute, list[Use]] = {}
+            for use in result.uses:
+                op = use.operation
+                if isinstance(op, loop.ReshapeOp) and op.expands:
+                    uses.setdefault(op.result.type, []).append(use)
+                elif not isinstance(op, loop.ReshapeOp | loop.LoadOp):
+                    uses.setdefault(result.type, []).append(use)
+            for others in list(uses.values())[1:]:
+                copy = nest.clone()
+                insert_after(nest, copy)
+                for use in others:
+                    use.operation.operands[use.index] = copy.res[i]
 
 
-def _type_on_host(result: SSAValue) -> Attribute:
-    made = (use.operation for use in result.uses)
-    return next((op.result.type for op in made if isinstance(op, loop.ReshapeOp) and op.expands), result.type)
+def _launch_on_source(reshape: loop.ReshapeOp) -> None:
+    """Lets launches read the source of `reshape`, or write its result, as kernels see them in any shape."""
+    source, result = reshape.source, reshape.result
+    if isinstance(source.owner, tile.LaunchOp) and reshape.expands:
+        retype(source, result.type)
+        result.replace_all_uses_with(source)
+    result.replace_uses_with_if(source, lambda use: isinstance(use.operation, tile.LaunchOp))
+    if not any(result.uses):
+        erase(reshape)
 
 
-def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterOp | None = None) -> None:
-    """Replace `nest`, or the `scatter` of what it computes, by the launch of a new kernel `name` in front of `func`.
+def _outline_scatter(scatter: tensor.ScatterOp, func: FuncOp, name: str) -> None:
+    nest = scatter.values.owner
+    if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
+        raise refused(scatter, "values and indices are results of one nest", CompileError)
+    replace(scatter, outline(nest, func, name, scatter))
+    if not any(list(r.uses) for r in nest.res):
+        erase(nest)
+
+
+def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterOp | None = None) -> tile.LaunchOp:
+    """Returns the launch of a new kernel `name`, before `func`, that computes `nest`, or the `scatter` of its results.
 
     Raises CompileError."""
     with blamed(nest):
@@ -245,10 +260,6 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
                 "factors are to be split before; run loop-split-f32-operands first", argument="f32_matmul_precision"
             )
         builder = KernelBuilder(nest, name, scatter)
-        kernel = builder.build()
-    insert_before(func, kernel)
-    replaced, start = (nest, None) if scatter is None else (scatter, scatter.init)
-    inputs = [loop.unreshaped(v) for v in builder.inputs]
-    replace(replaced, tile.LaunchOp(name, inputs, start, [_type_on_host(r) for r in replaced.results]))
-    if scatter is not None and not any(list(r.uses) for r in nest.res):
-        erase(nest)
+        insert_before(func, builder.build())
+    start = None if scatter is None else scatter.init
+    return tile.LaunchOp(name, builder.inputs, start, [r.type for r in builder.results])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType
@@ -16,11 +15,7 @@ from ....dialects.shapes.affine import DIM, Form, number_of, range_of
 from ....dialects.shapes.extents import Count, fewest_tiles, most, most_tiles
 from ...analysis.integer_forms import Forms
 from ...analysis.masks import half_spaces, scattered
-from .emitter import Coordinates, Dim, Emitter, shape
-
-Bounds: TypeAlias = tuple[SSAValue, SSAValue]
-"""The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
-
+from .emitter import Bounds, Coordinates, Dim, Emitter, shape
 
 WORTHWHILE = 16
 """One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
@@ -47,7 +42,7 @@ class ChunkBounds:
             index = stages[0].body.block.args[i]
             number = self.forms.of(index)
             count = counts[i]
-            start, stop = e.number(0), e.count(count)
+            start, stop = e.number(0), e.number(count)
             for space in found:
                 terms = dict(space.terms)
                 coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
@@ -60,7 +55,7 @@ class ChunkBounds:
                     if coefficient > 0:
                         start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
                     else:
-                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
+                        stop = value if stop is e.number(count) else self._merged(arith.MinSIOp, stop, value)
             result.append((start, stop))
         return result
 
@@ -100,10 +95,10 @@ class ChunkBounds:
         outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
         if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
             return None
-        access, _, symbols = at.access((expr,))
+        access, _, symbols = at.access((expr,), ())
         value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
         if coefficient < 0 and hi > fewest_tiles(count):
-            return self._merged(arith.MinSIOp, value, e.count(count))
+            return self._merged(arith.MinSIOp, value, e.number(count))
         if coefficient > 0 and lo < 0:
             return self._merged(arith.MaxSIOp, value, e.number(0))
         return value
@@ -114,7 +109,7 @@ class ChunkBounds:
 
 def _range_of(at: Coordinates, expr: AffineExpr) -> tuple[int, int]:
     """Returns the least and the greatest value of an expression in symbols of `at`, all of them bounded."""
-    values = range_of(expr, shape(at.dims), at.ranges)
+    values = range_of(expr, shape(at.dims), [*at.ranges.values()])
     assert values is not None
     return values[0], values[1] - 1
 
@@ -129,7 +124,7 @@ def _samples(at: Coordinates, expr: AffineExpr) -> list[int]:
     positions = sorted({e.position for e in expr.dfs() if isinstance(e, AffineSymExpr)})
     values = range(1)
     if positions:
-        bound = at.ranges[positions[0]]
+        bound = at.ranges[at.symbols[positions[0]]]
         if len(positions) > 1 or not isinstance(bound, int | tuple):
             return []
         values = range(bound) if isinstance(bound, int) else range(*bound)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, LocationAttr
@@ -22,7 +23,7 @@ from ....dialects.loop.dependence import access_indices, yielded
 from ....dialects.payload import element_type
 from ....dialects.shapes.affine import Range, is_within, simplify_map
 from ....dialects.shapes.domain import DomainAttr
-from ....dialects.shapes.extents import Count, Extent, count_of, extents_of, most_tiles
+from ....dialects.shapes.extents import Count, CountAttr, Extent, count_of, extents_of, most_tiles
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, combine, identity
 from ....errors import UnsupportedError
@@ -122,6 +123,10 @@ def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> 
     return known
 
 
+Constraint: TypeAlias = tuple[AffineExpr, int, Extent]
+"""An expression whose value must be in range(lo, hi)."""
+
+
 class Coordinates:
     """Rewrites affine expressions over loop indices into expressions over the dimensions of one tile.
 
@@ -130,54 +135,63 @@ class Coordinates:
 
     def __init__(self, dims: Sequence[Dim]) -> None:
         self.dims = tuple(dims)
-        self.symbols: list[SSAValue] = []
+        self.ranges: dict[SSAValue, Range] = {}
+        """Symbol -> the range of its values."""
         self.depth = 0
-        self.ranges: list[Range] = []
+
+    @property
+    def symbols(self) -> list[SSAValue]:
+        return [*self.ranges]
 
     def symbol(self, value: SSAValue, bound: Range, depth: int) -> AffineExpr:
         """The symbol that stands for `value`, which lies in range(bound)."""
         self.depth = max(self.depth, depth)
-        for i, known in enumerate(self.symbols):
-            if known is value:
-                return AffineExpr.symbol(i)
-        self.symbols.append(value)
-        self.ranges.append(bound)
-        return AffineExpr.symbol(len(self.symbols) - 1)
+        self.ranges.setdefault(value, bound)
+        return AffineExpr.symbol(self.symbols.index(value))
 
     def index(self, dim: Dim) -> AffineExpr:
         """The loop index of `dim`."""
-        expr: AffineExpr | None = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else None
+        expr = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else AffineExpr.constant(0)
         if dim.counter is not None:
             bound = dim.extent if dim.tile == 1 else most_tiles(dim.count)
-            first = self.symbol(dim.counter, bound, dim.depth) * (dim.tile * dim.ranks)
-            expr = first if expr is None else expr + first
+            expr += self.symbol(dim.counter, bound, dim.depth) * (dim.tile * dim.ranks)
         if dim.rank is not None:
-            first = self.symbol(dim.rank, dim.ranks, 0) * dim.tile
-            expr = first if expr is None else expr + first
-        return expr if expr is not None else AffineExpr.constant(0)
+            expr += self.symbol(dim.rank, dim.ranks, 0) * dim.tile
+        return expr
+
+    def tails(self) -> list[Constraint]:
+        """The ranges of the loop indices whose last tile may reach past its range."""
+        return [(self.index(d), 0, d.extent) for d in self.dims if d.has_tail]
 
     def map(self, results: Sequence[AffineExpr]) -> AffineMap:
         full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
-        return simplify_map(full, shape(self.dims), self.ranges)
+        return simplify_map(full, shape(self.dims), [*self.ranges.values()])
 
     def access(
-        self, results: Sequence[AffineExpr], constraints: Sequence[tuple[AffineExpr, int, Extent]] = ()
+        self, results: Sequence[AffineExpr], constraints: Sequence[Constraint]
     ) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
-        """The map to `results` and the domain in which every `lo <= expression < hi` of `constraints` holds, without
-        those that always do (None if all do), both simplified; and the symbols that are left in them."""
-        kept: list[tuple[AffineExpr, int, Extent]] = []
+        """The map to `results` and the domain in which every constraint holds, without those that always do (None if
+        all do), both simplified; and the symbols that are left in them."""
+        kept: list[Constraint] = []
         for expr, lo, hi in constraints:
             simple = self.map((expr,)).results[0]
-            if not is_within(simple, lo, hi, shape(self.dims), self.ranges):
+            if not is_within(simple, lo, hi, shape(self.dims), [*self.ranges.values()]):
                 kept.append((simple, lo, hi))
-        guarded = AffineMap(len(self.dims), len(self.symbols), tuple(e for e, _, _ in kept))
-        maps = [self.map(results), guarded]
-        found = sorted({e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineSymExpr)})
+        exprs = [*self.map(results).results, *(expr for expr, _, _ in kept)]
+        used = sorted({e.position for expr in exprs for e in expr.dfs() if isinstance(e, AffineSymExpr)})
         dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
-        renamed = [AffineExpr.symbol(found.index(i) if i in found else 0) for i in range(len(self.symbols))]
-        access, affine = (m.replace_dims_and_symbols(dims, renamed, len(dims), len(found)) for m in maps)
-        domain = DomainAttr.get(affine, [(lo, hi) for _, lo, hi in kept]) if kept else None
-        return access, domain, [self.symbols[i] for i in found]
+        renamed = [AffineExpr.symbol(used.index(i) if i in used else 0) for i in range(len(self.symbols))]
+        exprs = tuple(expr.replace_dims_and_symbols(dims, renamed) for expr in exprs)
+        access, guard = (AffineMap(len(dims), len(used), e) for e in (exprs[: len(results)], exprs[len(results) :]))
+        domain = DomainAttr.get(guard, [(lo, hi) for _, lo, hi in kept]) if kept else None
+        return access, domain, [self.symbols[i] for i in used]
+
+
+Bounds: TypeAlias = tuple[SSAValue, SSAValue]
+"""The numbers that a loop counts: those in range(start, stop), which may be empty."""
+
+Body: TypeAlias = Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]]
+"""Emits the body of loops: it takes counters and carried values, and returns the next carried values."""
 
 
 class Emitter:
@@ -197,8 +211,7 @@ class Emitter:
         """Whether a block is one thread, which has whole tiles."""
         self.carries: dict[loop.ScanOp, Tile] = {}
         """Scan -> its result at the end of the tile before, which becomes that at the end of the current tile."""
-        self._numbers: dict[int, SSAValue] = {}
-        self._counts: dict[Count, SSAValue] = {}
+        self._numbers: dict[Count, SSAValue] = {}
 
     @property
     def depth(self) -> int:
@@ -222,50 +235,44 @@ class Emitter:
         yield
         self.scopes = saved
 
-    def number(self, value: int) -> SSAValue:
-        if value not in self._numbers:
-            op = self.insert(arith.ConstantOp.from_int_and_width(value, IndexType()), 0, f"c{value}")
-            self._numbers[value] = op.results[0]
-        return self._numbers[value]
+    def number(self, n: Count) -> SSAValue:
+        """The `index` n at the top of the kernel: a constant, or a number of tiles that is known at run time."""
+        if n not in self._numbers:
+            if isinstance(n, int):
+                op = self.insert(arith.ConstantOp.from_int_and_width(n, IndexType()), 0, f"c{n}")
+                self._numbers[n] = op.results[0]
+            else:
+                self._numbers[n] = self._quotient(n)
+        return self._numbers[n]
 
-    def count(self, count: Count) -> SSAValue:
-        """How many tiles there are, as an `index` at the top of the kernel."""
-        if isinstance(count, int):
-            return self.number(count)
-        if count not in self._counts:
-            size = self.insert(payload.ExtentOp(count.symbol, IndexType()), 0, count.symbol.hint).results[0]
-            if (tile_size := count.tile.data) > 1:
-                above = self.insert(arith.AddiOp(size, self.number(tile_size - 1)), 0).results[0]
-                size = self.insert(arith.DivUIOp(above, self.number(tile_size)), 0, "count").results[0]
-            self._counts[count] = size
-        return self._counts[count]
+    def _quotient(self, count: CountAttr) -> SSAValue:
+        size = self.insert(payload.ExtentOp(count.symbol, IndexType()), 0, count.symbol.hint).results[0]
+        if (tile_size := count.tile.data) > 1:
+            above = self.insert(arith.AddiOp(size, self.number(tile_size - 1)), 0).results[0]
+            size = self.insert(arith.DivUIOp(above, self.number(tile_size)), 0, "count").results[0]
+        return size
+
+    def range(self, count: Count) -> Bounds:
+        return self.number(0), self.number(count)
 
     def loops(
-        self,
-        counts: Sequence[Count | tuple[SSAValue, SSAValue]],
-        carried: Sequence[SSAValue],
-        body: Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]],
-        hints: Sequence[str | None] = (),
+        self, bounds: Sequence[Bounds], carried: Sequence[SSAValue], body: Body, hints: Sequence[str | None]
     ) -> list[SSAValue]:
-        """Nested loops over range(count), or range(start, stop), for each of `counts`, carrying values.
+        """Emits nested loops over `bounds`, which carry values, and returns the last values.
 
         `body` gets the counters and the carried values, emits into the innermost scope and returns the new values.
         """
-        if not counts:
+        if not bounds:
             return body([], list(carried))
         block = Block(arg_types=[IndexType(), *(c.type for c in carried)])
-        block.args[0].name_hint = hints[0] if hints else None
-        for arg, value in zip(block.args[1:], carried, strict=True):
-            arg.name_hint = value.name_hint
+        for arg, hint in zip(block.args, [*hints[:1], *(value.name_hint for value in carried)], strict=True):
+            arg.name_hint = hint
+        counter, *values = block.args
         self.scopes.append(block)
-        results = self.loops(
-            counts[1:], block.args[1:], lambda inner, values: body([block.args[0], *inner], values), hints[1:]
-        )
+        results = self.loops(bounds[1:], values, lambda inner, new: body([counter, *inner], new), hints[1:])
         self.insert(scf.YieldOp(*results), self.depth)
         self.scopes.pop()
-        first = counts[0]
-        start, stop = first if isinstance(first, tuple) else (self.number(0), self.count(first))
-        op = scf.ForOp(start, stop, self.number(1), carried, block)
+        op = scf.ForOp(*bounds[0], self.number(1), carried, block)
         self.insert(op, self.depth)
         for r, value in zip(op.res, results, strict=True):
             r.name_hint = value.name_hint
@@ -350,34 +357,29 @@ class Emitter:
 
     def load(self, op: loop.LoadOp) -> Tile:
         """An access of the nest, for a whole tile."""
-        own = [self.dims[v] for v in access_indices(op)]
-        symbols = [self.tile_of(s) for s in op.symbols]
-        dims = union((d for d in own if d.tile > 1), *(s.dims for s in symbols))
-        source = op.source.owner
-        if isinstance(source, payload.ConstantOp) and op.domain is None:
-            return self.constant(source.scalar, element_type(source.result.type), (), 0)
-        at = Coordinates(dims)
-        used = set(access_indices(op))
+        if isinstance(op.source.owner, payload.ConstantOp) and op.domain is None:
+            return self.constant(op.source.owner.scalar, element_type(op.source.type), (), 0)
+        used, symbols = access_indices(op), [self.tile_of(s) for s in op.symbols]
+        own = [self.dims[v] for v in used if self.dims[v].tile > 1]
+        at = Coordinates(union(own, *(s.dims for s in symbols)))
         index = [at.index(self.dims[v]) if v in used else AffineExpr.constant(0) for v in op.indices]
         depth = max((s.depth for s in symbols), default=0)
-        values = [at.symbol(self.spread(s, dims, depth) if s.dims else s.value, None, s.depth) for s in symbols]
+        values = [at.symbol(self.spread(s, at.dims, depth) if s.dims else s.value, None, s.depth) for s in symbols]
 
-        def rewrite(e: AffineExpr) -> AffineExpr:
-            return e.replace_dims_and_symbols(index, values)
+        def rewrite(exprs: Iterable[AffineExpr]) -> list[AffineExpr]:
+            return [e.replace_dims_and_symbols(index, values) for e in exprs]
 
-        constraints: list[tuple[AffineExpr, int, Extent]] = []
+        constraints = [(at.index(d), 0, d.extent) for d in at.dims if d.has_tail and d in own]
         if op.domain is not None:
-            pairs = zip(op.domain.affine.results, op.domain.limits, strict=True)
-            constraints = [(rewrite(e), lo, hi) for e, (lo, hi) in pairs]
-        constraints += [(at.index(d), 0, d.extent) for d in dims if d.has_tail and d in own]
-        access, domain, used_symbols = at.access([rewrite(e) for e in op.map.data.results], constraints)
+            limits = zip(rewrite(op.domain.affine.results), op.domain.limits, strict=True)
+            constraints = [*((e, lo, hi) for e, (lo, hi) in limits), *constraints]
+        access, domain, used_symbols = at.access(rewrite(op.map.data.results), constraints)
         fill = self._fill(op) if domain is not None else None
-        result = tile.tile_type(element_type(op.source.type), shape(dims))
-        outside = fill.value if fill is not None else None
-        new = tile.LoadOp(self.buffers[op.source], access, used_symbols, domain, outside, result)
+        result = tile.tile_type(element_type(op.source.type), shape(at.dims))
+        new = tile.LoadOp(self.buffers[op.source], access, used_symbols, domain, fill and fill.value, result)
         self.insert(new, max(at.depth, depth), op.result.name_hint)
         padding = {d: v for d in own if fill is not None and d.has_tail and (v := fill.beyond(d)) is not None}
-        return Tile(new.result, dims, max(at.depth, depth), padding)
+        return Tile(new.result, at.dims, max(at.depth, depth), padding)
 
     def _fill(self, op: loop.LoadOp) -> Tile:
         """What a load gives outside of its domain: its own fill value, else what suits the reductions."""
@@ -409,15 +411,12 @@ class Emitter:
     ) -> None:
         """Write a result of the nest: `access` takes the free indices `dims` to coordinates of the buffer. Of the
         blocks that `only_first` numbers, the first one does."""
-        kept = [d for d in dims if d.tile > 1]
-        at = Coordinates(kept)
+        at = Coordinates([d for d in dims if d.tile > 1])
         index = [at.index(d) for d in dims]
         results = [e.replace_dims_and_symbols(index, []) for e in access.results]
-        limits: list[tuple[AffineExpr, int, Extent]] = [(at.index(d), 0, d.extent) for d in kept if d.has_tail]
-        if only_first is not None:
-            limits.append((at.index(only_first), 0, 1))
-        source = self.spread(value, kept, self.depth)
-        access, domain, symbols = at.access(results, limits)
+        first: list[Constraint] = [] if only_first is None else [(at.index(only_first), 0, 1)]
+        source = self.spread(value, at.dims, self.depth)
+        access, domain, symbols = at.access(results, [*at.tails(), *first])
         self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)
 
     def scatter(self, op: tensor.ScatterOp, buffer: SSAValue, dims: Sequence[Dim], own: AffineMap) -> None:
@@ -432,8 +431,7 @@ class Emitter:
         places = [self.insert(payload.CastOp(v, IndexType()), self.depth).results[0] for v in values[1:]]
         symbols = [at.symbol(p, None, self.depth) for p in places]
         results = [e.replace_dims_and_symbols(element, symbols) for e in op.map.data.results]
-        limits: list[tuple[AffineExpr, int, Extent]] = [(at.index(d), 0, d.extent) for d in kept if d.has_tail]
-        limits += [(e, 0, n) for e, n in zip(results, extents_of(op.result.type), strict=True)]
+        limits = at.tails() + [(e, 0, n) for e, n in zip(results, extents_of(op.result.type), strict=True)]
         access, domain, used = at.access(results, limits)
         self.insert(tile.AtomicRmwOp(op.kind.data, values[0], buffer, access, used, domain), self.depth)
 

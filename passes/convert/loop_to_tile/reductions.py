@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 from xdsl.dialects import arith
@@ -25,91 +25,50 @@ from ....dialects.shapes.extents import Count, count_of
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
 from ....target.model import MAX_LANES
-from ...analysis.nest_schedule import Shared, Sum, needed_by, stages_of
 from ...analysis.rescaling import counted
 from ...pass_manager import emit_remark
 from .chunk_bounds import Bounds, ChunkBounds
-from .emitter import Dim, Emitter, Tile, padding_of, union
+from .emitter import Body, Dim, Emitter, Tile, padding_of, union
 
 
 class Reducer:
-    """Lowers the reductions of one nest.
+    """Lowers the reductions of one nest, for `emitter`. `chunks`: reduction indices with the extents of their tiles."""
 
-    Args:
-        emitter: Receives the operations.
-        chunks: Reduction indices with the extents of their tiles.
-        free: Number of free indices, which come before those of reductions in a tile.
-        shared: The indices that the blocks of a cluster share.
-        ranks: These indices with the number of the block in the cluster, and the number of blocks.
-    """
+    ranks: Mapping[SSAValue, tuple[SSAValue | None, int]] = {}
+    """Indices that the blocks of a cluster share, with the number of the block and the number of blocks."""
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        chunks: dict[SSAValue, int],
-        free: int,
-        shared: Shared,
-        ranks: Mapping[SSAValue, tuple[SSAValue | None, int]],
-    ) -> None:
-        self.emitter, self.chunks, self.shared, self.ranks = emitter, chunks, shared, ranks
+    def __init__(self, emitter: Emitter, chunks: dict[SSAValue, int]) -> None:
+        self.emitter, self.chunks = emitter, chunks
         self.dependence = Dependence()
-        self._order = free
-        """The place of the next reduction index in tiles."""
+        self._order = len(emitter.nest.sizes)
+        """The place of the next reduction index in tiles, after the free ones."""
 
     @cached_property
     def bounds(self) -> ChunkBounds:
         return ChunkBounds(self.emitter, self.dependence)
 
-    def program(self, ops: Sequence[Operation]) -> None:
-        if self.shared.part is None:
-            self.body(ops)
-        else:
-            self._body_in_parts(ops, self.shared.part)
-
     def body(self, ops: Sequence[Operation]) -> None:
-        """Lower the operations of a body (without its yield)."""
+        """Lowers the operations of a body (without its yield)."""
         for op in ops:
             if isinstance(op, loop.ReduceOp):
-                self.reduce(op)
+                with self._hoisted(op):
+                    self.emitter.tiles[op.result] = self.reduce(op)
             elif isinstance(op, loop.StagedReduceOp):
                 self.staged(op)
             else:
                 self.emitter.scalar_op(op)
 
-    def _body_in_parts(self, ops: Sequence[Operation], index: SSAValue) -> None:
-        """Lower the operations of a nest whose reductions the blocks of a cluster share: reductions over whole tiles
-        first. Then each block has its part of their results along the free `index`, and computes the rest for it."""
-        e, sums = self.emitter, [op for op in ops if isinstance(op, Sum)]
-        needed = needed_by(sums, ops) | {*sums}
-        self.body([op for op in ops if op in needed])
-        whole = e.dims[index]
-        stages = [(stage, result) for op in sums for stage, result in zip(stages_of(op), op.results, strict=True)]
-        results = [e.tiles[result] for _, result in stages]
-        rank = next(iter(self.ranks.values()))[0]
-        part = replace(whole, tile=whole.tile // self.shared.ranks, rank=rank, ranks=self.shared.ranks)
-        e.dims[index] = part
-        e.tiles = {value: t for value, t in e.tiles.items() if whole not in t.dims}
-        for (stage, value), old in zip(stages, results, strict=True):
-            e.location = location_of(stage)
-            new = tile.ClusterReduceScatterOp(stage.kind.data, old.value, old.dims.index(whole), self.shared.ranks)
-            e.insert(new, old.depth, value.name_hint)
-            e.tiles[value] = Tile(new.result, tuple(part if d is whole else d for d in old.dims), old.depth)
-        self.body([op for op in ops if op not in sums])
+    def _hoisted(self, op: Operation) -> AbstractContextManager[None]:
+        """Opens loops for `op` around the loops that are open, where its operands allow."""
+        return self.emitter.at(self._depth(op)) if self.emitter.depth else nullcontext()
 
     # Depths and dimensions
 
     def _depth(self, op: Operation) -> int:
         """The number of loops whose values `op` needs from around it."""
-        e = self.emitter
-        inside = {r for inner in op.walk() for r in inner.results}
-        found = 0
-        for inner in op.walk():
-            for operand in inner.operands:
-                if operand in e.dims:
-                    found = max(found, e.dims[operand].depth)
-                elif operand in e.tiles and operand not in inside:
-                    found = max(found, e.tiles[operand].depth)
-        return found
+        values = {v for inner in op.walk() for v in inner.operands} - {r for inner in op.walk() for r in inner.results}
+        known = (self.emitter.dims.get(v) or self.emitter.tiles.get(v) for v in values)
+        return max((value.depth for value in known if value is not None), default=0)
 
     def _dims(self, indices: Indices) -> tuple[Dim, ...]:
         dims = self.emitter.dims
@@ -124,8 +83,8 @@ class Reducer:
             if count != 1:
                 counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
                 looped += 1
-            among = self.ranks.get(arg, (None, 1))
-            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, orders[i], depth, arg.name_hint, *among)
+            ranks = self.ranks.get(arg, (None, 1))
+            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, orders[i], depth, arg.name_hint, *ranks)
             dims.append(dim)
             for stage in stages:
                 e.dims[stage.body.block.args[i]] = dim
@@ -144,66 +103,63 @@ class Reducer:
         return [self._order + i for i in range(len(indices))]
 
     def _counts(self, op: loop.ReduceOp) -> list[Count]:
-        counts = [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
-        pairs = zip(op.body.block.args, counts, strict=True)
-        return [self.shared.steps(a, n) if isinstance(n, int) else n for a, n in pairs]
-
-    def _is_shared(self, op: loop.ReduceOp) -> bool:
-        return any(a in self.shared.indices for a in op.body.block.args)
+        return [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
 
     def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
         """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
-        first, counts = stages[0], self._counts(stages[0])
-        masked = any(isinstance(o, payload.CmpOp) or getattr(o, "domain", None) for o in first.body.walk())
-        if not masked or self._is_shared(first):
-            return [(self.emitter.number(0), self.emitter.count(counts[i])) for i in looped]
-        return self.bounds.of(stages, looped, counts, [self.chunks[a] for a in first.body.block.args])
+        counts = self._counts(stages[0])
+        if any(isinstance(o, payload.CmpOp) or getattr(o, "domain", None) for o in stages[0].body.walk()):
+            return self.bounds.of(stages, looped, counts, [self.chunks[a] for a in stages[0].body.block.args])
+        return [self.emitter.range(counts[i]) for i in looped]
 
     # Reductions
 
-    def reduce(self, op: loop.ReduceOp) -> None:
-        """Lower a plain reduction."""
-        e, element = self.emitter, op.result.type
-        with e.at(self._depth(op)):
-            number = identity(op.kind.data, element) if 0 in op.sizes else counted(op)
-            if number is not None:
-                e.tiles[op.result] = e.constant(number, element, (), 0)
-                return
-            if looped := [i for i, n in enumerate(self._counts(op)) if n != 1]:
-                total = self._in_chunks(op, looped)
-            else:
-                total = self._combined(op, self._reduced(op, self._bind((op,), ())))
-            e.tiles[op.result] = self._together(op, total) if self._is_shared(op) else total
+    def reduce(self, op: loop.ReduceOp) -> Tile:
+        """Lowers a plain reduction: at once if one chunk holds the range, else chunk by chunk."""
+        if 0 in op.sizes:
+            return self.emitter.constant(identity(op.kind.data, op.result.type), op.result.type, (), 0)
+        if isinstance(yielded(op.body.block)[0].owner, payload.ConstantOp) and (number := counted(op)) is not None:
+            return self.emitter.constant(number, op.result.type, (), 0)
+        if looped := [i for i, n in enumerate(self._counts(op)) if n != 1]:
+            return self._in_chunks(op, looped)
+        return self._combined(op, self._reduced(op, self._bind((op,), ())))
 
     def _in_chunks(self, op: loop.ReduceOp, looped: Sequence[int]) -> Tile:
-        """Reduce chunk by chunk, in loops over the indices `looped`.
+        """Reduces chunk by chunk, in loops over the indices `looped` that carry the result so far. Each chunk of a
+        contraction is added to the accumulator, so that it can become a matrix product."""
+        e, dims = self.emitter, self._dims(self.dependence.of_reduce(op))
+        if self._product(op) is None and not self._is_of_columns(op, dims):
+            return self._by_elements(op, looped, dims)
 
-        A contraction adds each chunk's sum to the accumulator, so that it can become a matrix product, and so does a
-        thread that reduces columns; any other reduction keeps one accumulator for each element of the chunk and
-        combines those at the end.
-        """
-        e, kind, element = self.emitter, op.kind.data, op.result.type
-        dims, partial = self._dims(self.dependence.of_reduce(op)), tuple[Dim, ...]()
-        every_chunk = self._product(op) is not None or self._is_of_columns(op, dims)
-        if not every_chunk:
-            pairs = enumerate(zip(op.body.block.args, op.sizes, strict=True))
-            partial = tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
-        start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
-        start.value.name_hint = op.result.name_hint
+        def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+            new = self._reduced(op, self._bind((op,), counters))
+            new = self._combined(op, new, Tile(carried[0], dims, e.depth))
+            return [e.spread(new, dims, e.depth)]
+
+        return Tile(self._loops(op, looped, dims, chunk), dims, e.depth)
+
+    def _by_elements(self, op: loop.ReduceOp, looped: Sequence[int], dims: Sequence[Dim]) -> Tile:
+        """Reduces chunk by chunk into one accumulator for each element of a chunk, and combines those at the end."""
+        e = self.emitter
+        pairs = enumerate(zip(op.body.block.args, op.sizes, strict=True))
+        partial = tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
 
         def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
             own = self._bind((op,), counters)
-            if every_chunk:
-                new, all_dims = self._reduced(op, own), dims
-                new = self._combined(op, new, Tile(carried[0], dims, e.depth))
-            else:
-                value, all_dims = self._body_value(op, own), (*dims, *(d for d in own if d.tile > 1))
-                new = e.combine(kind, Tile(carried[0], all_dims, e.depth), value)
+            value, all_dims = self._body_value(op, own), (*dims, *(d for d in own if d.tile > 1))
+            new = e.combine(op.kind.data, Tile(carried[0], all_dims, e.depth), value)
             return [e.spread(new, all_dims, e.depth)]
 
+        whole = (*dims, *partial)
+        return self._finish(op, Tile(self._loops(op, looped, whole, chunk), whole, e.depth), partial)
+
+    def _loops(self, op: loop.ReduceOp, looped: Sequence[int], dims: Sequence[Dim], body: Body) -> SSAValue:
+        """Emits loops over the chunks of the indices `looped` that carry a tile over `dims`; returns its last value."""
+        e = self.emitter
+        start = e.constant(identity(op.kind.data, op.result.type), op.result.type, dims, e.depth).value
+        start.name_hint = op.result.name_hint
         hints = [op.body.block.args[i].name_hint for i in looped]
-        (result,) = e.loops(self._visited((op,), looped), [start.value], chunk, hints)
-        return self._finish(op, Tile(result, (*dims, *partial), e.depth), partial)
+        return e.loops(self._visited((op,), looped), [start], body, hints)[0]
 
     def _product(self, op: loop.ReduceOp) -> Contraction | None:
         """The contraction that `op` is, if a chunk of it is one of two tiles."""
@@ -242,10 +198,8 @@ class Reducer:
         """The two factors of the contraction `found`, if they are matrices; else the sum of their products."""
         e, product = self.emitter, found.product
         self._lower_body(op, own, product if product.result.has_one_use() else None)
-        factors = [e.tile_of(v) for v in product.operands]
-        known = padding_of(product, factors, union(*(f.dims for f in factors)))
-        tails = [d for d in own if d.has_tail and known.get(d) != 0]
-        a, b = (self._masked(v, tails, op) for v in product.operands)
+        tails = [d for d in own if d.has_tail]
+        a, b = self._masked_factors(product, tails, op) if tails else (e.tile_of(v) for v in product.operands)
         lhs, rhs = sorted((a, b), key=lambda t: [d.order for d in t.dims])
         dims, summed = union(lhs.dims, rhs.dims), [d for d in own if d.tile > 1]
         if len(dims) == 3 and summed == [dims[1]] and (lhs.dims, rhs.dims) == (dims[:2], dims[1:]):
@@ -283,6 +237,13 @@ class Reducer:
 
     # Masks
 
+    def _masked_factors(self, product: Operation, tails: Sequence[Dim], op: loop.ReduceOp) -> list[Tile]:
+        """The tiles of the operands of `product`, such that it is 0 wherever an index of `tails` is past its range."""
+        factors = [self.emitter.tile_of(v) for v in product.operands]
+        known = padding_of(product, factors, union(*(f.dims for f in factors)))
+        missing = [d for d in tails if known.get(d) != 0]
+        return [self._masked(v, missing, op) for v in product.operands]
+
     def _masked(self, value: SSAValue, tails: Sequence[Dim], op: loop.ReduceOp) -> Tile:
         """The tile of `value` with the identity of `op` wherever an index of `tails` is past its range."""
         e = self.emitter
@@ -305,18 +266,11 @@ class Reducer:
     def staged(self, op: loop.StagedReduceOp) -> None:
         """Lower a staged reduction: its stages one after another if a tile holds the range, else chunk by chunk."""
         e, stages = self.emitter, op.stage_ops
-        counts = self._counts(stages[0]) if stages else []
-        looped = [i for i, n in enumerate(counts) if n != 1]
-        shared = bool(stages) and self._is_shared(stages[0])
-        if (not looped and not shared) or 0 in stages[0].sizes:
-            self.body(list(op.stages.block.ops)[:-1])
-            for result, stage in zip(op.res, stages, strict=True):
-                e.tiles[result] = e.tiles[stage.result]
+        looped = [i for i, n in enumerate(self._counts(stages[0])) if n != 1] if stages else []
+        if not looped or 0 in stages[0].sizes:
+            self._at_once(op)
             return
-        with e.at(self._depth(op)):
-            if not looped:
-                self._share(op, self._stages(op, self._bind(stages, ()), ()))
-                return
+        with self._hoisted(op):
             dims = [self._dims(found) for found in self.dependence.of_staged(op)]
             starts: list[SSAValue] = []
             for stage, own, result in zip(stages, dims, op.res, strict=True):
@@ -334,8 +288,12 @@ class Reducer:
             for result, stage, value, own in zip(op.res, stages, results, dims, strict=True):
                 value.name_hint = result.name_hint or stage.result.name_hint
                 e.tiles[result] = Tile(value, own, e.depth)
-            if shared:
-                self._share(op, [e.tiles[result] for result in op.res])
+
+    def _at_once(self, op: loop.StagedReduceOp) -> None:
+        """Lowers a staged reduction, of which one chunk holds the range, as one reduction after another."""
+        self.body(list(op.stages.block.ops)[:-1])
+        for result, stage in zip(op.res, op.stage_ops, strict=True):
+            self.emitter.tiles[result] = self.emitter.tiles[stage.result]
 
     def _stages(self, op: loop.StagedReduceOp, own: Sequence[Dim], old: Sequence[Tile]) -> list[Tile]:
         """One chunk: each stage in the frame that the earlier ones have moved to, combined with what it was, if that is
@@ -363,40 +321,3 @@ class Reducer:
         e.tiles.update(zip(args[len(old) :], new, strict=False))
         self.body(transport_slice(op, result))
         return e.tiles[yielded(op.rescale.block)[result]]
-
-    # Blocks of a cluster
-
-    def _peers(self, values: Sequence[Tile]) -> tuple[Dim, list[Tile]]:
-        """What every block of the cluster has for `values`, along a new dimension."""
-        e = self.emitter
-        peer = Dim(self.shared.ranks, self.shared.ranks, None, -1, 0, "peer")
-        depth = max(v.depth for v in values)
-        op = tile.ClusterAllGatherOp([v.value for v in values], self.shared.ranks)
-        e.insert(op, depth)
-        for result, value in zip(op.res, values, strict=True):
-            result.name_hint = value.value.name_hint
-        return peer, [Tile(r, (peer, *v.dims), depth) for r, v in zip(op.res, values, strict=True)]
-
-    def _together(self, op: loop.ReduceOp, value: Tile) -> Tile:
-        """The result of a plain reduction, from what each block of the cluster has of it, if they share it."""
-        if self.shared.part is not None:
-            return value
-        self.emitter.location = location_of(op)
-        peer, (values,) = self._peers([value])
-        return self._finish(op, values, (peer,))
-
-    def _share(self, op: loop.StagedReduceOp, parts: Sequence[Tile]) -> None:
-        """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage
-        all of them move into the frame of the earlier results of the whole, and are combined there."""
-        e, new = self.emitter, list[Tile]()
-        if self.shared.part is not None:
-            e.tiles.update(zip(op.res, parts, strict=True))
-            return
-        e.location = location_of(op)
-        peer, old = self._peers(parts)
-        for result, stage in zip(op.res, op.stage_ops, strict=True):
-            moved = self._rescaling(op, len(new), old, new)
-            whole = self._finish(stage, moved, (peer,))
-            whole.value.name_hint = result.name_hint or stage.result.name_hint
-            e.tiles[result] = whole
-            new.append(whole)
