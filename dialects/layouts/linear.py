@@ -141,6 +141,10 @@ class Linear:
         return 1 << len(self.warp)
 
     @property
+    def parts(self) -> tuple[Bases, Bases, Bases]:
+        return self.reg, self.lane, self.warp
+
+    @property
     def bases(self) -> Bases:
         """All bases: of registers, then lanes, then warps."""
         return self.reg + self.lane + self.warp
@@ -170,13 +174,9 @@ class Linear:
 
     def redundant(self) -> Redundant:
         """The bits that only replicate, so that a store leaves them out; registers are kept in favour of threads."""
-        span, position = Span(), 0
-        found: list[tuple[int, ...]] = []
-        for bases in (self.reg, self.lane, self.warp):
-            own = self.packed[position : position + len(bases)]
-            found.append(tuple(bit for bit, p in enumerate(own) if not span.add(p)))
-            position += len(bases)
-        return Redundant(*found)
+        span, shape = Span(), self.shape
+        bits = [[bit for bit, basis in enumerate(part) if not span.add(pack(shape, basis))] for part in self.parts]
+        return Redundant(*map(tuple, bits))
 
     def compact(self) -> tuple[Linear, tuple[int, ...]]:
         """This layout without registers that repeat others, and which registers are left."""
@@ -194,13 +194,9 @@ class Linear:
 
     def without(self, dims: Iterable[int]) -> Linear:
         """The layout with the coordinates along `dims` left out, and all bases kept."""
-        gone = set(dims)
-
-        def kept(values: Sequence[int]) -> Coordinate:
-            return tuple(v for d, v in enumerate(values) if d not in gone)
-
-        reg, lane, warp = (tuple(map(kept, bases)) for bases in (self.reg, self.lane, self.warp))
-        return Linear(kept(self.shape), reg, lane, warp)
+        left = [d for d in range(len(self.shape)) if d not in dims]
+        reg, lane, warp = (tuple(tuple(b[d] for d in left) for b in part) for part in self.parts)
+        return Linear(tuple(self.shape[d] for d in left), reg, lane, warp)
 
     def part(self, dim: int, size: int) -> Linear | None:
         """The layout of an aligned part with `size` elements along `dim`, if every thread holds its share of each part
@@ -290,12 +286,10 @@ def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[
     Every pair (from, to) of `swizzle`, offsets with one bit set, adds `to` by exclusive or to the place of what lies at
     `from`; `from` is above `to`.
     """
-    fill = _Filler(shape)
-    bases = fill.bits(order)
-    packed = [pack(shape, b) for b in bases]
+    bases = [basis for d in order for basis in dimension_bits(shape, d)]
     for source, target in swizzle:
-        packed[log2(source)] ^= packed[log2(target)]
-    return Shared(tuple(shape), tuple(unpack(shape, p) for p in packed))
+        bases[log2(source)] = tuple(map(int.__xor__, bases[log2(source)], bases[log2(target)]))
+    return Shared(tuple(shape), tuple(bases))
 
 
 @cache
@@ -332,26 +326,14 @@ def unit(rank: int, dim: int, value: int) -> Coordinate:
     return tuple(value if d == dim else 0 for d in range(rank))
 
 
-class _Filler:
-    """Hands out the coordinate bits of a tile, low bits of a dimension first."""
+def dimension_bits(shape: Sequence[int], dim: int) -> list[Coordinate]:
+    """The coordinates of the bits along `dim`, low bits first."""
+    return [unit(len(shape), dim, 1 << bit) for bit in range((shape[dim] - 1).bit_length())]
 
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.nowhere = (0,) * len(shape)
-        self.left = [[unit(len(shape), d, 1 << i) for i in range((n - 1).bit_length())] for d, n in enumerate(shape)]
 
-    def bits(self, order: Sequence[int], count: int | None = None) -> list[Coordinate]:
-        """Up to `count` bits, exhausting the dimensions in `order`."""
-        found: list[Coordinate] = []
-        for dim in order:
-            end = None if count is None else count - len(found)
-            found += self.left[dim][:end]
-            del self.left[dim][:end]
-        return found
-
-    def padded(self, order: Sequence[int], count: int) -> Bases:
-        """`count` bits; zero bases, which replicate, once the tile is exhausted."""
-        found = self.bits(order, count)
-        return tuple(found + [self.nowhere] * (count - len(found)))
+def padded(bits: Sequence[Coordinate], count: int, rank: int) -> Bases:
+    """The first `count` of `bits`, and zero bases, which replicate, once these are exhausted."""
+    return (*bits[:count], *[(0,) * rank] * (count - len(bits)))
 
 
 def blocked(
@@ -367,11 +349,13 @@ def blocked(
     `order` lists the dimensions from the fastest to the slowest; `warp_order` overrides it for warps. A tile larger
     than the block repeats the pattern in further registers, a smaller one is replicated.
     """
-    fill = _Filler(shape)
-    vector = fill.bits(order[:1], log2(vec))
-    lane = fill.padded(order, log2(lanes))
-    warp = fill.padded(warp_order if warp_order is not None else order, log2(warps))
-    return Linear(tuple(shape), tuple(vector + fill.bits(order)), lane, warp)
+    bits = [dimension_bits(shape, d) for d in range(len(shape))]
+    vector = bits[order[0]][: log2(vec)]
+    lane = [basis for d in order for basis in bits[d] if basis not in vector][: log2(lanes)]
+    warp = [basis for d in warp_order or order for basis in bits[d] if basis not in (*vector, *lane)][: log2(warps)]
+    reg = tuple(basis for d in order for basis in bits[d] if basis not in (*lane, *warp))
+    rank = len(shape)
+    return Linear(tuple(shape), reg, padded(lane, log2(lanes), rank), padded(warp, log2(warps), rank))
 
 
 def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool = False, lanes: int = LANES) -> Linear:
@@ -382,21 +366,17 @@ def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool 
     possible (where rows are reduced later); otherwise a warp is about square. Which rows a thread owns does not depend
     on the number of columns, so contractions that share rows agree on them.
     """
-    m, n = shape
-    lane_bits = log2(lanes)
-    row_bits = min(log2(m) - min(log2(m), log2(thread_rows)), lane_bits + log2(warps))
-    column_bits = lane_bits + log2(warps) - row_bits
-    fill = _Filler(shape)
-    reg_rows = fill.bits([0], min(2, log2(m) - row_bits))
-    reg_columns = fill.bits([1], min(2, max(log2(n) - column_bits, 0)))
-    columns = fill.padded([1], column_bits)
-    rows = fill.padded([0], row_bits)
-    lane_columns = min(column_bits, lane_bits if row_in_warp else 3)
-    lane_rows = min(row_bits, lane_bits - lane_columns)
+    rows, columns = dimension_bits(shape, 0), dimension_bits(shape, 1)
+    lane_bits, thread_bits = log2(lanes), log2(lanes * warps)
+    row_bits = min(max(len(rows) - log2(thread_rows), 0), thread_bits)
+    column_bits = thread_bits - row_bits
+    low_rows, low_columns = min(2, len(rows) - row_bits), min(2, max(len(columns) - column_bits, 0))
+    down, across = rows[low_rows : low_rows + row_bits], padded(columns[low_columns:], column_bits, 2)
+    lane_rows = min(row_bits, lane_bits - min(column_bits, lane_bits if row_in_warp else 3))
     lane_columns = lane_bits - lane_rows
-    lane = columns[:lane_columns] + rows[:lane_rows]
-    warp = columns[lane_columns:] + rows[lane_rows:]
-    reg = (*reg_columns, *fill.bits([1]), *reg_rows, *fill.bits([0]))
+    lane, warp = (*across[:lane_columns], *down[:lane_rows]), (*across[lane_columns:], *down[lane_rows:])
+    held_columns = columns[:low_columns] + columns[low_columns + column_bits :]
+    reg = (*held_columns, *rows[:low_rows], *rows[low_rows + row_bits :])
     return Linear(tuple(shape), reg, lane, warp)
 
 

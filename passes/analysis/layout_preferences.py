@@ -3,6 +3,7 @@ like: by the memory they are loaded from or stored to, or by their contractions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -15,7 +16,7 @@ from xdsl.utils.disjoint_set import DisjointSet
 
 from ...dialects import payload, tile
 from ...dialects.kernel.mma import WORD_BYTES
-from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch, unit
+from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, dimension_bits, log2, unit
 from ...dialects.layouts.mma import accumulator, warpgroup_accumulator
 from ...dialects.payload import shape_of
 from ...dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, Simplifier, dividend, number_of
@@ -66,20 +67,17 @@ class Classes:
     """The classes of all tiles of a kernel and the links between them."""
 
     def __init__(self, kernel: tile.KernelOp) -> None:
-        members: dict[SSAValue, None] = {}
-        self._sets = DisjointSet[SSAValue]()
-        self.links: list[Link] = []
         ops = list(kernel.body.walk())
-        for group in (group for op in ops for group in tied(op)):
-            tiles = [v for v in group if is_tile(v)]
-            for v in tiles:
-                if v not in members:
-                    members[v] = None
-                    self._sets.add(v)
+        groups = [[v for v in group if is_tile(v)] for op in ops for group in tied(op)]
+        members = dict.fromkeys(v for tiles in groups for v in tiles)
+        self._sets = DisjointSet([*members])
+        for tiles in groups:
+            for v in tiles[1:]:
                 self._sets.union_left(tiles[0], v)
         self._classes: dict[SSAValue, TileClass] = {}
         for value in members:
             self._classes.setdefault(self._sets.find(value), TileClass()).members.append(value)
+        self.links: list[Link] = []
         for op in ops:
             self._describe(op)
 
@@ -226,14 +224,13 @@ def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
     """Returns a divisor of all terms of `form` except for that of dimension `d`."""
     divisor = form.constant
     for atom, factor in form.terms:
-        if atom == (DIM, d):
-            continue
-        divisor = gcd(divisor, factor * divisor_of(symbols[number_of(atom)]) if atom[0] == SYM else factor)
+        if atom != (DIM, d):
+            divisor = gcd(divisor, factor * (divisor_of(symbols[number_of(atom)]) if atom[0] == SYM else 1))
     return divisor
 
 
 def memory_layout(
-    shape: Sequence[int], wishes: Iterable[Preference], reduced: set[int], warps: int, lanes: int = LANES
+    shape: Sequence[int], wishes: Sequence[Preference], reduced: set[int], warps: int, lanes: int = LANES
 ) -> Linear:
     """Returns threads along the dimension that is contiguous for the most bytes, 16 aligned bytes each.
 
@@ -241,26 +238,20 @@ def memory_layout(
     has vectors of any alignment; of two dimensions with as many bytes it prefers the one that is not reduced, whose
     sums are vectors, and has reduced ones next, so that a row is one piece.
     """
-    alone = lanes * warps == 1
-    wishes = [*wishes]
+    order, vec, alone = tuple(reversed(range(len(shape)))), 4, lanes * warps == 1
     if alone:
         wishes = [wish for wish in wishes if wish.contiguous] or wishes
-    weights: dict[int, int] = {}
-    best: dict[int, Preference] = {}
-    for wish in wishes:
-        fast = wish.order[0]
-        weights[fast] = weights.get(fast, 0) + wish.bytes * (4 if wish.vec > 1 and not alone else 1)
-        best[fast] = max(best.get(fast, wish), wish, key=lambda w: (w.vec, w.bytes))
-    order: Sequence[int] = tuple(reversed(range(len(shape))))
-    vec = min(4, shape[order[0]])
-    if weights:
-        chosen = best[max(weights, key=lambda d: (weights[d], alone and d not in reduced))]
-        order, vec = chosen.order, chosen.vec
+    if wishes:
+        weights = Counter[int]()
+        for wish in wishes:
+            weights[wish.order[0]] += wish.bytes * (4 if wish.vec > 1 and not alone else 1)
+        fast = max(weights, key=lambda d: (weights[d], alone and d not in reduced))
+        best = max((w for w in wishes if w.order[0] == fast), key=lambda w: (w.vec, w.bytes))
+        order, vec = best.order, best.vec
     if alone:
         order = sorted(order, key=lambda d: (d != order[0], d not in reduced))
-    vec = min(vec, max(prod(shape) // (lanes * warps), 1))
-    warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
-    return blocked(shape, order, vec, warps, warp_order, lanes)
+    vec = min(vec, shape[order[0]], max(prod(shape) // (lanes * warps), 1))
+    return blocked(shape, order, vec, warps, sorted(order, key=lambda d: d in reduced), lanes)
 
 
 def scan_layout(c: TileClass, dim: int, wishes: Sequence[Preference], warps: int) -> Linear:
@@ -270,7 +261,7 @@ def scan_layout(c: TileClass, dim: int, wishes: Sequence[Preference], warps: int
     then in warps. Where another dimension is, lanes and warps lie along that one, and each thread scans registers."""
     shape = c.shape
     rank, threads = len(shape), LANE_BITS + log2(warps)
-    bits = {d: [unit(rank, d, 1 << b) for b in range(log2(shape[d]))] for d in range(rank)}
+    bits = {d: dimension_bits(shape, d) for d in range(rank)}
     along = bits.pop(dim)
     rest = [b for d in sorted(bits, key=lambda d: _nearness(d, wishes)) for b in bits[d]]
     wide = log2(max((w.vec for w in wishes if w.order[0] == dim), default=1))
@@ -302,7 +293,7 @@ def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Lin
 def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
     """Returns threads that copy single elements: the lanes of a sector along the dimension that is contiguous in global
     memory, the others along the next one, which is contiguous in shared memory."""
-    fast, *others = ([unit(len(shape), d, 1 << b) for b in range(log2(shape[d]))] for d in order)
+    fast, *others = (dimension_bits(shape, d) for d in order)
     rest = [basis for other in others for basis in other]
     sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
     left = [*fast[:sector], *rest[: LANE_BITS - sector], *fast[sector:], *rest[LANE_BITS - sector :]]
@@ -316,7 +307,7 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
     """Returns a better layout for an access whose memory is contiguous along another dimension than the lanes, if that
     is worth a conversion."""
     wish, shape = preference(op), layout.shape
-    if len(shape) < 2 or not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
+    if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
         return None
     fast, together = wish.order[0], 1
     alone = layout.lanes * layout.warps == 1  # has neighbours in memory in its own registers
@@ -351,7 +342,7 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
     """Returns the layout with the same elements in each warp and `vec` neighbours along `fast` in each thread: lanes
     that held these get the next ones. None if a warp has nothing else in a row, or bases mix dimensions."""
     own = [*layout.reg, *layout.lane]
-    bits = [unit(len(layout.shape), fast, 1 << i) for i in range(log2(layout.shape[fast]))]
+    bits = dimension_bits(layout.shape, fast)
     first, further = bits[: log2(vec)], [b for b in bits[log2(vec) :] if b in own]
     if len(set(own)) < len(own) or not further or not all(u in own for u in first):
         return None
@@ -377,17 +368,13 @@ def thread_rows(classes: Iterable[TileClass], schedule: Schedule, threads: int) 
     return 1 << log2(max(largest // threads, 1)) // 2
 
 
-def product_layout(
-    c: TileClass, classes: Classes, rows: int, warps: int, lanes: int, row_in_warp: bool, as_boxes: bool = False
-) -> Linear:
-    """Returns the layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
+def tensor_core_layout(c: TileClass, classes: Classes, warps: int, row_in_warp: bool, as_boxes: bool) -> Linear:
+    """Returns the layout of the accumulator of contractions that their atom has.
 
     `wgmma` has one layout; `mma` leaves open which columns a thread has. Right operands that are contiguous along k can
     be read in any order of columns, so a thread gets as many neighbours as its stores move at once; but not where they
     are TMA tiles, which are swizzled for eight rows in their order.
     """
-    if any(dot.atom is None for dot in c.dots):
-        return patch(c.shape, rows, warps, row_in_warp, lanes)
     if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
         found = warpgroup_accumulator(c.shape, warps)
         if isinstance(found, str):

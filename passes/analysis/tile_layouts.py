@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from math import prod
+from typing import NamedTuple, overload
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -16,7 +17,17 @@ from ...dialects import tile
 from ...dialects.kernel.mma import ROW_BYTES, MmaAtom, mma_atom
 from ...dialects.layouts import LayoutAttr, SharedAttr, bases_of
 from ...dialects.layouts.conversion import Exchange, find_exchange
-from ...dialects.layouts.linear import LANES, Bases, Coordinate, Linear, Shared, ordered, register_width, wavefronts
+from ...dialects.layouts.linear import (
+    LANES,
+    Bases,
+    Coordinate,
+    Linear,
+    Shared,
+    log2,
+    ordered,
+    register_width,
+    wavefronts,
+)
 from ...dialects.layouts.mma import Bits, accumulator_bits, fragment, matrix_rows
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.support.locations import refused
@@ -162,32 +173,35 @@ def choose_shared(
     rank = len(shape)
     orders = [(*reversed(range(rank)),), *([(0, *reversed(range(1, rank)))] if rank > 1 else [])]
     more = by_order or [()] * len(orders)
-    layouts = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
-    return min(layouts, key=lambda pair: pair[0])[1]
+    best = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
+    return min(best, key=lambda candidate: candidate.cost).layout
 
 
-def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> tuple[int, Shared]:
-    """Returns the cost and the layout of the best swizzle on one order of dimensions, which is searched bit by bit."""
+class _Candidate(NamedTuple):
+    """A shared layout with the pairs of `ordered` that swizzle it. `free`: no swizzle could be cheaper."""
 
-    def cost(shared: Shared) -> tuple[int, bool]:
-        costs = [r.cost(shared) for r in readers]
-        return sum(c for c, _ in costs), all(free for _, free in costs)
+    cost: int
+    free: bool
+    layout: Shared
+    swizzle: tuple[tuple[int, int], ...]
 
-    shared = ordered(shape, order)
-    best, free = cost(shared)
-    pairs: list[tuple[int, int]] = []
-    source = shape[order[0]]
-    banks = 128 // min(r.bytes_each for r in readers)
-    while source < shared.size and not free:
-        fixed, target = [*pairs], min(source, banks) // 2
-        while target >= 1:
-            candidate = ordered(shape, order, [*fixed, (source, target)])
-            total, unhindered = cost(candidate)
-            if total < best:
-                best, free, shared, pairs = total, unhindered, candidate, [*fixed, (source, target)]
-            target //= 2
-        source *= 2
-    return best, shared
+
+def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> _Candidate:
+    """Returns the layout with the best swizzle on one order of dimensions, which is searched bit by bit."""
+
+    def candidate(*swizzle: tuple[int, int]) -> _Candidate:
+        layout = ordered(shape, order, swizzle)
+        costs, free = zip(*(r.cost(layout) for r in readers), strict=True)
+        return _Candidate(sum(costs), all(free), layout, swizzle)
+
+    best = candidate()
+    banks = log2(128 // min(r.bytes_each for r in readers))
+    for bit in range(log2(shape[order[0]]), log2(prod(shape))):
+        if not best.free:
+            targets = reversed(range(min(bit, banks)))
+            swizzled = [candidate(*best.swizzle, (1 << bit, 1 << target)) for target in targets]
+            best = min([best, *swizzled], key=lambda candidate: candidate.cost)
+    return best
 
 
 Dot = tile.DotOp | tile.DotAsyncOp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from xdsl.dialects import arith
@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import AnyFloat, StringAttr, TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
-from ...dialects.layouts.linear import Linear
+from ...dialects.layouts.linear import Linear, patch
 from ...dialects.payload import element_type, shape_of
 from ..analysis.layout_preferences import (
     Classes,
@@ -21,8 +21,8 @@ from ..analysis.layout_preferences import (
     is_tile,
     memory_layout,
     preference,
-    product_layout,
     scan_layout,
+    tensor_core_layout,
     thread_rows,
     turned_factor,
     widened,
@@ -65,16 +65,10 @@ class AssignLayoutsPass(TilePass):
         for link in classes.links:
             _reconcile(link, classes, layouts)
         for c in classes:
-            own = layouts[id(c)]
             for value in c.members:
-                _retype(value, own)
-            if lanes > 1 and any(dot.atom is None for dot in c.dots):
-                continue
-            wide = partial(widened, as_boxes=op.schedule.copy == "tma") if c.dots and lanes > 1 else coalesced
-            for access in c.accesses:
-                layout = wide(access, own)
-                if layout is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
-                    _detour(access, layout, own)
+                _retype(value, layouts[id(c)])
+            if len(c.shape) > 1 and (lanes == 1 or all(dot.atom is not None for dot in c.dots)):
+                _widen(c, layouts[id(c)], op)
         for convert in [o for o in op.body.walk() if isinstance(o, tile.ConvertLayoutOp) and o.via is None]:
             ends = [layout_in_registers(v, warps, lanes) for v in (convert.source, convert.result)]
             convert.properties["via"] = StringAttr(route(ends[0], ends[1], element_bytes(convert.source.type)))
@@ -87,17 +81,24 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
         if isinstance(op, tile.BroadcastOp) and element_type(op.source.type) == i1:
             _separate_mask(op)
     for op in list(kernel.body.walk()):
-        constant = isinstance(op, payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp)
-        if not constant and not (isinstance(op, tile.BroadcastOp) and not is_tile(op.source)):
-            continue
-        result = op.results[0]
-        if not is_tile(result) or linear_of(result.type) is not None:
-            continue
-        for use in list(result.uses)[1:]:
-            copy = op.clone()
-            copy.results[0].name_hint = result.name_hint
-            insert_after(op, copy)
-            use.operation.operands[use.index] = copy.results[0]
+        if op.results and op.results[0].has_more_than_one_use() and _is_free(op):
+            _separate_uses(op)
+
+
+def _is_free(op: Operation) -> bool:
+    """Returns true if any thread can compute `op` by itself, and no layout is assigned."""
+    if isinstance(op, tile.BroadcastOp) and is_tile(op.source):
+        return False
+    kinds = tile.BroadcastOp | payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp
+    return isinstance(op, kinds) and is_tile(op.results[0]) and linear_of(op.results[0].type) is None
+
+
+def _separate_uses(op: Operation) -> None:
+    for use in list(op.results[0].uses)[1:]:
+        copy = op.clone()
+        copy.results[0].name_hint = op.results[0].name_hint
+        insert_after(op, copy)
+        use.operation.operands[use.index] = copy.results[0]
 
 
 def _separate_mask(op: tile.BroadcastOp) -> None:
@@ -138,21 +139,21 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
         for value in c.members:
             if linear_of(value.type) is not None:
                 given.setdefault(id(c), layout_in_registers(value, kernel.warps.data, kernel.lanes.data))
-    product = _product_layouts(kernel, classes) if any(c.dots for c in classes) else None
     layouts: dict[int, Linear] = {}
     for c in sorted(classes, key=lambda c: (id(c) not in given, not c.dots, -len(c.shape))):
-        layout = given.get(id(c)) or (product(c) if product is not None and c.dots else None)
-        layouts[id(c)] = layout or _slice(c, classes, layouts) or _accessed(c, classes, kernel)
+        layout = given.get(id(c)) or (_accumulator(c, classes, kernel) if c.dots else _slice(c, classes, layouts))
+        layouts[id(c)] = layout or _accessed(c, classes, kernel)
     return layouts
 
 
-def _product_layouts(kernel: tile.KernelOp, classes: Classes) -> Callable[[TileClass], Linear | None]:
-    warps, lanes = kernel.warps.data, kernel.lanes.data
-    chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
+def _accumulator(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linear:
+    """The layout of the accumulator of contractions: a patch of registers a thread, or that of their atom."""
+    warps, lanes, dots = kernel.warps.data, kernel.lanes.data, [dot for c in classes for dot in c.dots]
+    chained = any(dot.atom is not None and classes.of(dot.lhs).dots for dot in dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
-    rows = thread_rows(classes, kernel.schedule, warps * lanes)
-    as_boxes = kernel.schedule.copy == "tma"
-    return lambda c: product_layout(c, classes, rows, warps, lanes, row_in_warp, as_boxes)
+    if any(dot.atom is None for dot in c.dots):
+        return patch(c.shape, thread_rows(classes, kernel.schedule, warps * lanes), warps, row_in_warp, lanes)
+    return tensor_core_layout(c, classes, warps, row_in_warp, kernel.schedule.copy == "tma")
 
 
 def _accessed(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linear:
@@ -198,19 +199,23 @@ def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None
         if low.picks(implied) is None or implied.picks(low) is None:
             _convert_carry(op, low, implied, classes)
     elif isinstance(op, tile.ReduceOp):
-        if low.picks(implied) is not None:
-            return
-        reduced = tile.ReduceOp(op.kind.data, op.source, link.dims)
-        _retype(reduced.result, implied)
-        convert = tile.ConvertLayoutOp(reduced.result, attr_of(low))
-        reduced.result.name_hint = op.result.name_hint
-        classes.replace(op.result, convert.result)
-        replace(op, reduced, convert)
+        if low.picks(implied) is None:
+            _convert_result(op, low, implied, classes)
     elif high.without(link.dims).picks(low) is None:
         convert = tile.ConvertLayoutOp(op.source, attr_of(implied))
         convert.result.name_hint = op.source.name_hint
         insert_before(op, convert)
         op.operands[0] = convert.result
+
+
+def _convert_result(op: tile.ReduceOp, own: Linear, implied: Linear, classes: Classes) -> None:
+    """Let `op` end in the layout `implied` by that of its source, and convert its result to `own`."""
+    reduced = tile.ReduceOp(op.kind.data, op.source, op.dims.get_values())
+    _retype(reduced.result, implied)
+    convert = tile.ConvertLayoutOp(reduced.result, attr_of(own))
+    reduced.result.name_hint = op.result.name_hint
+    classes.replace(op.result, convert.result)
+    replace(op, reduced, convert)
 
 
 def _convert_carry(op: tile.ScanOp, own: Linear, implied: Linear, classes: Classes) -> None:
@@ -222,6 +227,16 @@ def _convert_carry(op: tile.ScanOp, own: Linear, implied: Linear, classes: Class
     classes.replace(op.result, scan.result)
     classes.replace(op.carry, after.result)
     replace(op, scan, after, results=[scan.result, after.result])
+
+
+def _widen(c: TileClass, layout: Linear, kernel: tile.KernelOp) -> None:
+    """Insert conversions where accesses of `c` are worth a layout other than that of the tile."""
+    as_boxes = kernel.schedule.copy == "tma"
+    wide = partial(widened, as_boxes=as_boxes) if c.dots and kernel.lanes.data > 1 else coalesced
+    for access in c.accesses:
+        own = wide(access, layout)
+        if own is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
+            _detour(access, own, layout)
 
 
 def _detour(access: tile.LoadOp | tile.StoreOp, own: Linear, layout: Linear) -> None:

@@ -89,7 +89,8 @@ class SplitMaskedLoopsPass(TilePass):
 
     def on(self, op: tile.KernelOp) -> None:
         loops = [o for o in op.body.walk() if isinstance(o, scf.ForOp)]
-        if any([split(loop) for loop in reversed(loops)]):
+        compared = [o for o in op.body.walk() if isinstance(o, payload.CmpOp) and shape_of(o.result.type)]
+        if any([split(loop) for loop in reversed(loops) if any(map(loop.is_ancestor, compared))]):
             erase_unneeded(op.body)
 
 
@@ -140,8 +141,7 @@ class Regions:
         """The conditions inside of the loop that have one answer in a part of it, in order."""
         for op in self.loop.body.walk():
             if isinstance(op, payload.CmpOp) and shape_of(op.result.type):
-                options = tuple(self._answers(op))
-                if options:
+                if options := tuple(self._answers(op)):
                     yield Condition(op, 0, options)
             elif isinstance(op, Access) and op.domain is not None:
                 for i, region in self._constraints(op, op.domain):
