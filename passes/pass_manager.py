@@ -105,13 +105,14 @@ def run_passes(
                 for observer in observers:
                     observer.skipped(module_pass, why, module)
                 continue
-        words = None
         for observer in observers:
             observer.before(module_pass, module)
         module_pass.apply(ctx, module)
-        if verify and (contents := contents_of(module)) != verified:
+        if not verify:
+            words = None
+        elif (contents := contents_of(module)) != verified:
             verify_module(module)
-            verified = contents
+            verified, words = contents, None
         for observer in observers:
             observer.after(module_pass, module)
     for observer in observers:

@@ -14,11 +14,11 @@ def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[s
     `numbers` gives the values defined so far their numbers, and gets those that `op` defines. Attributes and
     properties whose names are in `without` don't count.
     """
-    operands = tuple(numbers.get(v, -1) for v in op.operands)
+    operands = tuple([numbers.get(v, -1) for v in op.operands])
     for r in op.results:
         numbers[r] = len(numbers)
-    regions = tuple(tuple(_block(b.args, b.ops, numbers, without) for b in region.blocks) for region in op.regions)
-    types = tuple(r.type for r in op.results)
+    regions = tuple([tuple([_block(b.args, b.ops, numbers, without) for b in r.blocks]) for r in op.regions])
+    types = tuple([r.type for r in op.results])
     return op.name, _sorted(op.properties, without), _sorted(op.attributes, without), operands, types, regions
 
 
@@ -91,9 +91,9 @@ def _block(
 ) -> object:
     for arg in arguments:
         numbers[arg] = len(numbers)
-    inner = tuple(structure(op, numbers, without) for op in ops)  # pyright: ignore
-    return tuple(arg.type for arg in arguments), inner
+    inner = tuple([structure(op, numbers, without) for op in ops])  # pyright: ignore
+    return tuple([arg.type for arg in arguments]), inner
 
 
 def _sorted(attributes: dict[str, Attribute], without: Collection[str]) -> tuple[tuple[str, Attribute], ...]:
-    return tuple(sorted(((k, v) for k, v in attributes.items() if k not in without), key=lambda item: item[0]))
+    return tuple([(name, attributes[name]) for name in sorted(attributes) if name not in without])

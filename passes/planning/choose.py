@@ -83,24 +83,19 @@ def rank(
     points = (p if divide else replace(p.at(p.split_k == 1), pack=()) for p in model.space(precision, cluster_sums))
     groups = [p for some in points for p in model.predict_all(some)]
     groups += model.further(precision)
-    costs = [model.weighed(p) for p in groups]
-    able = [seconds[~(p.violated | p.spills)] for p, seconds in zip(groups, costs, strict=True)]
-    least = model.tolerance * min((float(s.min()) for s in able if len(s)), default=0.0)
-    ranked = [
-        (refused, spills, cost, others > 0, order, Candidate(p, row, cost, model))
-        for p, seconds in zip(groups, costs, strict=True)
-        for row, (refused, spills, cost, others, order) in enumerate(
-            zip(
-                p.violated,
-                p.spills,
-                np.maximum(seconds, least).tolist(),
-                p.all.combine,
-                p.points.order,
-                strict=True,
-            )
-        )
-    ]
-    return [candidate for *_, candidate in sorted(ranked, key=lambda r: r[:-1])]
+    rows = [(p, row) for p in groups for row in range(len(p.points))]
+    if not rows:
+        return []
+    order = np.concatenate([p.points.order for p in groups])
+    several = np.concatenate([p.all.combine > 0 for p in groups])
+    spills = np.concatenate([p.spills for p in groups])
+    refused = np.concatenate([p.violated for p in groups])
+    seconds = np.concatenate([*map(model.weighed, groups)])
+    able = seconds[~(refused | spills)]
+    costs = np.maximum(seconds, model.tolerance * able.min()) if len(able) else seconds
+    ranked: list[int] = np.lexsort((order, several, costs, spills, refused)).tolist()
+    ordered = zip((rows[n] for n in ranked), costs[ranked].tolist(), strict=True)
+    return [Candidate(p, row, cost, model) for (p, row), cost in ordered]
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...dialects.kernel import aligned
+from ...dialects.loop import NestOp
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
@@ -206,13 +207,13 @@ def presplit_bytes(info: NestInfo) -> int:
     return sum(PARTS * aligned(tensor_bytes(source.type) // 2) for source in sources)
 
 
-def limit_scratch(info: NestInfo, schedule: ScheduleAttr, memory: Callable[[], HostMemory]) -> bool:
+def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: Callable[[], HostMemory]) -> bool:
     """Returns true if `schedule` takes more scratch memory than there is room for. The nest then gets a limit."""
     decided = schedule.data
     if decided.split_k == 1 and not decided.pack and decided.f32_matmul_precision != STORED:
         return False
-    (points,), room = points_of([decided]), memory().room(info.nest)
-    if room is None or scratch_bytes(info, points)[0] <= room:
+    (points,), room = points_of([decided]), memory().room(nest)
+    if room is None or scratch_bytes(NestInfo(nest), points)[0] <= room:
         return False
-    set_limit(info.nest, SCRATCH_LIMIT, room)
+    set_limit(nest, SCRATCH_LIMIT, room)
     return True

@@ -121,6 +121,11 @@ class NestInfo:
         """The reduction indices in the order of a schedule's `chunk`."""
         return [i for r in self.reductions for i in r.indices]
 
+    @cached_property
+    def index_sets(self) -> list[Indices]:
+        """The indices of the result, and those of the body of each reduction."""
+        return [frozenset(self.free), *(r.around.union(r.indices) for r in self.reductions)]
+
     def tile_of(self, block: Iterable[int], chunk: Iterable[int]) -> dict[SSAValue, int]:
         return dict(zip((*self.free, *self.reduction_indices), (*block, *chunk), strict=True))
 
@@ -168,8 +173,9 @@ class NestInfo:
             order.append(([around[op] for op in group], axes[::-1]))
         return order
 
+    @cached_property
     def vector(self) -> int:
-        """Returns how many elements of the narrowest tensor fill 16 bytes."""
+        """Elements of the narrowest tensor that fill 16 bytes."""
         sizes = [element_bytes(v.type) for v in (*(op.source for op in self.loads), *self.nest.res)]
         return max(1, 16 // min(sizes, default=4))
 
@@ -273,6 +279,11 @@ class TileExtents:
         self.info = info
         self.tile: dict[SSAValue, int] = dict.fromkeys(info.extents, 1)
         self.decided: set[SSAValue] = set()
+
+    def copy(self) -> TileExtents:
+        extents = TileExtents(self.info)
+        extents.tile, extents.decided = {**self.tile}, {*self.decided}
+        return extents
 
     def set(self, index: SSAValue, extent: int) -> int:
         """Decides on `extent`, or on the range where that is less; returns the rest of `extent` for other indices."""

@@ -215,13 +215,12 @@ class PlanSchedulesPass(ModulePass, Decisions):
     ) -> list[Candidate]:
         """Returns the candidates for `nest`, which are those of the first nest that is equal. Where the fastest takes
         too much memory, others come first."""
-        info = NestInfo(nest)
 
         def ranked() -> list[Candidate]:
-            return rank(info, target, self.f32_matmul_precision, not self.again, self.cluster_sums)
+            return rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again, self.cluster_sums)
 
         candidates = equal.of(nest, ranked)
-        if memory is not None and limit_scratch(info, candidates[0].schedule, memory):
+        if memory is not None and limit_scratch(nest, candidates[0].schedule, memory):
             return equal.of(nest, ranked)
         return candidates
 
@@ -244,7 +243,7 @@ class PlanSchedulesPass(ModulePass, Decisions):
                 schedule = record.schedule_for(ctx, nest, target)
                 if schedule is not None:
                     if memory is not None:
-                        limit_scratch(NestInfo(nest), schedule, memory)
+                        limit_scratch(nest, schedule, memory)
                     schedules[nest] = checked(nest, schedule, target)
             except ScheduleError as error:
                 why = f"the schedule of {record.path} is refused, and the planner's is taken: {_reason(error)}"

@@ -60,10 +60,14 @@ def row_tiles(
     """
     rows, rest = in_order(info, True, written), in_order(info, False, written)
     tiles: dict[tuple[int, ...], TileExtents] = {}
-    for height, width, chunk in product(heights if rows else (1,), widths if rest else (1,), widths):
-        sizes = TileExtents(info)
-        sizes.fill(rows, height)
-        sizes.fill(rest, width)
+    shapes: dict[tuple[int, ...], TileExtents] = {}
+    for height, width in product(heights if rows else (1,), widths if rest else (1,)):
+        shape = TileExtents(info)
+        shape.fill(rows, height)
+        shape.fill(rest, width)
+        shapes.setdefault((*shape.tile.values(),), shape)
+    for shape, chunk in product(shapes.values(), widths):
+        sizes = shape.copy()
         sizes.chunk_reductions(chunk)
         tiles.setdefault((*sizes.tile.values(),), sizes)
     return list(tiles.values())

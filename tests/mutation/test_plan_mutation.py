@@ -36,12 +36,12 @@ def _asks_nothing(name: str) -> None:
 
 
 MUTANTS = [
-    PlanMutant("the slower plan", Search._keep_operands, "sum(A) < fused", "sum(A) > fused", lambda: loaded("norm")),
+    PlanMutant("the slower plan", Search._is_faster, "sum(A) < sum(B)", "sum(A) > sum(B)", lambda: loaded("norm")),
     PlanMutant(
         "no price of the operand",
-        Search._keep_operands,
-        "kernels.items()",
-        "[*kernels.items()][1:]",
+        Search._is_faster,
+        "map(self._planned, kernels.items())",
+        "map(self._planned, [*kernels.items()][1:])",
         lambda: computed("norm of one row"),
     ),
     PlanMutant(
@@ -51,8 +51,8 @@ MUTANTS = [
         "{*self.inlined}",
         lambda: loaded("norm"),
     ),
-    PlanMutant("more memory", Search._keep_operands, "A > read_bytes(B)", "False", lambda: computed("dequantized")),
-    PlanMutant("a limit that is not kept", Search._keep_operands, "value in without", "False", within_the_limit),
+    PlanMutant("more memory", Search._is_faster, "A <= read_bytes(B)", "True", lambda: computed("dequantized")),
+    PlanMutant("a limit that is not kept", Search._keep_operands, "value not in without", "True", within_the_limit),
     PlanMutant(
         "operands of attention",
         operands.contracts_flat,

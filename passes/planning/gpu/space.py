@@ -205,7 +205,8 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     """
     tiles = [sizes for sizes in row_tiles(info, HEIGHTS, WIDTHS) if _largest(info, sizes) <= MAX_ROW_ELEMENTS]
     twice = any(info.sites[m].group != site.group for site in info.sites for m in site.alike)
-    wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
+    least, elements = _sectors(info)
+    wide = [s for s in tiles if all(s.tile[i] >= n for i, n in least) and _largest(info, s) >= elements]
     ranks: dict[Schedule, tuple[int, ...]] = {}
     for sizes in wide if any(2 * sizes.blocks() >= target.sms for sizes in wide) else tiles:
         for plan, rank in _row_plans(info, target, sizes, twice):
@@ -215,24 +216,23 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
 
 def _largest(info: NestInfo, sizes: TileExtents) -> int:
     """Returns the elements of the largest tile."""
-    return max(sizes.elements(i) for i in (info.free, *((*r.around, *r.indices) for r in info.reductions)))
+    return max(map(sizes.elements, info.index_sets))
 
 
-def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
-    """Returns true if loads and stores of large tensors take whole sectors where they can, and a warp has 16 bytes of
-    the widest elements for each thread."""
+def _sectors(info: NestInfo) -> tuple[list[tuple[SSAValue, int]], int]:
+    """Returns the least extents of tiles whose loads and stores of large tensors take whole sectors where they can, and
+    the elements of the largest tile with which a warp has 16 bytes of the widest elements for each thread."""
     last = last_index(info)
     along = [(contiguous_index(op), op.source.type) for op in info.loads] + [(last, r.type) for r in info.nest.res]
     large = max(tensor_bytes(t) for _, t in along) // SMALL_TENSOR_RATIO
-    large = [(i, element_bytes(t)) for i, t in along if tensor_bytes(t) >= large]
-    whole = all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in large)
-    return whole and _largest(info, sizes) >= LANES * WIDEST // max(n for _, n in large)
+    sizes = [(i, element_bytes(t)) for i, t in along if tensor_bytes(t) >= large]
+    least = [(i, min(info.extents[i], SECTOR // n)) for i, n in sizes if i is not None]
+    return least, LANES * WIDEST // max(n for _, n in sizes)
 
 
 def _waste(info: NestInfo, sizes: TileExtents) -> float:
     """Returns the elements of all reductions and of the result that the tiles execute, over those that there are."""
-    sets = [frozenset(info.free), *(r.around | {*r.indices} for r in info.reductions)]
-    tiles = {i: -(-n // sizes.tile[i]) for i, n in info.extents.items()}
+    sets, tiles = info.index_sets, {i: -(-n // sizes.tile[i]) for i, n in info.extents.items()}
     blocks = [prod(tiles[i] for i in info.free if i not in indices) for indices in sets]
     done = (n * prod(tiles[i] * sizes.tile[i] for i in indices) for n, indices in zip(blocks, sets, strict=True))
     return sum(done) / max(1, sum(prod(info.extents[i] for i in indices) for indices in sets))
@@ -257,7 +257,7 @@ def _row_plans(
         if warps > MAX_WARPS:
             continue
         again = twice and any(ranks * sizes.tile[i] < info.extents[i] for i in info.reduction_indices)
-        copies = sizes.elements(info.free) < LANES * warps * info.vector()
+        copies = sizes.elements(info.free) < LANES * warps * info.vector
         off = abs(warps.bit_length() - BEST_WARPS.bit_length())
         off += abs((tile // (LANES * warps)).bit_length() - BEST_ELEMENTS.bit_length())
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
@@ -294,7 +294,7 @@ def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Schedule]:
         elif order and info.extents[order[0]]:
             sizes.set(order[0], _snug(info.extents[order[0]], elements))
             sizes.fill(order[1:], elements // sizes.tile[order[0]])
-        per_thread = max(4, min(8, info.vector()))
+        per_thread = max(4, min(8, info.vector))
         yield sizes.plan(max(1, sizes.elements(info.free) // (LANES * per_thread)))
 
 
@@ -327,7 +327,7 @@ def scan_plans(info: NestInfo, target: Target) -> list[Schedule]:
     """Returns tiles of a block of several warps: rows of the scanned index in registers, lanes and then warps; or some
     rows of columns, each of which one thread scans. Those with the fewest steps come first, then those of few warps
     where there are fewer blocks than multiprocessors."""
-    index, vector = info.scanned, min(max(4, info.vector()), 8)
+    index, vector = info.scanned, min(max(4, info.vector), 8)
     assert index is not None
     order = in_order(info, False)
     by_rows = order[0] is index

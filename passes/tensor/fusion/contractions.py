@@ -33,7 +33,7 @@ MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
 """Passes that decide which reductions run together."""
 
 LOWERING = (
-    "loop-separate-masks,loop-hoist-reduction-factors,cse,loop-use-fast-math,cse,loop-fuse-reductions,"
+    "loop-separate-masks,loop-hoist-reduction-factors,loop-use-fast-math,cse,loop-fuse-reductions,"
     "loop-collapse-dimensions,cse,dce"
 )
 """Passes that a nest goes through by itself before it is planned."""
@@ -45,9 +45,10 @@ def lowered(ctx: Context, kernel: Kernel, passes: str) -> Generator[loop.NestOp]
     nest = make_nest(kernel.graph, [kernel.root], kernel.variables)
     body = Region(Block([nest, func.ReturnOp(*nest.res)]))
     module = ModuleOp([func.FuncOp("main", ((), [kernel.output]), body)])
+    words = words_of(module)
     with collect_remarks():  # of a program that may never be
         for later in parse_passes(passes):
-            if not lacking(getattr(later, "needs", {}), words_of(module)):
+            if not lacking(getattr(later, "needs", {}), words):
                 later.apply(ctx, module)
     yield next(op for op in module.walk() if isinstance(op, loop.NestOp))
     module.erase()
@@ -103,7 +104,7 @@ def planned_seconds(ctx: Context, kernel: Kernel, target: Target, precision: str
         return inf if prediction is None else prediction.seconds
 
 
-def computed_operands(function: func.FuncOp, number: Mapping[SSAValue, int], kept: Container[int]) -> list[int]:
+def computed_operands(function: func.FuncOp, number: Mapping[SSAValue, int], kept: Container[int]) -> dict[int, bool]:
     """Returns the values to keep in memory for contractions to load operands that their kernels compute.
 
     Args:
@@ -113,17 +114,18 @@ def computed_operands(function: func.FuncOp, number: Mapping[SSAValue, int], kep
 
     Returns:
         Numbers in program order: for each computed operand that of the smallest value that it is a conversion or a view
-        of.
+        of. False for operands of squares alone, whose sums are no contractions.
     """
-    values = set[int]()
+    values = dict[int, bool]()
     for op in function.body.block.ops:
         if isinstance(op, ReduceOp) and op.kind.data == ReductionKind.ADD:
             product = op.source.owner
             while isinstance(product, IndexMapOp):
                 product = product.source.owner
             if isinstance(product, MulfOp):
-                values |= {v for operand in product.operands for v in _smallest_form(operand, number, kept)}
-    return sorted(values)
+                for v in (v for operand in product.operands for v in _smallest_form(operand, number, kept)):
+                    values[v] = values.get(v, False) or product.lhs is not product.rhs
+    return dict(sorted(values.items()))
 
 
 def _smallest_form(operand: SSAValue, number: Mapping[SSAValue, int], kept: Container[int]) -> list[int]:

@@ -64,6 +64,8 @@ class Search:
     """Key of a kernel -> its cost, and whether it may be one kernel."""
     planned: dict[bytes, float] = field(default_factory=dict[bytes, float])
     """Key of a kernel -> its seconds by the planning model."""
+    faster: dict[tuple[bool | bytes, ...], bool] = field(default_factory=dict[tuple[bool | bytes, ...], bool])
+    """Keys of the kernels with a kept operand, and of those that compute it -> whether the former take less time."""
     computed_from: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     """Value -> the candidates that it is computed from, itself included."""
     inputs: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
@@ -140,22 +142,36 @@ class Search:
 
         An operand that takes more memory than what it is computed from is not kept: fusion is to save this memory."""
         operands = set[int]()
-        for value in computed_operands(self.function, self.number, self.inlined):
-            readers = [r for r, inlined in self.inlined.items() if inlined >> value & 1]
+        for value, contracted in computed_operands(self.function, self.number, self.inlined).items():
+            fused = {r: inlined for r, inlined in self.inlined.items() if inlined >> value & 1}
             kept = {*self.inlined, value}
-            own, _ = self._computed(value, kept)
-            if value in without or not any(contracts_flat(self.kernel(r, self.inlined[r])) for r in readers):
-                continue
-            if tensor_bytes(self.values[value].type) > read_bytes(self.kernel(value, own)):
-                continue
-            kernels = {value: own, **{r: self._computed(r, kept)[0] for r in readers}}
-            fused = sum(self._planned(r, self.inlined[r]) for r in readers)
-            if sum(self._planned(*kernel) for kernel in kernels.items()) < fused:
+            kernels = {r: self._computed(r, kept)[0] for r in (value, *fused)}
+            if value not in without and self._is_faster(value, contracted, kernels, fused):
                 self.inlined |= kernels
                 operands.add(value)
         self.sources = {r: self._computed(r, self.inlined)[1] for r in self.inlined}
         self.readers = _reversed(self.sources)
         return operands
+
+    def _is_faster(self, value: int, contracted: bool, kernels: dict[int, int], fused: dict[int, int]) -> bool:
+        """Returns true if keeping an operand of a contraction, or the result of one, saves time.
+
+        Args:
+            value: Operand.
+            contracted: False if `value` is an operand of squares alone.
+            kernels: Kernels of which one keeps `value`.
+            fused: Kernels that compute `value`.
+        """
+        key = contracted, *(self.structure.key(*kernel) for kernel in (*kernels.items(), *fused.items()))
+        if key not in self.faster:
+            maker = self.kernel(value, kernels[value])
+            self.faster[key] = (
+                (contracted or bool(maker.contractions))
+                and any(contracts_flat(self.kernel(*kernel)) for kernel in fused.items())
+                and tensor_bytes(self.values[value].type) <= read_bytes(maker)
+                and sum(map(self._planned, kernels.items())) < sum(map(self._planned, fused.items()))
+            )
+        return self.faster[key]
 
     def _computed(self, root: int, kept: Container[int]) -> tuple[int, set[int]]:
         """Returns the values that the kernel of `root` computes in addition, and those of `kept` that it reads."""
@@ -169,11 +185,11 @@ class Search:
                 todo += self.inputs[v]
         return inlined, read
 
-    def _planned(self, root: int, inlined: int) -> float:
-        """Returns the seconds of the kernel that keeps `root` and computes `inlined` itself, by the planning model."""
-        key = self.structure.key(root, inlined)
+    def _planned(self, kernel: tuple[int, int]) -> float:
+        """Returns the seconds of a kernel by the planning model."""
+        key = self.structure.key(*kernel)
         if key not in self.planned:
-            self.planned[key] = planned_seconds(self.ctx, self.kernel(root, inlined), self.target, self.precision)
+            self.planned[key] = planned_seconds(self.ctx, self.kernel(*kernel), self.target, self.precision)
         return self.planned[key]
 
     def _legal(self, value: int) -> bool:
