@@ -7,7 +7,7 @@ the command line does on a terminal. Nothing here imports torch or xDSL, so any 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
@@ -31,15 +31,10 @@ def _untold(count: int = 1, detail: str = "") -> None:
     """What is called where nobody listens."""
 
 
-@contextmanager
-def steps(what: str, total: int | None = None, unit: str = "") -> Generator[Step]:
+def steps(what: str, total: int | None = None, unit: str = "") -> AbstractContextManager[Step]:
     """A task `what` of `total` units, done in the `with` block, which calls what it gets after each of them."""
     hear = listener.get()
-    if hear is None:
-        yield _untold
-        return
-    with hear(what, total, unit) as step:
-        yield step
+    return nullcontext(_untold) if hear is None else hear(what, total, unit)
 
 
 def counted(what: str, items: Sequence[Item], unit: str) -> Iterator[Item]:

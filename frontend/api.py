@@ -296,7 +296,7 @@ def _compile(module: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) ->
         compiled = CompiledFunction(captured, **given)
     except TargetError as error:
         raise captured.calls.complete(error) from None
-    compiled.check()  # what is refused is refused here, not at the first call
+    compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
     compiled._module = module if isinstance(module, torch.nn.Module) else None
     compiled._use(captured, modules_of(module))
     compiled._compile_again = lambda copied: _compile(copied or module, args, kwargs, options)

@@ -180,8 +180,10 @@ class Compilation:
         return self._steps[level]
 
     def _unreachable(self, level: str) -> CompileError:
+        if level == "cpp":
+            return CompileError(f"expected the level cuda for {self.target}, but got cpp; the target cpu prints C++")
         position = _position(level)
-        if position == _position("cuda"):
+        if level == "cuda":
             return CompileError("CUDA is text, not a module: see `Compilation.cuda`")
         if position < _position(self.level):
             reason = f"the program begins at the {self.level} level, above which it has no text"
@@ -276,9 +278,7 @@ class Compilation:
     def text(self, level: str, places: bool = False) -> str:
         """A level as text, below the stamp of the program if it has one. The torch level, and with `places` every one,
         carries the locations of the Python source, so that nothing is lost when it is read back."""
-        if level == "cpp" and not on_cores(self.target):
-            raise CompileError(f"expected the level cuda for {self.target}, but got cpp; the target cpu prints C++")
-        if level in ("cuda", "cpp"):
+        if level == "cuda" or level == "cpp" and on_cores(self.target):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
         return print_module(self.at(level), debuginfo=places or level == "torch", width=WIDTH)
 
@@ -395,21 +395,22 @@ def fullest_step(plan: LaunchPlan) -> tuple[int, Buffer | None]:
     return (step, max(held[step], key=lambda b: b.bytes)) if scratch else (-1, None)
 
 
+@dataclass
 class _Clock(Observer):
-    """Notes the time of every pass, and knows which one is running."""
+    """Notes the time of every pass in a compilation. `current` is the name of the pass that is running."""
 
-    def __init__(self, compilation: Compilation) -> None:
-        self._notes, self.current = compilation, ""
+    compilation: Compilation
+    current: str = ""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.current = module_pass.name
         self._start = time.perf_counter()
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        self._notes.seconds.append((module_pass.name, time.perf_counter() - self._start))
+        self.compilation.seconds.append((module_pass.name, time.perf_counter() - self._start))
 
     def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
-        self._notes.skipped.append((module_pass.name, why))
+        self.compilation.skipped.append((module_pass.name, why))
 
 
 def _position(level: str) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryEffectKind, get_effects
@@ -45,8 +45,7 @@ class CommonSubexpressionElimination(ModulePass):
     name = "cse"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for region in op.regions:
-            eliminate_common_subexpressions(region)
+        eliminate_common_subexpressions(op.body)
 
 
 def eliminate_common_subexpressions(region: Region) -> None:
@@ -59,7 +58,6 @@ class _Scope:
     """The ops inside an op that is isolated from above; those that are visible at a place, by what they compute."""
 
     known: dict[object, Operation] = field(default_factory=dict[object, Operation])
-    numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     writes: int = 0
     """How often memory may have been written so far."""
 
@@ -88,7 +86,7 @@ class _Scope:
             return
         if any(len(region.blocks) > 1 for region in op.regions):
             return
-        computed = structure_in_place(op, self._number)
+        computed = structure_in_place(op)
         key = (computed, block, self.writes) if effects else computed
         earlier = self.known.get(key)
         if earlier is None:
@@ -104,9 +102,6 @@ class _Scope:
         if op.operands:  # constants are shared by ops that have nothing to do with each other
             earlier.location = fused_location(earlier.location, op.location)
         Rewriter.erase_op(op)
-
-    def _number(self, value: SSAValue) -> int:
-        return self.numbers.setdefault(value, -2 - len(self.numbers))
 
 
 def erase_unneeded(region: Region) -> None:

@@ -275,7 +275,8 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
         """Rewrite one of them."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for found in [o for o in self.among(op) if isinstance(o, self.anchor) and self._is_decided(o)]:
+        anchors = [o for o in self.among(op) if isinstance(o, self.anchor)]
+        for found in [o for o in anchors if self._is_decided(o)] if self.decision else anchors:
             if any(isinstance(o, self.inside) for o in found.walk()):
                 with blamed(found):
                     self.on(found)  # pyright: ignore[reportArgumentType]
@@ -285,8 +286,6 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
         return module.ops
 
     def _is_decided(self, op: Operation) -> bool:
-        if not self.decision:
-            return True
         (name, *values), schedule = self.decision, op.attributes.get("schedule")
         value = getattr(schedule.data, name) if isinstance(schedule, ScheduleAttr) else PLAIN[name]
         return value in values if values else value != PLAIN[name]

@@ -94,8 +94,7 @@ class VerifyLevelPass(ModulePass):
     level: Level
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        errors = tuple(border_violations(op, self.level))
-        if errors:
+        if errors := tuple(border_violations(op, self.level)):
             errors[0].reason += _advice(op, self.level)
             errors[0].others = errors[1:]
             raise errors[0]
@@ -132,21 +131,25 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
 
 
 def _is_legal(op: Operation, level: str) -> bool:
-    if BORDERS[level].allows(op.name):
-        return True
+    return BORDERS[level].allows(op.name) or _is_declared_legal(op, level)
+
+
+def _is_declared_legal(op: Operation, level: str) -> bool:
     declared = op.get_trait(LegalAt)
     return declared is not None and level in declared.levels
 
 
 def _is_nameless(t: Attribute) -> bool:
-    """Whether a shaped type has an extent that is neither a number nor a symbol."""
-    if not isinstance(t, ShapedType) or DYNAMIC_INDEX not in t.get_shape():
-        return False
+    """Returns true if a shaped type has an extent that is neither a number nor a symbol."""
+    return isinstance(t, ShapedType) and DYNAMIC_INDEX in t.get_shape() and not _has_symbols(t)
+
+
+def _has_symbols(t: Attribute) -> bool:
     try:
         extents_of(t)
     except ExtentError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _narrow_arithmetic(op: Operation) -> Attribute | None:

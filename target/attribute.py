@@ -180,11 +180,11 @@ def _value_text(value: Any) -> str:
 def target_of(op: Operation, name: str | None = None) -> Target:
     """Returns the target of the module that `op` is in, by default the record of `DEFAULT`. A module gets the record
     called `name` as its target, if that is the option of a pass. Raises TargetError for an unknown name."""
-    while op.parent is not None and (parent := op.parent_op()) is not None:
-        op = parent
+    module = op.get_toplevel_object()
+    assert isinstance(module, Operation)
     if name is not None:
-        set_target(op, get_target(name))
-    attribute = op.attributes.get(TARGET)
+        set_target(module, get_target(name))
+    attribute = module.attributes.get(TARGET)
     if attribute is None:
         return get_target(DEFAULT)
     if not isinstance(attribute, TargetAttr):

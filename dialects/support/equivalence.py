@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 
-def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[str] = ()) -> object:
+def structure(op: Operation, numbers: dict[SSAValue, Any], without: Collection[str] = ()) -> object:
     """What `op` is and does, without names of values and places.
 
     `numbers` gives the values defined so far their numbers, and gets those that `op` defines. Attributes and
@@ -35,9 +36,9 @@ def structure_with_inputs(op: Operation, without: Collection[str] = ()) -> tuple
     return structure(op, {**inputs}, without), [*inputs]
 
 
-def structure_in_place(op: Operation, number: Callable[[SSAValue], int]) -> object:
-    """What `op` computes where it stands: as `structure`, but values from outside of it count by their `number`, which
-    has to be below -1."""
+def structure_in_place(op: Operation, number: Callable[[SSAValue], Hashable] = lambda value: value) -> object:
+    """Returns what `op` computes where it stands: as `structure`, but values from outside of it count by their
+    `number`, which is no integer above -2; by default as themselves."""
     if not op.regions:
         return structure(op, {v: number(v) for v in op.operands})
     used = (v for inner in op.walk() for v in inner.operands)
@@ -87,7 +88,7 @@ class Numbering:
 
 
 def _block(
-    arguments: Collection[SSAValue], ops: object, numbers: dict[SSAValue, int], without: Collection[str]
+    arguments: Collection[SSAValue], ops: object, numbers: dict[SSAValue, Any], without: Collection[str]
 ) -> object:
     for arg in arguments:
         numbers[arg] = len(numbers)

@@ -12,8 +12,8 @@ from torch.fx import Interpreter
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from xdsl.traits import SymbolTable
 
-from ....dialects.support.calls import main_function
 from ....passes.analysis.host_memory import MEMORY_LIMIT, set_limit
 from ..captured_program import CapturedProgram
 from . import Features
@@ -82,4 +82,6 @@ class LivePeak(TorchDispatchMode):
 def captured(program: CapturedProgram, features: Features) -> None:
     """Gives the module the limit."""
     if "memory_limit" in features.facts:
-        set_limit(main_function(program.module), MEMORY_LIMIT, features.facts["memory_limit"])
+        main = SymbolTable.lookup_symbol(program.module, "main")
+        assert main is not None
+        set_limit(main, MEMORY_LIMIT, features.facts["memory_limit"])
