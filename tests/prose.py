@@ -44,7 +44,7 @@ PHRASES = {
 
 NAMES = (
     *("found", "own", "given", "known", "left", "kept", "made", "rest", "wanted", "around", "each", "there", "apart"),
-    *("beside", "told", "said", "again", "whose", "other", "them", "what", "which", "alike", "ahead"),
+    *("beside", "told", "said", "again", "whose", "them", "what", "which", "alike", "ahead"),
 )
 """Participles, pronouns, adverbs and prepositions: no names of variables, parameters, functions or classes."""
 

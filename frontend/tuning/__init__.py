@@ -1,1 +1,1 @@
-"""`deplodock tune`: search for schedules that are faster than what the planner's model picks."""
+"""`deplodock tune`: search for schedules that are faster than the picks of the planner's model."""

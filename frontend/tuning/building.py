@@ -1,5 +1,7 @@
-"""From a candidate to code that can be run: its nest is lowered, printed, compiled and looked at, all without torch, in
-a process of its own or in this one."""
+"""Builds candidates: lowers, prints, compiles and checks the nest of a candidate, without torch.
+
+It runs in worker processes (`worker.py`) or in this process.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ from .trial import Candidate
 
 @dataclass(frozen=True)
 class Source:
-    """A task to lower: its program at the loop level, with its target, and the passes below `plan-schedules`."""
+    """Input of a build.
+
+    Attributes:
+        text: program at the loop level, with its target.
+        pipeline: passes after `plan-schedules`.
+    """
 
     text: str
     pipeline: str
@@ -47,8 +54,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate as code: what has to be known to call it, and the shared object or the machine code. `code` is a hash
-    of its text; the processor's seconds went to lowering and printing, and to the compiler."""
+    """Candidate as machine code.
+
+    Attributes:
+        plan: launches and buffers of a call.
+        binary: path of the shared object, or cubin.
+        code: hash of the printed text.
+        lowering: processor seconds of lowering and printing.
+        compiling: processor seconds of the compiler.
+        uses: registers and spills of each kernel of a GPU.
+    """
 
     plan: CpuPlan | LaunchPlan
     binary: Path | bytes
@@ -59,14 +74,14 @@ class Built:
 
 
 class Builder:
-    """Builds candidates of one task after another."""
+    """Builds candidates of tasks."""
 
     def __init__(self, folder: Path) -> None:
-        """Shared objects are put into `folder`."""
+        """Writes shared objects to `folder`."""
         self.folder = folder
 
     def build(self, source: Source, candidate: Candidate) -> Built:
-        """Lower, compile and look at a candidate. Raises CompileError, saying why, for one that is refused."""
+        """Lowers, compiles and checks a candidate. Raises CompileError, with the reason, if it is refused."""
         start = _processor_time()
         module, text = lower(source, candidate)
         lowered = _processor_time()
@@ -87,12 +102,12 @@ class Builder:
 
 
 def _processor_time() -> float:
-    """Seconds of this process, and of those that it has waited for."""
+    """Returns the processor seconds of this process and of its ended children."""
     return process_time() + sum(os.times()[2:4])
 
 
 def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:
-    """A candidate at the kernel level, and its text. Raises CompileError."""
+    """Returns a candidate at the kernel level, and its printed text. Raises CompileError."""
     program, passes, model = _read(source)
     schedule, target = parse_schedule(candidate.schedule), model.target
     model.check(schedule)
@@ -112,7 +127,7 @@ def _read(source: Source) -> tuple[ModuleOp, tuple[ModulePass, ...], Model]:
 
 
 def parse_schedule(text: str) -> ScheduleAttr:
-    """Returns the schedule of a text. Raises ScheduleError."""
+    """Parses a schedule. Raises ScheduleError."""
     try:
         schedule = Parser(make_context(), text).parse_attribute()
     except (ParseError, VerifyException) as error:
@@ -124,8 +139,16 @@ def parse_schedule(text: str) -> ScheduleAttr:
 
 
 def gate(module: ModuleOp, compiled: Compiled, target: Target) -> str:
-    """Why compiled kernels are not worth being measured: registers that spilled, code that was compiled worse than it
-    was written (C75xx), fewer blocks on a multiprocessor than the schedule counts on; empty if they are."""
+    """Returns the reason to reject compiled kernels without measuring them, or "".
+
+    Reasons are compiler warnings (C75xx), spilled registers, and fewer resident blocks per SM than the schedule
+    assumes.
+
+    Args:
+        module: the kernels.
+        compiled: their machine code.
+        target: the GPU.
+    """
     if compiled.warnings:
         return compiled.warnings[0]
     names = kernel_names(module)
@@ -136,5 +159,5 @@ def gate(module: ModuleOp, compiled: Compiled, target: Target) -> str:
         shared = f.shared.data if f.shared is not None else 0
         blocks = int(occupancy(target, f.threads, use.registers, shared))
         if blocks < max(1, f.resident):
-            return f"{blocks} blocks on a multiprocessor instead of {max(1, f.resident)}"
+            return f"{blocks} resident blocks per SM instead of {max(1, f.resident)}"
     return ""

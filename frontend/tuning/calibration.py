@@ -1,9 +1,9 @@
-"""Correcting the constants of a target by what was measured: a robust fit of a dozen factors, kept with the records.
+"""Calibrates the constants of a target: fits a factor for each rate and cost to the measured trials of a device.
 
-The model of a schedule's time stays as it is; what it multiplies is fitted so that predictions come close to the times
-of all trials on a device. Differences within one nest count fully, because they decide which schedule is taken, and how
-far all schedules of a nest are off counts less. Residuals are logarithms, weighted after Huber, so that what the model
-does not know about does not bend the rest, and each factor is drawn to 1, so that what no nest depends on stays.
+The fit minimises the logarithms of measured over predicted seconds. Differences within a nest have full weight, because
+they decide the choice of a schedule. The common error of all schedules of a nest has a lower weight (`OFFSET`).
+Residuals have Huber's weights, which bound the effect of outliers. A prior draws each factor to 1, so that constants
+that no nest depends on do not change. The factors are stored in the records.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ CORE = (
     *("costs.access", "costs.gathered", "costs.turned", "costs.masked", "costs.fold", "costs.step", "costs.block"),
     *("costs.product", "costs.pack", "costs.far_turn", "costs.sum", "costs.seek"),
 )
-"""What is fitted of the cores of a CPU."""
+"""Fitted constants of a CPU."""
 
 CARD = (
     *("rates.memory", "rates.cache", "rates.bulk", "rates.store", "rates.vector", "rates.special", "rates.fma"),
     *("rates.mma", "rates.clock", "rates.launch", "rates.latency", "rates.barrier", "rates.bulk_latency"),
     *("rates.overlap", "rates.issue_warps", "rates.fma_warps", "rates.shared_read"),
 )
-"""What is fitted of a GPU."""
+"""Fitted constants of a GPU."""
 
 OFFSET = 0.4
-"""So much counts by how much all schedules of a nest are off, beside how much each differs from that."""
+"""Weight of the common error of the schedules of a nest, relative to their differences. Tuned by hand."""
 
 FAR = 0.3
-"""Residuals from which on they count by their amount, not their square: a factor of 1.35."""
+"""Threshold of Huber's weights: larger residuals count linearly. A logarithm; the factor is 1.35."""
 
 DRAWN = 0.6
-"""How far from 1 a factor is expected to be, as the logarithm: a factor of 1.8."""
+"""Standard deviation of the prior of a factor. A logarithm; the factor is 1.8."""
 
 WIDEST = 8.0
-"""A factor is at most that, and at least one by that."""
+"""Largest factor; the smallest is 1 / `WIDEST`."""
 
 WEIGHT = 8
-"""So many trials all those of a nest count as, where there are more: they have their errors in common."""
+"""Total weight of the trials of a nest, in trials. More trials of a nest add no weight: their errors are correlated."""
 
 STEPS, CHANGE = 6, 0.05
-"""Steps of Gauss and Newton, and by how much a logarithm is changed for a derivative."""
+"""Gauss-Newton steps, and the step of finite differences, a logarithm."""
 
 NESTS, TRIALS = 60, 40
-"""So many nests are taken, those first of which most is known, and so many trials of each."""
+"""Largest numbers of nests, those with most trials first, and of trials of a nest."""
 
 FEWEST = 6
-"""Trials of all nests together, below which nothing is fitted."""
+"""Smallest number of trials of all nests for a fit."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A nest with what was measured of it: schedules and their seconds."""
+    """Measured schedules of a nest, with their seconds."""
 
     nest: NestOp
     schedules: Sequence[str]
@@ -79,7 +79,7 @@ class Sample:
 
     @cached_property
     def _models(self) -> dict[str, Model]:
-        """Kind of target -> the model of the nest."""
+        """Returns the models of the nest by kind of target, made on demand."""
         return {}
 
     @cached_property
@@ -87,20 +87,26 @@ class Sample:
         return points_of(parse_schedule(s).data for s in self.schedules)
 
     def predicted(self, target: Target) -> Floats:
-        """The model's seconds, with the constants of `target`; not a number where a schedule is refused."""
+        """Returns the predicted seconds with the constants of `target`; NaN for a refused schedule."""
         if target.kind not in self._models:
             self._models[target.kind] = model_of(NestInfo(self.nest), target)
-        model, found = self._models[target.kind].on(target), np.full(len(self.schedules), np.nan)
+        model, times = self._models[target.kind].on(target), np.full(len(self.schedules), np.nan)
         for points in self._points:
             for p in model.predict_all(points):
-                found[p.points.order] = np.where(p.violated, np.nan, p.all.seconds)
-        return found
+                times[p.points.order] = np.where(p.violated, np.nan, p.all.seconds)
+        return times
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Factors by name, of how many nests and trials they are, and how far predictions were off before and after: the
-    median factor, and by how much the schedule that is picked is slower than the best that was measured."""
+    """Result of a calibration.
+
+    Attributes:
+        factors: factor of each constant that differs from 1 by more than 1 %.
+        nests, trials: numbers of the fitted nests and trials.
+        off: median factor between predicted and measured seconds, before and after.
+        regret: time of the schedule that the model picks over the best measured time, before and after.
+    """
 
     factors: dict[str, float]
     nests: int
@@ -109,18 +115,18 @@ class Fit:
     regret: tuple[float, float]
 
     def about(self) -> dict[str, Any]:
-        """For the records."""
+        """Returns the facts of the fit for the records."""
         return {name: getattr(self, name) for name in ("nests", "trials", "off", "regret")}
 
 
 def fit(samples: Sequence[Sample], target: Target) -> Fit | None:
-    """The factors for the constants of `target`, which has none; None where there is too little to fit."""
+    """Fits factors for the constants of an uncalibrated target. Returns None for fewer than `FEWEST` trials."""
     if sum(len(s.seconds) for s in samples) < FEWEST:
         return None
     names = CORE if target.core is not None else CARD
 
     def residuals(logs: Floats) -> Floats:
-        """Of all trials."""
+        """Returns the weighted residuals of all trials."""
         scaled, parts = target.scaled(_factors(names, logs)), list[Floats]()
         for s in samples:
             r = np.nan_to_num(np.log(np.asarray(s.seconds) / s.predicted(scaled)))
@@ -137,12 +143,12 @@ def fit(samples: Sequence[Sample], target: Target) -> Fit | None:
 
 
 def robust_fit(residuals: Callable[[Floats], Floats], count: int, weights: Floats) -> Floats:
-    """Returns the logarithms of the factors that make residuals small, by steps of Gauss and Newton.
+    """Fits the logarithms of factors by Gauss-Newton steps with Huber's weights.
 
     Args:
         residuals: logarithms of measured over predicted seconds, as a function of the logarithms of the factors.
         count: number of factors.
-        weights: weight of each residual, in addition to that of Huber.
+        weights: weight of each residual, which multiplies Huber's weight.
     """
     logs, drawn = np.zeros(count), (FAR / DRAWN) ** 2
     for _ in range(STEPS):
@@ -160,43 +166,60 @@ def _factors(names: Sequence[str], logs: Floats) -> dict[str, float]:
 
 
 def _off(samples: Iterable[Sample], target: Target) -> float:
-    """The median factor between predicted and measured."""
+    """Returns the median factor between predicted and measured seconds."""
     logs = [np.abs(np.log(np.asarray(s.seconds) / s.predicted(target))) for s in samples]
     return float(np.exp(np.nanmedian(np.concatenate(logs))))
 
 
 def regret(samples: Iterable[Sample], target: Target) -> float:
-    """How many times as long as the best that was measured the schedules take that the model likes best, of those that
-    were measured: the geometric mean over the nests."""
-    found = [s.seconds[int(np.nanargmin(s.predicted(target)))] / min(s.seconds) for s in samples]
-    return float(np.exp(np.mean(np.log(found))))
+    """Returns how much slower the schedules that the model ranks first are than the best measured ones.
+
+    The ratio is the geometric mean over the nests. Only measured schedules are ranked.
+    """
+    ratios = [s.seconds[int(np.nanargmin(s.predicted(target)))] / min(s.seconds) for s in samples]
+    return float(np.exp(np.mean(np.log(ratios))))
 
 
-def samples_of(records: RecordFile, target: str, device: str, without: Mapping[str, object] = {}) -> list[Sample]:
-    """What the records have of nests on a device, apart from those whose keys are in `without`."""
+def samples_of(records: RecordFile, target: str, device: str, excluded: Mapping[str, object] = {}) -> list[Sample]:
+    """Returns the measured nests of a device in the records.
+
+    Args:
+        records: the records.
+        target: name of the target.
+        device: name of the device.
+        excluded: keys of nests to leave out.
+    """
     timed: dict[str, dict[str, float]] = defaultdict(dict)
     for e in records.entries(target=target, device=device):
-        if e.seconds and e.options == "[]" and e.key not in without:
+        if e.seconds and e.options == "[]" and e.key not in excluded:
             timed[e.key][e.schedule] = e.seconds
-    texts, found = records.nests(), list[Sample]()
+    texts, samples = records.nests(), list[Sample]()
     for key, trials in sorted(timed.items(), key=lambda item: -len(item[1]))[:NESTS]:
         text = texts.get(key, ("", ""))[1]
         if text and len(trials) > 1:
             module = parse_module(make_context(), text, f"{key}.mlir")
             nest = next(op for op in module.walk() if isinstance(op, NestOp))
             chosen = sorted(trials.items(), key=lambda t: t[1])[:TRIALS]
-            found.append(Sample(nest, [s for s, _ in chosen], [t for _, t in chosen]))
-    return found
+            samples.append(Sample(nest, [s for s, _ in chosen], [t for _, t in chosen]))
+    return samples
 
 
 def renew(records: RecordFile, target: Target, device: str) -> Fit | None:
-    """Fit the constants of a target anew to all that the records have of a device (`cpu` or `cuda`), and keep them
-    there; None where there is too little."""
+    """Calibrates a target with all trials of a device, and stores the factors in the records.
+
+    Args:
+        records: the records.
+        target: the target.
+        device: `cpu` or `cuda`.
+
+    Returns:
+        The fit, or None if there are too few trials.
+    """
     name = device_name(device)
     try:
-        found = fit(samples_of(records, target.name, name), resolve_target(target.name))
-    except CompileError:  # of another version's schedules
+        constants = fit(samples_of(records, target.name, name), resolve_target(target.name))
+    except CompileError:  # a schedule of another version
         return None
-    if found is not None:
-        records.set_constants(target.arch, name, found.factors, found.about())
-    return found
+    if constants is not None:
+        records.set_constants(target.arch, name, constants.factors, constants.about())
+    return constants

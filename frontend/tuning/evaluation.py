@@ -1,5 +1,7 @@
-"""Candidates as trials: built in parallel, by processes that may be killed; then one after the other, while nothing is
-built, checked and timed on the device."""
+"""Evaluates candidates: builds them in parallel, then checks and times them one at a time on the device.
+
+Nothing is built while a candidate is timed.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial
 from .worker import Worker, WorkerFailed
 
 BUILD_LIMIT, PREPARE_LIMIT, RUN_LIMIT = 60.0, 600.0, 10.0
-"""Seconds for a candidate to be built, for a task's results in float64, and for a candidate to be checked or timed."""
+"""Limits in seconds: to build a candidate, to compute the expected results of a task, to check or time a candidate."""
 
 
 class Workers:
-    """The processes that build and run candidates of all tasks on one device, `cpu` or `cuda`.
+    """Worker processes that build and run candidates on one device.
 
-    `builders` is how many build at once; with 0 this process builds, which then cannot be helped if a pass hangs.
+    Args:
+        device: `cpu` or `cuda`.
+        builders: number of building processes; default: one for each core. With 0 this process builds, without a limit
+            for a pass that hangs.
+        threads: threads of a running program.
     """
 
     def __init__(self, device: str, builders: int | None = None, threads: int | None = None) -> None:
@@ -37,7 +43,7 @@ class Workers:
         self.runner = Worker(Runner, device, threads)
 
     def __enter__(self) -> Workers:
-        self.runner.start()  # which takes seconds, while the first candidates are built
+        self.runner.start()  # takes seconds, while the first candidates are built
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,19 +65,20 @@ class Workers:
         deadline: Deadline = Deadline(),
         limit: float = BUILD_LIMIT,
     ) -> list[Built | str]:
-        """Returns the candidates as code, or the reason for which there is none.
+        """Builds candidates. Returns machine code, or the reason of a failure, for each.
 
         Args:
             task: the nest of the candidates.
             candidates: the candidates to build.
-            deadline: when all of it is cancelled.
-            limit: seconds after which one candidate is cancelled.
+            deadline: time at which all builds are cancelled.
+            limit: seconds after which one build is cancelled.
+
         Raises:
             DeadlinePassed: at the deadline; processes that build are killed.
         """
         if not self.builders:
             return [self._build_here(task, c, deadline) for c in candidates]
-        found: dict[int, Built | str] = {}
+        results: dict[int, Built | str] = {}
         todo = list(enumerate(candidates))[::-1]
         busy: dict[Worker, tuple[int, Deadline]] = {}
         while todo or busy:
@@ -90,14 +97,14 @@ class Workers:
                 if worker.pipe in ready:
                     del busy[worker]
                     try:
-                        found[number] = worker.answer(limit)
+                        results[number] = worker.answer(limit)
                     except WorkerFailed as error:
-                        found[number] = str(error)
+                        results[number] = str(error)
                 elif not end.left and deadline.left:
                     del busy[worker]
                     worker.kill()
-                    found[number] = f"killed: it was not built within {limit:.3g} s"
-        return [found[i] for i in range(len(candidates))]
+                    results[number] = f"killed: it was not built within {limit:.3g} s"
+        return [results[i] for i in range(len(candidates))]
 
     def _build_here(self, task: Task, candidate: Candidate, deadline: Deadline) -> Built | str:
         if not deadline.left:
@@ -110,7 +117,7 @@ class Workers:
 
 @dataclass
 class Best:
-    """The fastest candidate so far: its code, and the seconds that others are compared with."""
+    """Fastest candidate so far, with the seconds that others are compared with."""
 
     candidate: Candidate
     built: Built
@@ -118,11 +125,16 @@ class Best:
 
 
 class Measuring(Evaluator):
-    """Evaluates candidates of a task by running them. A candidate is faster than the best so far if it is by more than
-    the noise; otherwise it is said to be as fast, so that chance does not add up over many of them.
+    """Evaluates candidates of a task by running them.
 
-    `codes` are the hashes of the texts of those that were built, `best` the fastest, `first` the code of the first one.
-    `limit` are the seconds that checking or timing one may take before it is killed.
+    A candidate replaces the best so far if it is faster by more than the noise. Otherwise it gets the time of the best,
+    so that chance does not accumulate over many candidates.
+
+    Attributes:
+        limit: seconds after which checking or timing is cancelled.
+        best: the fastest candidate.
+        first: the first candidate, with its machine code.
+        codes: hashes of the texts of built candidates.
     """
 
     label = "measured"
@@ -136,13 +148,13 @@ class Measuring(Evaluator):
         self._begun = self._ready = False
 
     def prepare(self) -> None:
-        """Have the results computed that others are compared with, once, while the first candidates are built."""
+        """Starts to compute the expected results, once, while the first candidates are built."""
         if not self._begun:
             self.workers.runner.ask("begin", replace(self.task))
             self._begun = True
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        """A trial for each candidate, in order. Raises WorkerFailed where the task cannot be run."""
+        """Yields a trial for each candidate, in order. Raises WorkerFailed if the task cannot be run."""
         self.prepare()
         built = self.workers.build(self.task, candidates, self.deadline)
         try:
@@ -156,21 +168,25 @@ class Measuring(Evaluator):
                 self._drop(b)
 
     def _drop(self, built: Built | str) -> None:
-        """Remove the shared object of a candidate that is neither the best nor the first."""
+        """Removes the shared object of a candidate, unless it is the best or the first."""
         used = (self.best and self.best.built, self.first and self.first[1])
         if isinstance(built, Built) and isinstance(built.binary, Path) and not any(b is built for b in used):
             built.binary.unlink(missing_ok=True)
 
     def _call(self, method: str, *arguments: object, limit: float) -> Any:
-        """Calls a method of the process that runs candidates; raises as `_answer`."""
+        """Calls a method of `Runner` in its process. Raises the errors of `_answer`."""
         if not self.deadline.left:
             raise DeadlinePassed
         self.workers.runner.ask(method, *arguments)
         return self._answer(limit)
 
     def _answer(self, limit: float) -> Any:
-        """Returns the answer of the process that runs candidates. Raises WorkerFailed, and DeadlinePassed at the
-        deadline, at which the process is killed."""
+        """Returns the answer of the running process. Kills the process at the limit and at the deadline.
+
+        Raises:
+            WorkerFailed: if the call failed or took longer than `limit` seconds.
+            DeadlinePassed: at the deadline.
+        """
         try:
             return self.workers.runner.answer(min(limit, self.deadline.left))
         except WorkerFailed:
@@ -179,15 +195,15 @@ class Measuring(Evaluator):
             raise
 
     def _trial(self, candidate: Candidate, built: Built | str) -> Trial:
-        found = self._run(candidate, built)
-        if isinstance(found, Trial):
-            return found
+        measured = self._run(candidate, built)
+        if isinstance(measured, Trial):
+            return measured
         assert isinstance(built, Built)
         if self.first is None:
             self.first, self.build_seconds = (candidate, built), built.lowering + built.compiling
-        seconds, ratio = found.seconds, 0.0
+        seconds, ratio = measured.seconds, 0.0
         if self.best is not None:
-            ratio = found.ratio if found.ratio * (1 + found.noise) < 1 else max(1.0, found.ratio)
+            ratio = measured.ratio if measured.ratio * (1 + measured.noise) < 1 else max(1.0, measured.ratio)
             seconds = ratio * self.best.seconds
         if ratio < 1:
             try:
@@ -197,31 +213,30 @@ class Measuring(Evaluator):
             former, self.best = self.best, Best(candidate, built, seconds)
             if former is not None:
                 self._drop(former.built)
-        return Trial(candidate, seconds, min(found.noise, 1.0))
+        return Trial(candidate, seconds, min(measured.noise, 1.0))
 
     def _failed(self, candidate: Candidate, error: WorkerFailed) -> Trial:
-        """Returns the trial of a candidate that cannot be run. If it ended the process, another one is made ready."""
+        """Returns the trial of a candidate that failed. Starts a new process if the candidate ended the process."""
         if self.workers.runner.pipe is None:
             self._call("begin", replace(self.task), limit=PREPARE_LIMIT)
             if self.best is not None:
                 self._call("load", "best", self.best.built, limit=self.limit)
         return Trial(candidate, None, failure=str(error))
 
-    def again(self, candidate: Candidate) -> Trial:
-        """A candidate in turns with the best once more, for longer than it takes to see that it is slower. Which of
-        both is faster, this decides."""
+    def remeasure(self, candidate: Candidate) -> Trial:
+        """Times a candidate and the best in turns once more, with all rounds even if the candidate is slower."""
         assert self.best is not None
         if self.first is not None and self.first[0] == candidate:
             built = self.first[1]
         else:
             (built,) = self.workers.build(self.task, [candidate], self.deadline)
-        found = self._run(candidate, built, whole=True)
-        if isinstance(found, Trial):
-            return found
-        return Trial(candidate, found.ratio * self.best.seconds, min(found.noise, 1.0))
+        measured = self._run(candidate, built, whole=True)
+        if isinstance(measured, Trial):
+            return measured
+        return Trial(candidate, measured.ratio * self.best.seconds, min(measured.noise, 1.0))
 
     def _run(self, candidate: Candidate, built: Built | str, whole: bool = False) -> Measured | Trial:
-        """The time of a candidate, or the trial of one that has none."""
+        """Returns the times of a candidate, or the trial of a failed one."""
         if isinstance(built, str):
             return Trial(candidate, None, failure=built)
         self.codes[candidate] = built.code
@@ -236,7 +251,7 @@ class Measuring(Evaluator):
 
 
 class Predicting(Evaluator):
-    """Evaluates candidates of a task by the planning model, where nothing can be measured."""
+    """Evaluates candidates of a task by the planning model, if nothing can be measured."""
 
     label = "predicted"
 

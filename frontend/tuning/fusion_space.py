@@ -1,6 +1,6 @@
-"""Fusing less, or more: plans of fusion that differ from the planner's in one `fuse.root`.
+"""Fusion plans that differ from the planner's in one `fuse.root`: one value more, or one less, is materialised.
 
-Another plan gives other nests, each a task with a space of its own (`space.py`).
+Another plan has other nests. Each nest is a task with its space of schedules (`space.py`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from .task import Task, tasks_of
 
 @dataclass(frozen=True)
 class Fusion:
-    """A plan of fusion of a program.
+    """Fusion plan of a program.
 
-    change  what is different from the planner's, for people; empty for its own
-    key     what the program is called in records
-    roots   positions of the operations whose results are kept in memory
-    tasks   the nests that the program then has
+    Attributes:
+        change: difference from the planner's plan, as text; empty for the planner's plan.
+        key: key of the program in records.
+        roots: positions of the operations whose results are materialised.
+        tasks: nests of the program with this plan.
     """
 
     change: str
@@ -41,18 +42,20 @@ class Fusion:
     tasks: list[Task]
 
     def seconds(self, times: Mapping[str, float]) -> float:
-        """What all launches take together, by the times of nests by their keys."""
+        """Returns the seconds of all launches, for the seconds of nests by their keys."""
         return sum(task.launches * times[task.key] for task in self.tasks)
 
     @property
     def expected(self) -> float:
-        """Seconds that the model predicts for all launches together."""
+        """Predicted seconds of all launches."""
         return self.seconds({task.key: task.expected for task in self.tasks})
 
 
 def fusions(compilation: Compilation) -> Iterator[Fusion]:
-    """The planner's plan of a program, and every legal one with one value more or one less in memory. A plan whose
-    program cannot be lowered to nests is left out; there is none where the pipeline does not plan."""
+    """Yields the planner's plan, then every legal plan with one value more or less in memory.
+
+    Plans whose program cannot be lowered to nests are skipped. A pipeline without `tensor-plan-fusion` has no plans.
+    """
     tensors = compilation.at("tensor")
     below = compilation.passes_to("loop")[len(compilation.passes_to("tensor")) :]
     planner = next((i for i, p in enumerate(below) if isinstance(p, PlanFusionPass)), None)
@@ -72,32 +75,37 @@ def fusions(compilation: Compilation) -> Iterator[Fusion]:
             tasks = tasks_of(compilation, module)
         except CompileError:
             continue
-        change = _told(op, kept=position in changed)
+        change = _description(op, materialized=position in changed)
         yield Fusion(change, key, tuple(changed), [replace(t, fusion=(text, change)) for t in tasks])
 
 
 def explain_fusion(compilation: Compilation, most: int = 24) -> str:
-    """Returns which values of a program may be kept in memory, as text: for each the price of the plan that differs in
-    it from the planner's, and that plan as `--schedule` takes it. Empty where there is nothing to choose. With more
-    than `most` values none are priced."""
+    """Returns the values of a program that may be materialised, as text, or "" if there are none.
+
+    Each value has the price of deciding otherwise, and the argument of `--schedule` that does.
+
+    Args:
+        compilation: the program.
+        most: largest number of values that are priced.
+    """
     main = main_function(compilation.at("tensor"))
     names = {value.owner: name for name, value in value_names(main).items()}
     choices = {i: op for i, op in _choices(main)}
     if not choices:
         return ""
     if len(choices) > most:
-        return f"fusion: {len(choices)} values may be kept in memory; not priced, as they are more than {most}\n"
+        return f"fusion: {len(choices)} values may be materialised; not priced, because there are more than {most}\n"
     plans = list(fusions(compilation))
     ops = [*main.body.block.ops]
     lines: list[str] = []
     base = plans[0].expected if plans else 0.0
     for plan in plans[1:]:
         (position,) = {*plan.roots} ^ {*plans[0].roots}
-        op, kept = choices[position], position not in plan.roots
+        op, materialized = choices[position], position not in plan.roots
         size = sum(tensor_bytes(v.type) for v in op.results)
         price = plan.expected - base
         roots = ",".join(names[ops[i]] for i in plan.roots)
-        state = "is kept" if kept else "is computed where it is used"
+        state = "is materialised" if materialized else "is recomputed by its users"
         lines.append(
             f"  {names[op]} ({op.name}, {quantity(size, 'byte')}) {state}; the other way {price * 1e6:+.2f} us:"
             f" --schedule 'roots={roots}'"
@@ -109,14 +117,14 @@ def explain_fusion(compilation: Compilation, most: int = 24) -> str:
 
 
 def _choices(function: FuncOp) -> Iterator[tuple[int, Operation]]:
-    """The operations whose results may be kept or not, with their positions: all candidates that are not returned."""
+    """Yields the operations whose results may be materialised or not, with their positions."""
     returned = {*(function.body.block.last_op or function).operands}
     worth = {v.owner for v in candidates(function)} - {v.owner for v in returned}
     return ((i, op) for i, op in enumerate(function.body.block.ops) if op in worth)
 
 
-def _told(op: Operation, kept: bool) -> str:
-    """What becomes of the result of an operation."""
+def _description(op: Operation, materialized: bool) -> str:
+    """Returns the decision about the result of an operation, as text."""
     place, name = location_text(op), op.results[0].name_hint
     where = (f"%{name} of " if name else "") + op.name + (f" ({place})" if place else "")
-    return f"{where} is kept in memory" if kept else f"{where} is computed where it is used"
+    return f"{where} is materialised" if materialized else f"{where} is recomputed by its users"

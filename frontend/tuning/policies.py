@@ -1,5 +1,7 @@
-"""Policies of the search: what is tried next. `model` takes the planner's pick, `mcts` searches a tree with a node for
-each decision, and `bayes` learns how wrong the model is."""
+"""Policies of the search: they choose the next candidates.
+
+`model` tries the planner's pick, `mcts` searches a tree of decisions, and `bayes` learns the error of the model.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from .trial import Candidate, Policy, Trial
 
 
 class History:
-    """A policy without `_next`: subclasses say in which order they would try what."""
+    """Base of policies. It records the trials; subclasses order the candidates by `_next`."""
 
     def __init__(self, space: NestSpace, seed: int = 0) -> None:
         self.space = space
@@ -28,72 +30,80 @@ class History:
         self.trials: dict[Candidate, Trial] = {}
 
     def ask(self, count: int) -> list[Candidate]:
-        """At most `count` candidates that were not asked for before; the planner's own is the first of all."""
-        found: list[Candidate] = []
+        """Returns at most `count` new candidates. The very first one is the planner's pick."""
+        candidates: list[Candidate] = []
         first = self.space.ranked()[0]
-        while len(found) < count:
+        while len(candidates) < count:
             candidate = self._next() if first in self.asked else first
             if candidate is None:
                 break
             self.asked.add(candidate)
-            found.append(candidate)
-        return found
+            candidates.append(candidate)
+        return candidates
 
     def tell(self, trial: Trial) -> None:
-        """Take note of a result."""
+        """Records a trial."""
         self.asked.add(trial.candidate)
         self.trials[trial.candidate] = trial
 
     def _next(self) -> Candidate | None:
-        """What to try next; None when nothing is left."""
+        """Returns the next candidate, or None at the end of the space. Subclasses implement it."""
         raise NotImplementedError
 
     def open(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those that were not asked for, each once, in order."""
+        """Returns the candidates that were not returned by `ask`, without duplicates, in order."""
         return [c for c in dict.fromkeys(candidates) if c not in self.asked]
 
     def timed(self) -> list[tuple[float, Candidate]]:
-        """The candidates with a time, the fastest first."""
-        found = [(t.seconds, c) for c, t in self.trials.items() if t.seconds is not None]
-        return sorted(found, key=lambda f: f[0])
+        """Returns the measured candidates with their seconds, the fastest first."""
+        times = [(t.seconds, c) for c, t in self.trials.items() if t.seconds is not None]
+        return sorted(times, key=lambda f: f[0])
 
 
 class ModelPolicy(History):
-    """Asks for what the planner takes, and for nothing else."""
+    """Tries the planner's pick only."""
 
     def _next(self) -> Candidate | None:
         return None
 
 
 EXPLORATION, DEVIATION = 0.03, 0.01
-"""The weights of the two terms that make nodes worth a visit which were visited seldom: C and D of SP-MCTS."""
+"""Weights C and D of SP-MCTS. They raise the score of nodes with few visits."""
 
-GROWN = 8
-"""Number of candidates whose neighbours are considered: the planner's best (`mcts`), and the fastest (`bayes`)."""
+MOST_EXPANDED = 8
+"""Number of candidates whose neighbours are added: the planner's best (`mcts`), the fastest measured (`bayes`)."""
 
-PRIOR = 1.0
-"""Visits that the model's prediction counts as."""
+PRIOR_VISITS = 1.0
+"""Weight of the model's prediction, in visits."""
 
 
 @dataclass
 class Node:
-    """What candidates have in common that agree in the first decisions: `seconds` of those that were tried, infinite
-    for failures, those that are `left`, and the least time that the model predicts for one of them all."""
+    """Node of the tree: the candidates that agree in the decisions on the path from the root.
+
+    Attributes:
+        children: nodes by the value of the next decision.
+        seconds: times of the tried candidates, infinite for failures.
+        untried: candidates without a trial.
+        predicted: least predicted seconds of all candidates.
+    """
 
     children: dict[Hashable, Node] = field(default_factory=dict[Hashable, "Node"])
     seconds: list[float] = field(default_factory=list[float])
-    left: set[Candidate] = field(default_factory=set[Candidate])
+    untried: set[Candidate] = field(default_factory=set[Candidate])
     predicted: float = float("inf")
 
 
 class MctsPolicy(History):
-    """The tree has a level for each decision in pass order; a path to a leaf is a candidate, so what is legal needs no
-    second look. A visit goes down to the child with the highest
+    """Monte-Carlo tree search over the decisions of a schedule.
+
+    The tree has one level for each decision, in pass order. Its leaves are legal candidates. A visit descends to the
+    child with the highest
 
         mean + C sqrt(2 ln N / n) + sqrt((sum x^2 - n mean^2 + D) / n)
 
-    of rewards x = best so far / time, which change when there is a new best; the model's prediction is the first visit
-    of every node. The tree has the planner's candidates, the neighbours of its best, and those of each new best.
+    of rewards x = best time so far / time. The model's prediction counts as the first visit of a node. The tree has the
+    planner's candidates, the neighbours of the best of them, and the neighbours of each new best.
 
     Source: Schadd et al., Single-Player Monte-Carlo Tree Search (2008).
     """
@@ -105,30 +115,30 @@ class MctsPolicy(History):
         self._grow(self.space.ranked())
 
     def tell(self, trial: Trial) -> None:
-        """Take note of a result on the whole path to it; a new best brings its neighbours."""
+        """Records a trial in all nodes on its path. Adds the neighbours of a new best."""
         if not self.trials:
-            self._grow(self.space.neighbours(*self.space.ranked()[:GROWN]))
+            self._grow(self.space.neighbours(*self.space.ranked()[:MOST_EXPANDED]))
         timed = self.timed()
         super().tell(trial)
         self._grow([trial.candidate])
         seconds = float("inf") if trial.seconds is None else trial.seconds
         for node in self._path(trial.candidate):
             node.seconds.append(seconds)
-            node.left.discard(trial.candidate)
+            node.untried.discard(trial.candidate)
         if trial.seconds is not None and (not timed or trial.seconds < timed[0][0]):
             self._grow(self.space.neighbours(trial.candidate))
 
     def _grow(self, candidates: Iterable[Candidate]) -> None:
-        """Put candidates into the tree."""
+        """Adds candidates to the tree."""
         for candidate in candidates:
             if candidate not in self._seen:
                 self._seen.add(candidate)
                 for node in self._path(candidate):
-                    node.left.add(candidate)
+                    node.untried.add(candidate)
                     node.predicted = min(node.predicted, candidate.predicted)
 
     def _path(self, candidate: Candidate) -> list[Node]:
-        """The nodes from the root to the leaf of a candidate."""
+        """Returns the nodes from the root to the leaf of a candidate, made on demand."""
         path = [self._root]
         for value in self.space.values(candidate):
             path.append(path[-1].children.setdefault(value, Node()))
@@ -136,58 +146,66 @@ class MctsPolicy(History):
 
     def _next(self) -> Candidate | None:
         node = self._root
-        if not node.left - self.asked:
+        if not node.untried - self.asked:
             return None
         timed = self.timed()
         best = timed[0][0] if timed else 0.0
         while node.children:
-            open_ = [c for c in node.children.values() if c.left - self.asked]
+            open_ = [c for c in node.children.values() if c.untried - self.asked]
             if len(open_) > 1:
-                visits = PRIOR + sum(PRIOR + len(c.seconds) for c in node.children.values())
+                visits = PRIOR_VISITS + sum(PRIOR_VISITS + len(c.seconds) for c in node.children.values())
                 node = max(open_, key=lambda c: self._worth(c, best, visits))
             else:
                 node = open_[0]
-        return next(iter(node.left - self.asked))
+        return next(iter(node.untried - self.asked))
 
     def _worth(self, node: Node, best: float, visits: float) -> float:
-        """How much a visit of a node is worth."""
+        """Returns the score of a node by SP-MCTS.
+
+        Args:
+            node: the node.
+            best: least measured seconds.
+            visits: visits of the parent.
+        """
         prior = self._root.predicted / node.predicted
         rewards = [best / s for s in node.seconds]
-        n = PRIOR + len(rewards)
-        mean = (PRIOR * prior + sum(rewards)) / n
-        squares = PRIOR * prior**2 + sum(r * r for r in rewards)
+        n = PRIOR_VISITS + len(rewards)
+        mean = (PRIOR_VISITS * prior + sum(rewards)) / n
+        squares = PRIOR_VISITS * prior**2 + sum(r * r for r in rewards)
         return mean + EXPLORATION * sqrt(2 * log(visits) / n) + sqrt(max(0.0, squares - n * mean**2 + DEVIATION) / n)
 
 
-OCTAVES = (1.0, 2.0, 4.0)
-"""By how many doublings of a number schedules differ that have little to do with each other, each of which may be so;
-another word counts as much as `WORD` doublings."""
+LENGTH_SCALES = (1.0, 2.0, 4.0)
+"""Length scales of the covariance, in doublings of a decision. All are weighed by their likelihood."""
 
-WORD = 2.0
+WORD_DISTANCE = 2.0
+"""Distance of two different words of a decision, in doublings."""
 
-WRONG = {0.05: -1.0, 0.1: 0.0, 0.2: 0.0, 0.4: -1.0}
-"""Standard deviations of the logarithm of measured by predicted time, each of which may be so, with the logarithms of
-their weights before any trial."""
+MODEL_DEVIATIONS = {0.05: -1.0, 0.1: 0.0, 0.2: 0.0, 0.4: -1.0}
+"""Standard deviations of the model's error, the logarithm of measured over predicted time -> logarithm of the prior."""
 
-UNLIKELY = 0.02
-"""The weight below which one of these cases is left out."""
+LEAST_WEIGHT = 0.02
+"""Posterior weight below which a pair of length scale and deviation is skipped."""
 
-OFFSET, OWN = 0.25, 0.02
-"""The same of what all schedules have in common, and of what each has of its own, with the noise of a trial."""
+COMMON_DEVIATION, TRIAL_DEVIATION = 0.25, 0.02
+"""Standard deviations of the error that all schedules share, and of the error of one trial, including its noise."""
 
-FAILED = log(2.0)
-"""A candidate without a time counts as so much slower than predicted, beside the others."""
+FAILURE_PENALTY = log(2.0)
+"""Error of a failed candidate, in addition to the mean error: a factor of 2, as a logarithm."""
 
-FIRST = 24
-"""Number of the planner's best whose neighbours `bayes` considers."""
+MOST_PLANNED = 24
+"""Number of the planner's best candidates whose neighbours `bayes` adds."""
 
 Array = NDArray[np.float64]
 
 
 class BayesPolicy(History):
-    """Gaussian processes learn the logarithm of measured by predicted time over the decisions, each weighed by how
-    likely the trials are under it. The next candidate is that whose expected improvement on the best is the greatest,
-    of the planner's, of neighbours of these, and of neighbours of the fastest.
+    """Bayesian optimisation with Gaussian processes.
+
+    Each process has a length scale and a deviation, and learns the model's error, the logarithm of measured over
+    predicted time, as a function of the decisions. Processes are weighed by the likelihood of the trials. The next
+    candidate has the largest expected improvement on the best time. The pool has the planner's candidates, the
+    neighbours of the best of them, and the neighbours of the fastest measured ones.
 
     Source: Jones et al., Efficient Global Optimization of Expensive Black-Box Functions (1998).
     """
@@ -201,82 +219,92 @@ class BayesPolicy(History):
         self._grown: set[Candidate] = set()
 
     def tell(self, trial: Trial) -> None:
-        """Take note of a result; the neighbours of what is among the fastest are considered from now on."""
+        """Records a trial. Adds the neighbours of the fastest candidates to the pool."""
         super().tell(trial)
         self._add([trial.candidate])
-        near = [] if self._grown else self.space.ranked()[:FIRST]
-        new = [c for c in dict.fromkeys([*near, *(c for _, c in self.timed()[:GROWN])]) if c not in self._grown]
+        near = [] if self._grown else self.space.ranked()[:MOST_PLANNED]
+        new = [c for c in dict.fromkeys([*near, *(c for _, c in self.timed()[:MOST_EXPANDED])]) if c not in self._grown]
         if new:
             self._grown.update(new)
             self._add(self.space.neighbours(*new))
 
     def _next(self) -> Candidate | None:
-        left = self.open(self._pool)
-        if not left or not self.timed():
-            return left[0] if left else None
-        known = list(self.asked & self._pool.keys())
+        untried = self.open(self._pool)
+        if not untried or not self.timed():
+            return untried[0] if untried else None
+        tried = list(self.asked & self._pool.keys())
         residuals = {c: log(t.seconds / c.predicted) for c, t in self.trials.items() if t.seconds}
         usual = sum(residuals.values()) / len(residuals)
-        failed = {c: usual + FAILED for c, t in self.trials.items() if t.seconds is None}
-        y = np.array([(failed | residuals).get(c, usual) for c in known])  # what is under way is as wrong as the others
-        predicted, best = np.log([c.predicted for c in left]), log(self.timed()[0][0])
+        failed = {c: usual + FAILURE_PENALTY for c, t in self.trials.items() if t.seconds is None}
+        # Candidates without a result yet count with the mean error.
+        y = np.array([(failed | residuals).get(c, usual) for c in tried])
+        predicted, best = np.log([c.predicted for c in untried]), log(self.timed()[0][0])
         gain = sum(
             weight * _improvement(best - predicted - mean, deviation)
-            for weight, mean, deviation in self._posteriors(known, y, left)
+            for weight, mean, deviation in self._posteriors(tried, y, untried)
         )
-        return left[int(np.argmax(gain))]
+        return untried[int(np.argmax(gain))]
 
     def _posteriors(
-        self, known: Sequence[Candidate], y: Array, asked: Sequence[Candidate]
+        self, tried: Sequence[Candidate], y: Array, untried: Sequence[Candidate]
     ) -> Iterator[tuple[float, Array, Array]]:
-        """Each case that is likely: its weight, the expected residuals of candidates, and their standard deviations."""
-        here, there = (np.array([self._pool[c] for c in some]) for some in (known, asked))
+        """Yields the likely processes: weight, expected errors of the untried candidates, their standard deviations.
+
+        Args:
+            tried: candidates with an error.
+            y: errors of `tried`.
+            untried: candidates without a trial.
+        """
+        at_tried, at_untried = (np.array([self._pool[c] for c in some]) for some in (tried, untried))
         prior = y.mean()
-        cases = [(octaves, _alike(here, here, octaves), wrong) for octaves in OCTAVES for wrong in WRONG]
-        likely = np.array([WRONG[wrong] + _likelihood(y - prior, alike, wrong) for _, alike, wrong in cases])
-        weights = np.exp(likely - likely.max())
-        for weight, (octaves, alike, wrong) in zip(weights / weights.sum(), cases, strict=True):
-            if weight >= UNLIKELY:
-                across = OFFSET**2 + wrong**2 * _alike(there, here, octaves)
-                solved = np.linalg.solve(_covariance(alike, wrong), np.column_stack([y - prior, across.T]))
-                variance = wrong**2 + OFFSET**2 + OWN**2 - np.einsum("ij,ji->i", across, solved[:, 1:])
+        similarities = {octaves: _similarity(at_tried, at_tried, octaves) for octaves in LENGTH_SCALES}
+        cases = [(octaves, wrong) for octaves in LENGTH_SCALES for wrong in MODEL_DEVIATIONS]
+        likely = [MODEL_DEVIATIONS[wrong] + _likelihood(y - prior, similarities[o], wrong) for o, wrong in cases]
+        weights = np.exp(np.array(likely) - max(likely))
+        for weight, (octaves, wrong) in zip(weights / weights.sum(), cases, strict=True):
+            if weight >= LEAST_WEIGHT:
+                across = COMMON_DEVIATION**2 + wrong**2 * _similarity(at_untried, at_tried, octaves)
+                covariance = _covariance(similarities[octaves], wrong)
+                solved = np.linalg.solve(covariance, np.column_stack([y - prior, across.T]))
+                explained = np.einsum("ij,ji->i", across, solved[:, 1:])
+                variance = wrong**2 + COMMON_DEVIATION**2 + TRIAL_DEVIATION**2 - explained
                 yield weight, prior + across @ solved[:, 0], np.sqrt(np.maximum(variance, 1e-12))
 
     def _add(self, candidates: Sequence[Candidate]) -> None:
-        """Take candidates into the pool, each with its place."""
+        """Adds candidates to the pool, with their coordinates."""
         for c in candidates:
             if c not in self._pool:
                 self._pool[c] = [x for i, v in enumerate(self.space.values(c)) for x in self._place(i, v)]
 
     def _place(self, position: int, value: Hashable) -> list[float]:
-        """The coordinates of a value: octaves of a number, whether each index is in a list, or one for each word."""
+        """Returns the coordinates of a decision: log2 of a number, a flag per index of a list, a code for a word."""
         if isinstance(value, int):
             return [log2(value + 1)]
         if isinstance(value, tuple):
-            return [WORD * (i in value) for i in range(self._rank)]
+            return [WORD_DISTANCE * (i in value) for i in range(self._rank)]
         code = self._codes[position].setdefault(value, len(self._codes[position]))
-        return [code * WORD]
+        return [code * WORD_DISTANCE]
 
 
-def _alike(a: Array, b: Array, octaves: float) -> Array:
-    """How much candidates at some places have to do with each other, from 0 to 1: a Matern covariance (5/2)."""
+def _similarity(a: Array, b: Array, octaves: float) -> Array:
+    """Returns the Matern 5/2 covariance, from 0 to 1, of the rows of `a` and `b`."""
     distance = np.sqrt(5 * (((a[:, None, :] - b[None, :, :]) / octaves) ** 2).sum(axis=2))
     return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
 
-def _covariance(alike: Array, wrong: float) -> Array:
-    """The covariance of the residuals of trials."""
-    return OFFSET**2 + wrong**2 * alike + OWN**2 * np.eye(len(alike))
+def _covariance(similarity: Array, wrong: float) -> Array:
+    """Returns the covariance of the errors of trials, for a deviation `wrong` of the model."""
+    return COMMON_DEVIATION**2 + wrong**2 * similarity + TRIAL_DEVIATION**2 * np.eye(len(similarity))
 
 
-def _likelihood(y: Array, alike: Array, wrong: float) -> float:
-    """The logarithm of the density of residuals, but for a constant."""
-    covariance = _covariance(alike, wrong)
+def _likelihood(y: Array, similarity: Array, wrong: float) -> float:
+    """Returns the log-likelihood of errors `y`, except for a constant."""
+    covariance = _covariance(similarity, wrong)
     return float(-y @ np.linalg.solve(covariance, y) - np.linalg.slogdet(covariance)[1]) / 2
 
 
 def _improvement(gain: Array, deviation: Array) -> Array:
-    """The expected value of what is positive of a normal variable."""
+    """Returns the expected positive part of normal variables with means `gain` and standard deviations `deviation`."""
     normal, z = NormalDist(), gain / deviation
     below = np.array([normal.cdf(v) for v in z])
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
@@ -288,14 +316,22 @@ POLICIES: dict[str, Callable[[NestSpace, int], Policy]] = {
     "mcts": MctsPolicy,
     "bayes": BayesPolicy,
 }
-"""Name -> what makes the policy from a space and a seed. Further ones are entry points of `deplodock.policies`."""
+"""Name -> class of a policy, made from a space and a seed. Plug-ins add classes by the group `deplodock.policies`."""
 
 DEFAULT_POLICY = "bayes"
 
 
 def make_policy(name: str, space: NestSpace, seed: int = 0) -> Policy:
-    """The policy `name` on `space`; the same seed and the same trials give the same candidates. Raises ScheduleError
-    for a name that none has."""
+    """Returns the policy `name` on a space. Equal seeds and trials give equal candidates.
+
+    Args:
+        name: name of the policy.
+        space: space of the nest.
+        seed: seed of its random numbers.
+
+    Raises:
+        ScheduleError: for an unknown name.
+    """
     if name in POLICIES:
         return POLICIES[name](space, seed)
     further = plugins("deplodock.policies", POLICIES, "policy")

@@ -1,5 +1,7 @@
-"""Running candidates where they are measured: each is right before it is timed, and takes turns with the best so far.
-All of this happens in a process that may be killed (`worker.py`)."""
+"""Runs candidates on the device, in a process that may be killed (`worker.py`).
+
+A candidate is checked before it is timed. Timing alternates with the best candidate so far.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +30,31 @@ from .building import Built
 from .task import Task
 
 SAMPLE = 5e-4
-"""Seconds that a sample takes at least: shorter kernels are launched several times for it."""
+"""Shortest sample in seconds. Shorter kernels are launched several times for a sample."""
 
 LOOK, ROUNDS, MOST = 3, 4, 101
-"""Rounds of a first look, between two further ones at what is known, and rounds at most."""
+"""Rounds before the first decision, between further decisions, and at most."""
 
 CLEARLY, SURELY = 1.5, 1.02
-"""So many times slower than the best at once, or by the whole interval, a candidate is not measured any longer."""
+"""Ratios to the best above which timing stops: of the minima after `LOOK` rounds; of the lower end of the interval."""
 
 NARROW = 0.005
-"""Half an interval that is narrow enough, relative to the time."""
+"""Relative half width of the interval at which timing stops."""
 
 ENOUGH = 0.4
-"""Seconds after which nothing more is measured of a candidate, if there are `ROUNDS` rounds."""
+"""Seconds after which timing stops."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a candidate takes: by the best so far, which took turns with it, or in seconds where there was none; half
-    the interval of 95 % of that; and whether it was given up because it is clearly slower."""
+    """Time of a candidate.
+
+    Attributes:
+        seconds: lower quartile or median.
+        ratio: time over the time of the best candidate, measured in turns; 1 without a best.
+        noise: relative half width of the 95 % interval of `ratio`.
+        slower: whether timing stopped because the candidate is clearly slower.
+    """
 
     seconds: float
     ratio: float
@@ -55,7 +63,7 @@ class Measured:
 
 
 class Runner:
-    """Checks and times candidates of one task after another on one device: `cpu` or `cuda`."""
+    """Checks and times candidates on one device, `cpu` or `cuda`, for one task at a time."""
 
     def __init__(self, device: str, threads: int | None = None) -> None:
         self.device = device
@@ -64,7 +72,7 @@ class Runner:
         self._programs: dict[str, Any] = {}
 
     def begin(self, task: Task) -> None:
-        """Go over to a task: make its inputs, and what they give in float64."""
+        """Starts a task: makes its inputs and computes its results in float64."""
         self._programs.clear()
         self.task = task
         self.__dict__.pop("_rounded", None)
@@ -75,17 +83,22 @@ class Runner:
         self._exact = self._expected("real")
 
     def _expected(self, domain: reference.DomainName) -> list[torch.Tensor]:
-        found = reference.run(self.task.module, self._arrays, domain)
+        results = reference.run(self.task.module, self._arrays, domain)
         types = [DTYPES[str(element_type(r.type))].numpy for r in self.task.nest.res]
-        return [to_torch(np.asarray(a).astype(t)) for a, t in zip(found, types, strict=True)]
+        return [to_torch(np.asarray(a).astype(t)) for a, t in zip(results, types, strict=True)]
 
     @cached_property
     def _rounded(self) -> list[torch.Tensor]:
-        """The results by the reference with the roundings of the program."""
+        """Results of the reference in the types of the program."""
         return self._expected("typed")
 
     def load(self, name: str, built: Built) -> None:
-        """Take a candidate in. Raises ExecutionError, and TargetError for an instruction set of other processors."""
+        """Loads a candidate under a name.
+
+        Raises:
+            ExecutionError: if it cannot be loaded.
+            TargetError: if the CPU lacks instructions that it needs.
+        """
         if self.device == "cpu":
             assert isinstance(built.binary, Path)
             assert isinstance(built.plan, CpuPlan)
@@ -97,20 +110,28 @@ class Runner:
             self._programs[name] = CudaProgram(built.plan, "", saved)  # pyright: ignore[reportArgumentType]
 
     def check(self, name: str) -> str:
-        """What is wrong with the results of a candidate; empty if they are right: as close to those in float64 as its
-        roundings permit, or to those of the reference with these roundings (comparisons may come out otherwise)."""
-        found = self._programs[name].run(self._args)
+        """Returns the error of a candidate's results, or "" if they are right.
+
+        They are right if they are within the tolerance of the float64 results, or of the typed reference, whose
+        comparisons may take another branch than float64.
+        """
+        results = self._programs[name].run(self._args)
         if self.device != "cpu":
             torch.cuda.synchronize()
-        for wanted in (lambda: self._exact, lambda: self._rounded):
-            differences = compare(found, wanted(), self._allowed)
+        for expected in (lambda: self._exact, lambda: self._rounded):
+            differences = compare(results, expected(), self._allowed)
             if all(d.ok for d in differences):
                 return ""
-        return "; ".join(_told(d) for d in differences if not d.ok)
+        return "; ".join(_described(d) for d in differences if not d.ok)
 
     def time(self, name: str, best: str | None, whole: bool = False) -> Measured:
-        """How long a candidate takes, in turns with the best so far; to the end, if it is to be the `whole`, however
-        slow it is."""
+        """Times a candidate in turns with the best so far.
+
+        Args:
+            name: name of the loaded candidate.
+            best: name of the loaded best candidate, or None.
+            whole: whether to run all rounds even if the candidate is clearly slower.
+        """
         if self.device != "cpu":
             return self._on_gpu(name, best)
         arms = [name] if best is None else [name, best]
@@ -124,13 +145,13 @@ class Runner:
         while True:
             for arm, more in in_turns(samplers, ROUNDS).items():
                 samples[arm] += more
-            found = judged(samples[name], None if best is None else samples[best])
+            measured = compared(samples[name], None if best is None else samples[best])
             enough = len(samples[name]) >= MOST or perf_counter() - start >= ENOUGH * (1 + whole)
-            if found.noise < NARROW or enough or found.slower and not whole:
-                return found
+            if measured.noise < NARROW or enough or measured.slower and not whole:
+                return measured
 
     def _sample(self, name: str, repeats: int) -> float:
-        """Seconds in the kernels of a call, the average of some."""
+        """Returns the mean seconds in kernels of `repeats` calls."""
         program = self._programs[name]
         return sum(s.seconds for _ in range(repeats) for s in program.trace(self._args)) / repeats
 
@@ -140,34 +161,42 @@ class Runner:
         arms: dict[str, Callable[[], object]] = {
             arm: partial(self._programs[arm].run, self._args) for arm in ([name] if best is None else [name, best])
         }
-        found = on_device(arms, 5)
-        if best is not None and (ratio := found[name].median / found[best].median) > CLEARLY:
-            return Measured(found[name].median, ratio, 1.0, True)
-        found = on_device(arms, 40)
-        other = 1.0 if best is None else found[best].median
-        noise = math.hypot(found[name].noise, 0.0 if best is None else found[best].noise)
-        ratio = found[name].median / other
-        return Measured(found[name].median, ratio, noise, best is not None and ratio * (1 - noise) > SURELY)
+        times = on_device(arms, 5)
+        if best is not None and (ratio := times[name].median / times[best].median) > CLEARLY:
+            return Measured(times[name].median, ratio, 1.0, True)
+        times = on_device(arms, 40)
+        base = 1.0 if best is None else times[best].median
+        noise = math.hypot(times[name].noise, 0.0 if best is None else times[best].noise)
+        ratio = times[name].median / base
+        return Measured(times[name].median, ratio, noise, best is not None and ratio * (1 - noise) > SURELY)
 
 
-def judged(own: Sequence[float], other: Sequence[float] | None = None) -> Measured:
-    """What samples say that were taken in turns. Whatever else the machine does only makes them longer, so the lower
-    quartile stands for each arm; its interval follows from how far the median is from it, as of samples that scatter
-    normally."""
-    quartile, noise = _quartile(own)
-    if other is None:
+def compared(samples: Sequence[float], base_samples: Sequence[float] | None = None) -> Measured:
+    """Compares samples that were taken in turns.
+
+    Other work of the machine only lengthens samples. So each arm is represented by its lower quartile, and the interval
+    is computed from the distance of the median, as for a normal distribution.
+
+    Args:
+        samples: seconds of the candidate.
+        base_samples: seconds of the best candidate, or None.
+    """
+    quartile, noise = _quartile(samples)
+    if base_samples is None:
         return Measured(quartile, 1.0, noise, False)
-    base, more = _quartile(other)
+    base, more = _quartile(base_samples)
     ratio, noise = quartile / base, math.hypot(noise, more)
     return Measured(quartile, ratio, noise, ratio * (1 - noise) > SURELY)
 
 
 def _quartile(samples: Sequence[float]) -> tuple[float, float]:
-    """The lower quartile, and half the interval of 95 % for it, relative to it: 0.674 sigma lie between it and the
-    median, and its error is 1.36 sigma / sqrt(n)."""
+    """Returns the lower quartile and the relative half width of its 95 % interval.
+
+    In a normal distribution the median is 0.674 sigma above the quartile, whose error is 1.36 sigma / sqrt(n).
+    """
     low, median, _ = np.quantile(samples, (0.25, 0.5, 0.75))
     return float(low), float(1.96 * 1.36 / 0.674 * (median - low) / len(samples) ** 0.5 / low)
 
 
-def _told(d: Difference) -> str:
+def _described(d: Difference) -> str:
     return f"result {d.index}: {d.reason or f'error {d.error:.1e}, tolerance {d.tolerance:.1e}'}"

@@ -1,5 +1,8 @@
-"""The search for schedules: of one nest, by a policy that asks and an evaluator that answers, and of the nests of a
-program one after the other. Records keep the trials; the best schedules become text for the command line."""
+"""Searches schedules of one nest, or of all nests of a program one after the other.
+
+A policy chooses candidates and an evaluator measures them. Records store the trials. The best schedules are printed as
+text for the command line.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,24 @@ from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Policy, Trial
 from .worker import WorkerFailed
 
 CLOSE_TO_ROOF, ABOVE_ROOF = 0.97, 1.1
-"""The share of the roofline at which a search ends, and that from which on the target's rates are not those of the
-device."""
+"""Share of the roofline at which a search ends. Above the second one the rates of the target do not fit the device."""
 
 
 AGAIN = 0.1
-"""Share of the seconds of a search in which the planner's pick and the best take turns once more."""
+"""Share of the time of a search for timing the planner's pick and the best in turns once more."""
 
 TIME_IS_UP = "the time is used up"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """End of a search: after so many seconds, which include what `AGAIN` reserves, or trials. The candidate that is
-    measured then is the last one. At `deadline` work is cancelled."""
+    """Limits of a search.
+
+    Attributes:
+        seconds: time of the search, including the share `AGAIN`. The current measurement is completed.
+        trials: largest number of trials.
+        deadline: time at which work is cancelled.
+    """
 
     seconds: float = 60.0
     trials: int = 1000
@@ -52,9 +59,15 @@ class Limits:
 
 @dataclass
 class Search:
-    """State of a search. `trials` are in order, with the seconds since its start; the first one is the planner's pick,
-    which took `build_seconds` of the processor to build. `known` counts the trials of the records. `ended` is the
-    reason for its end."""
+    """State of a search.
+
+    Attributes:
+        trials: trials in order, with the seconds since the start. The first one is the planner's pick.
+        untuned, best: trials of the planner's pick and of the fastest candidate.
+        known: number of trials from the records.
+        ended: reason for the end.
+        build_seconds: processor seconds of building the planner's pick.
+    """
 
     task: Task
     label: str
@@ -70,7 +83,7 @@ class Search:
 
     @property
     def elapsed(self) -> float:
-        """Seconds from its start to now, or to its end."""
+        """Seconds since the start, or from the start to the end."""
         return (self.limits.deadline.clock() if self.stopped is None else self.stopped) - self.started
 
     @property
@@ -83,7 +96,7 @@ class Search:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the planner's pick the best is; 1 where one of both has no time."""
+        """Time of the planner's pick over the best time; 1 if one of them has none."""
         first, best = self.untuned, self.best
         return first.seconds / best.seconds if first and best and first.seconds and best.seconds else 1.0
 
@@ -94,7 +107,7 @@ class Search:
             self.best = trial
 
     def over(self) -> str:
-        """Returns the reason to end the search now, or an empty text."""
+        """Returns the reason to end the search, or ""."""
         if self.elapsed >= (1 - AGAIN) * self.limits.seconds:
             return TIME_IS_UP
         if len(self.trials) >= self.limits.trials:
@@ -103,7 +116,7 @@ class Search:
 
 
 def device_name(device: str) -> str:
-    """Returns the name of a device in records: `cpu` and `cuda` are those of this machine, others have theirs."""
+    """Returns the name of a device in records. `cpu` and `cuda` are the devices of this machine."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     return device_of_cores() if device == "cpu" else device
@@ -116,20 +129,29 @@ def search(
     limits: Limits,
     records: RecordFile | None = None,
     device: str = "cpu",
-    told: Callable[[Search], None] = lambda search: None,
+    report: Callable[[Search], None] = lambda search: None,
     batch: int = 4,
 ) -> Search:
-    """Searches until the limits, the roofline or the end of the space. Ctrl-C ends it too, and keeps the best.
+    """Searches until a limit, the roofline, the end of the space, or Ctrl-C.
 
-    The planner's pick is tried first, then the best of the records on this device; their other trials are told to the
-    policy. Every trial is in `records` before the next one begins; `told` is called after each. At the end the pick of
-    the planner takes turns with the best once more, so that the speed-up is no chance of a single trial. A candidate
-    that is cancelled at the deadline has no trial.
+    The planner's pick is tried first, then the best candidate of the records of this device. The policy gets the other
+    recorded trials. At the end the planner's pick and the best are timed in turns once more, so that the speed-up does
+    not depend on the chance of one trial. A candidate that is cancelled at the deadline has no trial.
+
+    Args:
+        task: the nest.
+        policy: chooses candidates.
+        evaluator: measures candidates.
+        limits: limits of time and trials.
+        records: stores every trial before the next one starts.
+        device: name of the device.
+        report: function that is called after each trial.
+        batch: number of candidates that the policy chooses at a time.
     """
     keeper, clock = _Keeper(task, records, device_name(device)), limits.deadline.clock
     evaluator.deadline = limits.deadline
     first, known = [Candidate(task.untuned, predicted=task.expected)], keeper.known()
-    found = Search(task, evaluator.label, limits, started=clock(), known=len(known))
+    state = Search(task, evaluator.label, limits, started=clock(), known=len(known))
     best = next((t for t in known if t.seconds is not None), None)
     if best is not None and best.candidate != first[0]:
         first.append(best.candidate)
@@ -140,49 +162,49 @@ def search(
         for trial in evaluator.measure(candidates):
             keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
             policy.tell(trial)
-            found.take(trial)
-            found.untuned = found.untuned or trial
-            told(found)
-            if found.over():
+            state.take(trial)
+            state.untuned = state.untuned or trial
+            report(state)
+            if state.over():
                 break
 
     try:
         evaluator.prepare()
         measure(first)
         seen = {*first, *(t.candidate for t in known)}
-        while not (ended := found.over()):
-            asked = policy.ask(min(batch, limits.trials - len(found.trials)))
+        while not (ended := state.over()):
+            asked = policy.ask(min(batch, limits.trials - len(state.trials)))
             if not asked:
                 ended = "the space is exhausted"
                 break
             fresh = [c for c in dict.fromkeys(asked) if c not in seen]
             seen.update(fresh)
             measure(fresh)
-        found.ended = ended
-        _again(found, evaluator, keeper)
+        state.ended = ended
+        _again(state, evaluator, keeper)
     except KeyboardInterrupt:
-        found.ended = "interrupted"
+        state.ended = "interrupted"
     except (WorkerFailed, DeadlinePassed) as error:
-        found.ended = TIME_IS_UP if isinstance(error, DeadlinePassed) else f"it cannot be measured: {error}"
-    found.stopped, found.build_seconds = clock(), getattr(evaluator, "build_seconds", 0.0)
-    return found
+        state.ended = TIME_IS_UP if isinstance(error, DeadlinePassed) else f"it cannot be measured: {error}"
+    state.stopped, state.build_seconds = clock(), getattr(evaluator, "build_seconds", 0.0)
+    return state
 
 
-def _again(found: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
-    """Times the planner's pick and the best in turns once more; the best is the faster one of these times."""
-    first, best = found.untuned, found.best
+def _again(state: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
+    """Times the planner's pick and the best in turns once more. The faster one becomes the best."""
+    first, best = state.untuned, state.best
     if first is None or best is None or first.seconds is None or first.candidate == best.candidate:
         return
-    trial = evaluator.again(first.candidate)
+    trial = evaluator.remeasure(first.candidate)
     if trial.seconds is not None:
-        found.untuned = trial
+        state.untuned = trial
         keeper.keep(trial, evaluator.codes.get(trial.candidate, ""))
         if trial.seconds <= (best.seconds or 0.0):
-            found.best = trial
+            state.best = trial
 
 
 class _Keeper:
-    """Puts trials of a task into records, if there are any."""
+    """Stores trials of a task in records, if there are any."""
 
     def __init__(self, task: Task, records: RecordFile | None, device: str) -> None:
         self.task, self.records, self.device = task, records, device
@@ -212,27 +234,35 @@ def trial_of(entry: Entry) -> Trial:
 
 
 def limit_of(task: Task, trial: Trial) -> str:
-    """Returns what limits a candidate by the model, or why it has no time."""
+    """Returns the limiting resource of a candidate by the model, or the reason of its failure."""
     return trial.failure or task.predict(trial.candidate.schedule).limit
 
 
 LEAST_SHARE = 0.5
-"""Of an equal share of the time a nest gets at least so much, however little of the program's time it is."""
+"""Smallest time of a nest, relative to an equal share for all nests."""
 
 FUSING = 0.25
-"""The share of the time that other plans of fusion get, if there are any: half of it to find them."""
+"""Share of the time for other fusion plans, if there are any. Half of it is for enumerating them."""
 
 PLANS = 3
-"""So many other plans of fusion are searched at most."""
+"""Largest number of other fusion plans that are searched."""
 
 CLEARLY = 0.98
-"""The share of the planner's time that another plan of fusion takes at most, to be preferred."""
+"""Largest time of a preferred fusion plan, relative to the planner's plan."""
 
 
 @dataclass(frozen=True)
 class How:
-    """Options of a search: the device (`cpu`, `cuda`, `PREDICTED`, or that of other machines as records name it), the
-    policy (empty: the default one), and the seconds for all nests together."""
+    """Options of a search.
+
+    Attributes:
+        device: `cpu`, `cuda`, `PREDICTED`, or the name in records of the device of other machines.
+        policy: name of the policy; empty for the default.
+        seconds: time for all nests.
+        trials: largest number of trials of a nest.
+        seed: seed of the policy.
+        threads: threads of a running program.
+    """
 
     device: str
     policy: str
@@ -246,19 +276,19 @@ def tune(
     tasks: Sequence[Task],
     how: How,
     records: RecordFile | None,
-    told: Callable[[Search], None],
+    report: Callable[[Search], None],
     workers: WorkerPool | None,
     deadline: Deadline | None = None,
 ) -> list[Search]:
-    """Searches tasks one after the other and returns their searches, up to the first that is interrupted.
+    """Searches tasks one after the other. Returns their searches, up to the first interrupted one.
 
     Args:
-        tasks: the nests. The time is divided by what the model expects them to take.
-        how: how they are searched.
-        records: the records of all trials, if any.
-        told: called after each trial.
-        workers: needed where something is measured.
-        deadline: when work is cancelled; by default at the end of the time of all tasks.
+        tasks: the nests. Each gets a part of the time in proportion to its predicted seconds.
+        how: options of the search.
+        records: stores the trials, if not None.
+        report: function that is called after each trial.
+        workers: processes that measure; None to predict.
+        deadline: time at which work is cancelled; default: the end of the time of all tasks.
     """
     searches: list[Search] = []
     weights = [task.launches * task.expected for task in tasks]
@@ -273,7 +303,7 @@ def tune(
         policy = make_policy(how.policy or DEFAULT_POLICY, space_of(task), how.seed)
         batch = 8 if workers is None else workers.batch
         limits = Limits(end.left * share, how.trials, deadline)
-        searches.append(search(task, policy, evaluator, limits, records, how.device, told, batch))
+        searches.append(search(task, policy, evaluator, limits, records, how.device, report, batch))
         if searches[-1].ended == "interrupted":
             break
     return searches
@@ -283,48 +313,53 @@ def tune_program(
     compilation: Compilation,
     how: How,
     records: RecordFile | None,
-    told: Callable[[Search], None],
+    report: Callable[[Search], None],
     workers: WorkerPool | None,
     deadline: Deadline | None = None,
 ) -> list[Search]:
-    """Search the nests of a program, then those of other plans of fusion; gives the searches of the fastest plan, which
-    goes to the records if it is not the planner's.
+    """Searches the nests of a program, then the nests of other fusion plans. Returns the searches of the fastest plan.
 
-    A program takes as long as its nests together. A nest that was not searched takes what the model expects, times how
-    wrong that was about the planner's plan. The plan that is the fastest by this is searched next. Arguments are those
-    of `tune`.
+    The time of a plan is the sum over its nests. A nest that was not searched has its predicted time, multiplied by the
+    error of the predictions for the planner's plan. The fastest plan by this estimate is searched next. A plan other
+    than the planner's is stored in the records.
+
+    Args:
+        compilation: the program.
+        how, records, report, workers, deadline: as for `tune`.
     """
     expected = dict[str, float]()
     deadline = deadline or Deadline().after(how.seconds)
     plans = _plans(compilation, expected, deadline.after(FUSING / 2 * how.seconds))
     if len(plans) < 2:
-        return tune(tasks_of(compilation), how, records, told, workers, deadline)
-    plan = own = plans[0]
+        return tune(tasks_of(compilation), how, records, report, workers, deadline)
+    plan = planned = plans[0]
     done, measured = dict[str, Search](), dict[str, float]()
     for share in (1 - FUSING, *[FUSING / 2 / PLANS] * PLANS):
         new = [task for task in plan.tasks if task.key not in done]
         if not new or done and not deadline.left:
             break
-        for s in tune(new, replace(how, seconds=share * how.seconds), records, told, workers, deadline):
+        for s in tune(new, replace(how, seconds=share * how.seconds), records, report, workers, deadline):
             done[s.task.key] = s
             measured[s.task.key] = s.best.seconds or inf if s.best else inf
         if [*done.values()][-1].ended == "interrupted":
             break
-        wrong = own.seconds(measured) / own.seconds(expected)
+        wrong = planned.seconds(measured) / planned.seconds(expected)
         times = {key: wrong * seconds for key, seconds in expected.items()} | measured
         plan = min(plans, key=lambda plan: plan.seconds(times))
-    known = [plan for plan in plans if all(task.key in done for task in plan.tasks)]
-    best = min(known, key=lambda plan: plan.seconds(measured), default=own)
-    if best in known and best.seconds(measured) > CLEARLY * own.seconds(measured):
-        best = own
-    if records is not None and (best is not own or own.key in records.plans().fusions):
+    complete = [plan for plan in plans if all(task.key in done for task in plan.tasks)]
+    best = min(complete, key=lambda plan: plan.seconds(measured), default=planned)
+    if best in complete and best.seconds(measured) > CLEARLY * planned.seconds(measured):
+        best = planned
+    if records is not None and (best is not planned or planned.key in records.plans().fusions):
         records.add_fusion(best.key, best.roots)
     return [replace(done[task.key], task=task) for task in best.tasks if task.key in done]
 
 
 def _plans(compilation: Compilation, expected: dict[str, float], end: Deadline) -> list[Fusion]:
-    """The plans of fusion of a program that are found before `end`, the planner's first, and of each nest, by its key,
-    what the model expects. One with a nest that has no schedule is left out."""
+    """Returns the fusion plans of a program that are enumerated before `end`, the planner's first.
+
+    Adds the predicted seconds of their nests to `expected`, by key. Plans with a nest without a schedule are skipped.
+    """
     plans = list[Fusion]()
     for plan in fusions(compilation):
         try:
@@ -339,69 +374,68 @@ def _plans(compilation: Compilation, expected: dict[str, float], end: Deadline) 
 
 
 def space_of(task: Task) -> NestSpace:
-    """Returns the candidates of a task. Raises ScheduleError where there is none."""
+    """Returns the space of a task. Raises ScheduleError if it has no candidates."""
     (planner,) = parse_passes(task.planner)
     precision = getattr(planner, "f32_matmul_precision", "ieee")
     return NestSpace(task.nest, task.target, precision, parse_passes(task.pipeline))
 
 
-def schedule_argument(found: Sequence[Search]) -> str:
-    """Returns the argument of `--schedule` for the best schedules, and for the plan of fusion if it is not the
-    planner's."""
-    return "; ".join(part for part in (fusion_argument(found), *_exactly(found)) if part)
+def schedule_argument(searches: Sequence[Search]) -> str:
+    """Returns the argument of `--schedule` for the best schedules and, if it is not the planner's, the fusion plan."""
+    return "; ".join(part for part in (fusion_argument(searches), *_exactly(searches)) if part)
 
 
-def fusion_argument(found: Sequence[Search]) -> str:
-    roots = found[0].task.fusion[0]
+def fusion_argument(searches: Sequence[Search]) -> str:
+    roots = searches[0].task.fusion[0]
     return f"roots={roots}" if roots else ""
 
 
-def _exactly(found: Sequence[Search]) -> list[str]:
+def _exactly(searches: Sequence[Search]) -> list[str]:
     return [
         ("" if s.task.only else f"nest={s.task.name} ") + options_of(parse_schedule(s.best.candidate.schedule))
-        for s in found
+        for s in searches
         if s.best is not None
     ]
 
 
-def pipeline_argument(found: Sequence[Search]) -> str:
-    """Returns the argument of `dl-opt -p` that makes the measured kernels of the program at the loop level."""
-    task = found[0].task
+def pipeline_argument(searches: Sequence[Search]) -> str:
+    """Returns the argument of `dl-opt -p` that compiles the measured kernels from the program at the loop level."""
+    task = searches[0].task
     (planner,) = parse_passes(task.planner)
-    given, planners = planner.spec().normalize_parameter_names().parameters, list[ModulePass]()
-    for part in _exactly(found):
+    options, planners = planner.spec().normalize_parameter_names().parameters, list[ModulePass]()
+    for part in _exactly(searches):
         (decided,) = parse_passes(f"{PLANNER}{{{part}}}")
-        planners += parse_passes(PLANNER, {**given, **decided.spec().normalize_parameter_names().parameters})
-    below = pipeline_text([planner, *with_options(parse_passes(task.pipeline), options_in(found))])
-    short = ",".join(_named(name, given) for name in ("loop-to-tile", "tile-to-kernel"))
+        planners += parse_passes(PLANNER, {**options, **decided.spec().normalize_parameter_names().parameters})
+    below = pipeline_text([planner, *with_options(parse_passes(task.pipeline), options_in(searches))])
+    short = ",".join(_named(name, options) for name in ("loop-to-tile", "tile-to-kernel"))
     return f"{pipeline_text(planners)},{short if pipeline_text(parse_passes(short)) == below else below}"
 
 
-def _named(pipeline: str, given: Mapping[str, ParameterListType]) -> str:
-    """A named pipeline with those of the options that any of its passes has."""
-    known = {f.name for p in parse_passes(pipeline) for f in fields(p)}
-    texts = [f"{n}={','.join(map(value_text, v))}" for n, v in given.items() if n in known]
+def _named(pipeline: str, options: Mapping[str, ParameterListType]) -> str:
+    """Returns a named pipeline with the options that one of its passes has."""
+    names = {f.name for p in parse_passes(pipeline) for f in fields(p)}
+    texts = [f"{n}={','.join(map(value_text, v))}" for n, v in options.items() if n in names]
     return f"{pipeline}{{{' '.join(texts)}}}" if texts else pipeline
 
 
-def options_in(found: Sequence[Search]) -> tuple[tuple[str, str, str], ...]:
+def options_in(searches: Sequence[Search]) -> tuple[tuple[str, str, str], ...]:
     """Returns the options of passes below `plan-schedules` that the best candidates have in common."""
-    best = [s.best.candidate.options for s in found if s.best is not None]
+    best = [s.best.candidate.options for s in searches if s.best is not None]
     return best[0] if best and all(o == best[0] for o in best) else ()
 
 
 def curve(search: Search) -> list[tuple[int, float]]:
-    """The numbers of the trials that were faster than all before, with their seconds, and at the end the last trial."""
-    found, best = list[tuple[int, float]](), inf
+    """Returns the numbers and seconds of trials that were faster than all before, and of the last trial."""
+    points, best = list[tuple[int, float]](), inf
     for number, (_, trial) in enumerate(search.trials, 1):
         if trial.seconds is not None and trial.seconds < best:
             best = trial.seconds
-            found.append((number, best))
-    return [*found, (len(search.trials), best)] if found else []
+            points.append((number, best))
+    return [*points, (len(search.trials), best)] if points else []
 
 
 def as_dict(search: Search) -> dict[str, object]:
-    """Returns a search as JSON."""
+    """Returns a search as data for JSON."""
     task, best, first = search.task, search.best, search.untuned
 
     def trial(t: Trial | None) -> dict[str, object] | None:

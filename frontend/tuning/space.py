@@ -1,8 +1,8 @@
-"""The space of one nest: which decisions there are, which candidates are legal, and what the planner expects of them.
+"""Space of one nest: its decisions, legal candidates, and their predicted times.
 
-It is the planner's own: what `rank` enumerates comes first, with its predictions. Further candidates differ from known
-ones in a decision, and pass the same check as a schedule that a person wrote (`passes/planning/legality.py`). What an
-option of a pass below `plan-schedules` may be, that pass says (`passes/pipelines.py`).
+The candidates of the planner (`rank`) come first. Further candidates differ from known ones in one decision, and pass
+the check of hand-written schedules (`passes/planning/legality.py`). The options of passes after `plan-schedules` are
+decisions too; a pass declares their values (`passes/pipelines.py`).
 """
 
 from __future__ import annotations
@@ -28,29 +28,37 @@ from .building import parse_schedule
 from .trial import Candidate
 
 Values = tuple[Hashable, ...]
-"""What was decided, in the order of `NestSpace.names`."""
+"""Values of the decisions, in the order of `NestSpace.names`."""
 
 WORDS = ("f32_matmul_precision", "cluster_k", "cluster", "cache_rows", "atom", "copy")
-"""Decisions that bring others with them: another one is taken over from the planner's nearest candidate that has it."""
+"""Decisions that determine others. Another value is taken from the planner's most similar candidate that has it."""
 
 MOST = {"split_k": 64, "group_m": 16, "warps": 32}
-"""Up to where these are worth a look, in powers of two; what is legal may end before."""
+"""Largest value of a decision in powers of two. Legality may be stricter. Tuned by hand."""
 
 MOST_STAGES = 8
-"""The same for stages, one more or one less."""
+"""Largest number of stages."""
 
 IN_PASS_ORDER = ("f32_matmul_precision", "pack", "split_k", "block", "chunk", "serial", "cluster_k", "group_m",
                  "cluster", "cache_rows", "atom", "warps", "lanes", "thread", "copy", "stages",
                  "promotion_memory")  # fmt: skip
-"""The decisions of a schedule in the order of the passes that carry them out. The three others follow from them: how
-many blocks share all tiles, how many of them run at once on a multiprocessor, and how many chunks a partial sum has."""
+"""Decisions of a schedule in the order of the passes that carry them out.
+
+Three others follow from them: the number of persistent blocks, resident blocks per SM, and chunks of a partial sum.
+"""
 
 
 class NestSpace:
-    """The candidates of one nest on a target.
+    """Candidates of one nest on a target.
 
-    `precision` is the permission that `plan-schedules` has; the searched options of `passes`, those below it, are
-    decisions, too. Raises ScheduleError where no schedule can be carried out.
+    Args:
+        nest: the nest.
+        target: the target.
+        precision: permitted precision of f32 matmuls.
+        passes: passes after `plan-schedules`, whose searched options are decisions.
+
+    Raises:
+        ScheduleError: if no schedule is legal.
     """
 
     def __init__(
@@ -62,25 +70,25 @@ class NestSpace:
         self._known: dict[Candidate, Values] = {}
         lengths = {"block": len(self.info.free), "chunk": len(self.info.reduction_indices), "thread": 2}
         lists = {n: [f"{n}.{i}" for i in range(lengths[n])] for n in LISTS}
-        own = [name for n in IN_PASS_ORDER for name in lists.get(n, [n])]
-        self.names = (*own, *(f"{p}.{o}" for p, o in self.options))
-        """The decisions, in pass order."""
+        decisions = [name for n in IN_PASS_ORDER for name in lists.get(n, [n])]
+        self.names = (*decisions, *(f"{p}.{o}" for p, o in self.options))
+        """Names of the decisions, in pass order."""
         ranked = rank(self.info, target, precision, cluster_sums=True)
-        # What the planner takes comes first: it leaves schedules with `cluster_k` to measurements.
+        # The planner's pick comes first. The planner never picks `cluster_k`, which only a measurement may choose.
         chosen = next((c for c in ranked if c.schedule.data.cluster_k == 1), ranked[0])
         ranked = [chosen, *(c for c in ranked if c is not chosen)]
-        found = [self._candidate(c.schedule, c.prediction) for c in ranked if c.prediction is not None]
-        if not found:
+        predicted = [self._candidate(c.schedule, c.prediction) for c in ranked if c.prediction is not None]
+        if not predicted:
             reason = f"no schedule can be carried out on {target.name}: {ranked[0].refused}"
             raise ScheduleError(reason, operator=nest.name)
-        self._ranked = [*dict.fromkeys(found)]
+        self._ranked = [*dict.fromkeys(predicted)]
 
     def ranked(self) -> Sequence[Candidate]:
-        """The planner's candidates, with predictions, the one that it takes first. Never empty."""
+        """Returns the planner's candidates with predictions, its pick first. There is at least one."""
         return self._ranked
 
     def values(self, candidate: Candidate) -> Values:
-        """What `candidate` decides. Raises ScheduleError for one that is not of this space."""
+        """Returns the values of the decisions of a candidate. Raises ScheduleError for a schedule of another nest."""
         if candidate not in self._known:
             schedule = parse_schedule(candidate.schedule).data
             if [len(schedule.block), len(schedule.chunk)] != [len(self.info.free), len(self.info.reduction_indices)]:
@@ -89,32 +97,34 @@ class NestSpace:
         return self._known[candidate]
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """The legal ones of some points, each once, with predictions."""
-        wanted = [self._schedule(dict(zip(self.names, p, strict=True))) for p in dict.fromkeys(points)]
-        found: list[tuple[int, Candidate]] = []
-        for group in points_of(schedule for schedule, _ in wanted):
+        """Returns the legal candidates among some points, without duplicates, with predictions."""
+        schedules = [self._schedule(dict(zip(self.names, p, strict=True))) for p in dict.fromkeys(points)]
+        ordered: list[tuple[int, Candidate]] = []
+        for group in points_of(schedule for schedule, _ in schedules):
             for p in self.model.predict_all(self.model.completed(group, self.precision)):
                 for row in (~(p.violated | p.spills)).nonzero()[0].tolist():
                     order = int(p.points.order[row])
                     schedule = self.model.counted_on(p.points.schedule(row), p.at(row))
-                    made = self._candidate(schedule, p.at(row), wanted[order][1])
-                    found.append((order, made))
-        return [*dict.fromkeys(c for _, c in sorted(found, key=lambda f: f[0]))]
+                    candidate = self._candidate(schedule, p.at(row), schedules[order][1])
+                    ordered.append((order, candidate))
+        return [*dict.fromkeys(c for _, c in sorted(ordered, key=lambda f: f[0]))]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
-        extent of a tile to another; those first that are predicted to be fastest."""
+        """Returns legal candidates that differ from one of these in one decision, the fastest predicted first.
+
+        A factor of two that moves from one tile extent to another counts as one decision.
+        """
         points: list[Values] = []
-        found: list[Candidate] = []
+        nearest: list[Candidate] = []
         for candidate in candidates:
             here = dict(zip(self.names, self.values(candidate), strict=True))
             points += (tuple((here | change).values()) for change in self._changes(here))
-            found += self._nearest(here, candidate.options)
-        new = dict.fromkeys(self.candidates(points) + found)
+            nearest += self._nearest(here, candidate.options)
+        new = dict.fromkeys(self.candidates(points) + nearest)
         return sorted((c for c in new if c not in candidates), key=lambda c: c.predicted)
 
     def _changes(self, here: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What may be decided in another way, beside words."""
+        """Yields the changes of one decision, except changes of `WORDS`."""
         for name, value in here.items():
             if name == "group_m" and not self.model.swizzles:
                 continue
@@ -135,7 +145,7 @@ class NestSpace:
             yield from ({f"{p}.{o}": v} for v in values if v != here[f"{p}.{o}"])
 
     def _nearest(self, here: dict[str, Any], options: tuple[tuple[str, str, str], ...]) -> Iterator[Candidate]:
-        """For each other word the planner's candidate that has it and is alike in most else."""
+        """Yields, for each other value of `WORDS`, the most similar candidate of the planner that has it."""
         mine = tuple(here.values())
         for name in WORDS:
             at = self.names.index(name)
@@ -147,13 +157,13 @@ class NestSpace:
 
     @cached_property
     def _largest(self) -> dict[str, int]:
-        """The extents of tiles with the most that each may be."""
+        """Largest value of each tile extent, by name."""
         names = [n for n in self.names if n.startswith(("block.", "chunk."))]
         indices = (*self.info.free, *self.info.reduction_indices)
         return {n: pow2_at_least(self.info.extents[i]) for n, i in zip(names, indices, strict=True)}
 
     def _together(self, name: str, value: int) -> dict[str, int]:
-        """`name` decided, and with it the chunks of other stages of the same reduction, which are equal."""
+        """Returns a decision with the decisions that must be equal: chunks of the stages of one reduction."""
         position = {i: f"chunk.{n}" for n, i in enumerate(self.info.reduction_indices)}
         for group in self.info.groups:
             for axis in zip(*(op.body.block.args for op in group), strict=True):
@@ -162,32 +172,32 @@ class NestSpace:
         return {name: value}
 
     def _decided(self, schedule: Schedule, options: tuple[tuple[str, str, str], ...]) -> Values:
-        """The values of a schedule and of options."""
-        found: list[Hashable] = []
+        """Returns the values of the decisions of a schedule and of options."""
+        decided: list[Hashable] = []
         for n in IN_PASS_ORDER:
             value = getattr(schedule, n)
-            found += (value or (0, 0) if n == "thread" else value) if n in LISTS else [value]
-        given = {(p, o): v for p, o, v in options}
-        return (*found, *(given.get(key, values[0]) for key, values in self.options.items()))
+            decided += (value or (0, 0) if n == "thread" else value) if n in LISTS else [value]
+        chosen = {(p, o): v for p, o, v in options}
+        return (*decided, *(chosen.get(key, values[0]) for key, values in self.options.items()))
 
     def _schedule(self, decided: dict[str, Any]) -> tuple[Schedule, tuple[tuple[str, str, str], ...]]:
-        """The schedule and the options with some values."""
-        given: dict[str, Any] = {n: decided[n] for n in IN_PASS_ORDER if n not in LISTS}
-        given |= {n: tuple(v for k, v in decided.items() if k.startswith(f"{n}.") and v) for n in LISTS}
-        # A free index without further tiles is not walked.
+        """Returns the schedule and the options of some values."""
+        fields: dict[str, Any] = {n: decided[n] for n in IN_PASS_ORDER if n not in LISTS}
+        fields |= {n: tuple(v for k, v in decided.items() if k.startswith(f"{n}.") and v) for n in LISTS}
+        # A free index with one tile needs no loop.
         walked = (
             i
-            for i, index in ((i, self.info.free[i]) for i in given["serial"])
-            if given["block"][i] < self.info.extents[index] or self.info.may_be_longer([index])
+            for i, index in ((i, self.info.free[i]) for i in fields["serial"])
+            if fields["block"][i] < self.info.extents[index] or self.info.may_be_longer([index])
         )
         keys = [(p, o, decided[f"{p}.{o}"]) for p, o in self.options]
         options = tuple(key for key in keys if key[2] != self.options[key[:2]][0])
-        return Schedule(**{**given, "serial": tuple(walked)}), options
+        return Schedule(**{**fields, "serial": tuple(walked)}), options
 
     def _candidate(
         self, schedule: ScheduleAttr, prediction: Any, options: tuple[tuple[str, str, str], ...] = ()
     ) -> Candidate:
-        """The candidate of a schedule that is predicted, with how many blocks it counts on at once."""
-        made = Candidate(str(schedule), options, float(prediction.seconds))
-        self._known.setdefault(made, self._decided(schedule.data, options))
-        return made
+        """Returns the candidate of a schedule with its predicted seconds."""
+        candidate = Candidate(str(schedule), options, float(prediction.seconds))
+        self._known.setdefault(candidate, self._decided(schedule.data, options))
+        return candidate

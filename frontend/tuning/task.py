@@ -1,4 +1,4 @@
-"""A task of the search: one nest of a program at the loop level, as a program of its own, for one target."""
+"""Task of a search: one nest of a program, as a program at the loop level, for one target."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ from ..compilation import Compilation
 from .building import Source, parse_schedule
 
 SEED = 7
-"""Of the inputs of a nest."""
+"""Seed of the inputs of a nest."""
 
 PLANNER = "plan-schedules"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One nest to tune.
+    """Nest to tune.
 
-    name        what its kernel is called in the program it is from: `k0`
-    text        the program that is only this nest, at the loop level, with its target
-    pipeline    the passes after the first `plan-schedules`, to the kernel level
-    planner     that pass
-    launches    how many nests of the program are this one
-    only        whether the program has no others
-    fusion      the program's plan of fusion, if it is not the planner's: `roots` of `tensor-plan-fusion`, and what is
-                different, for people
+    Attributes:
+        name: name of its kernel in the program: `k0`.
+        text: program of this nest alone, at the loop level, with its target.
+        pipeline: passes after the first `plan-schedules`, to the kernel level.
+        planner: pipeline text of that pass.
+        launches: number of nests of the program that are equal to this one.
+        only: whether the program has no other nest.
+        fusion: fusion plan of the program if it is not the planner's: `roots` of `tensor-plan-fusion`, and the
+            difference as text.
     """
 
     name: str
@@ -66,12 +67,12 @@ class Task:
 
     @cached_property
     def module(self) -> ModuleOp:
-        """The program. Don't change it."""
+        """Parsed program. It must not be changed."""
         return parse_module(make_context(), self.text, f"{self.name}.mlir")
 
     @cached_property
     def nest(self) -> NestOp:
-        """The nest, without a schedule."""
+        """Nest without a schedule."""
         return next(op for op in self.module.walk() if isinstance(op, NestOp))
 
     @cached_property
@@ -92,34 +93,37 @@ class Task:
 
     @cached_property
     def untuned(self) -> str:
-        """The schedule that the planner gives it, as text. Raises ScheduleError where there is none."""
+        """Schedule of the planner, as text. Raises ScheduleError if there is none."""
         module = self.module.clone()
         run_passes(make_context(), module, parse_passes(self.planner), verify=False)
         return str(next(op for op in module.walk() if isinstance(op, NestOp)).attributes["schedule"])
 
     def model(self) -> Model:
-        """The planning model of the nest."""
+        """Returns the planning model of the nest."""
         return model_of(NestInfo(self.nest), self.target)
 
     def predict(self, schedule: str) -> Prediction:
-        """What the model expects of a schedule. Raises ScheduleError."""
+        """Returns the prediction for a schedule. Raises ScheduleError."""
         return self.model().predict(parse_schedule(schedule))
 
     @cached_property
     def expected(self) -> float:
-        """The seconds that the model expects of it. Raises ScheduleError where there is no schedule."""
+        """Predicted seconds of the planner's schedule. Raises ScheduleError if there is none."""
         return float(self.predict(self.untuned).seconds)
 
     def floor(self, atom: str) -> float:
-        """The least seconds by the rates of the target: bytes from memory, or from the caches where all of it fits
-        into them, or operations, of which products have this atom."""
+        """Returns the roofline of the nest in seconds, by the rates of the target.
+
+        Bytes count with the rate of the cache if the footprint fits into half of L2. Operations of matmuls count with
+        the rate of `atom`.
+        """
         t, work, info = self.target, self.work, NestInfo(self.nest)
         near = footprint(info) <= t.l2 // 2
         rate = t.rates.cache if near else t.rates.memory
         return max(work.bytes / rate, work.flops / (t.tensor if on_tensor_cores(info, atom, t) else t.fp32))
 
     def inputs(self) -> list[np.ndarray]:
-        """Returns random arguments. Integers are legal indices into all that the nest indexes by data."""
+        """Returns random arguments. Integers are legal indices of all tensors that the nest gathers from."""
         main = main_function(self.module)
         types = [a.type for a in main.body.block.args]
         indexed = [op.source.type for op in self.nest.walk() if isinstance(op, LoadOp) and op.symbols]
@@ -129,8 +133,15 @@ class Task:
 
 
 def tasks_of(compilation: Compilation, module: ModuleOp | None = None) -> list[Task]:
-    """The nests of a program, or of another `module` at the loop level that it may be, each once: those that differ in
-    names only are one task. Raises CompileError for a program that has none."""
+    """Returns the nests of a program as tasks. Nests that differ in names only are one task.
+
+    Args:
+        compilation: the program.
+        module: the program at the loop level with another fusion plan, or None.
+
+    Raises:
+        CompileError: if there are no nests.
+    """
     nests = [op for op in (module or compilation.at("loop")).walk() if isinstance(op, NestOp)]
     below = [*dropwhile(lambda p: p.name != PLANNER, compilation.passes_to("kernel"))]
     if not nests or not below:
@@ -152,8 +163,7 @@ def tasks_of(compilation: Compilation, module: ModuleOp | None = None) -> list[T
 
 
 def alone(nest: NestOp, target: Target) -> ModuleOp:
-    """A program for `target` that is a copy of `nest`, whose arguments are what it reads, in the order in which it
-    does."""
+    """Returns a program of one nest. Its arguments are the tensors that the nest reads, in the order of first use."""
     inner: set[SSAValue] = set()
     outer: dict[SSAValue, None] = {}
     for op in nest.walk():

@@ -1,4 +1,4 @@
-"""Candidates, trials and the deadline of a search: the two interfaces between policies and evaluation."""
+"""Candidates, trials and deadlines of a search, and the interfaces of policies and evaluators."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run a nest.
+    """Schedule and options of a nest.
 
-    schedule   text of a `#tile.schedule<...>`
-    options    (pass, option, value) of passes below `plan-schedules` that are not at their default
-    predicted  seconds by the planner's model; no part of what the candidate is
+    Attributes:
+        schedule: text of a `#tile.schedule<...>`.
+        options: (pass, option, value) for options of passes after `plan-schedules` that differ from their default.
+        predicted: seconds by the planner's model. It does not affect equality.
     """
 
     schedule: str
@@ -25,8 +26,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was evaluated: its median time and the relative half width of the interval of that, or why it
-    has none (`failure`: refused, wrong, killed, …)."""
+    """Result of a candidate.
+
+    Attributes:
+        candidate: the candidate.
+        seconds: median time, or None.
+        noise: relative half width of the interval of the time.
+        failure: reason for a missing time: refused, wrong, killed.
+    """
 
     candidate: Candidate
     seconds: float | None
@@ -36,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Deadline:
-    """Moment at which work is cancelled, in seconds of `clock`; by default never."""
+    """Time at which work is cancelled, in seconds of `clock`; default: never."""
 
     at: float = inf
     clock: Callable[[], float] = monotonic
@@ -47,30 +54,35 @@ class Deadline:
         return max(0.0, self.at - self.clock())
 
     def after(self, seconds: float) -> Deadline:
-        """Returns the moment in `seconds` from now, or this deadline if it is earlier."""
+        """Returns the deadline in `seconds` from now, or this one if it is earlier."""
         return Deadline(min(self.at, self.clock() + seconds), self.clock)
 
 
 class DeadlinePassed(Exception):
-    """The deadline of a search passed during work on a candidate, which therefore has no trial."""
+    """Raised at the deadline of a search. The candidate has no trial."""
 
 
 class Policy(Protocol):
-    """Decides what to try next."""
+    """Chooses the next candidates of a search."""
 
     def ask(self, count: int) -> list[Candidate]:
-        """At most `count` candidates that were not asked for before; none when there is nothing left to try."""
+        """Returns at most `count` new candidates, or none at the end of the space."""
         ...
 
     def tell(self, trial: Trial) -> None:
-        """Take note of the result of a candidate. Trials of records, which were never asked for, may come, too."""
+        """Records a trial. It may be a trial of the records, whose candidate `ask` never returned."""
         ...
 
 
 class Evaluator(Protocol):
-    """Compiles, checks and times candidates of one nest. `label` says how it finds times, `codes` are the hashes of the
-    texts of candidates that were built, `build_seconds` the processor's seconds for the first one. After `deadline` all
-    methods raise DeadlinePassed."""
+    """Compiles, checks and times candidates of one nest.
+
+    Attributes:
+        label: source of the times: `measured` or `predicted`.
+        codes: hashes of the texts of built candidates.
+        deadline: time after which all methods raise DeadlinePassed.
+        build_seconds: processor seconds of building the first candidate.
+    """
 
     label: str
     codes: dict[Candidate, str]
@@ -78,24 +90,27 @@ class Evaluator(Protocol):
     build_seconds: float = 0.0
 
     def prepare(self) -> None:
-        """Do what it takes before the first candidate."""
+        """Starts the work that the first candidate needs."""
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterable[Trial]:
-        """A trial for each candidate, in order; those before the deadline precede DeadlinePassed."""
+        """Yields a trial for each candidate, in order. Raises DeadlinePassed after the trials before the deadline."""
         ...
 
-    def again(self, candidate: Candidate) -> Trial:
-        """A candidate once more, in turns with the best."""
+    def remeasure(self, candidate: Candidate) -> Trial:
+        """Measures a candidate once more, in turns with the best."""
         (trial,) = self.measure([candidate])
         return trial
 
 
 class WorkerPool(Protocol):
-    """The machines or processes that measure candidates, an entry of the group `deplodock.workers`: made from an
-    address, a device (`cpu` or `cuda`) and a number of threads (or None), and closed at the end of `with`.
+    """Machines or processes that measure candidates: an entry of the group `deplodock.workers`.
 
-    `kind` is the device, as records name it, and `batch` the number of candidates that are measured at a time. The
-    class of an entry has a text `help` for the option of `tune`.
+    A pool is made from an address, a device (`cpu` or `cuda`) and a number of threads or None. It is closed at the end
+    of `with`. The class has a text `help` for the option of `tune`.
+
+    Attributes:
+        kind: name of the device in records.
+        batch: number of candidates that are measured at a time.
     """
 
     kind: str
@@ -104,7 +119,7 @@ class WorkerPool(Protocol):
     def batch(self) -> int: ...
 
     def evaluator(self, task: Any) -> Evaluator:
-        """Returns what measures the candidates of a task."""
+        """Returns the evaluator of a task."""
         ...
 
     def __enter__(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""A process that works for this one and can be killed: what it runs may hang, or fault, and nothing else is lost.
+"""Worker process that can be killed, for code that may hang or fault.
 
     python -m deplodock.frontend.tuning.worker FD
 
@@ -21,17 +21,23 @@ from typing import Any
 from ...errors import DeplodockError, raised_at
 
 PR_SET_PDEATHSIG = 1
-"""Argument of prctl(2): the signal that a process gets at the end of the one that started it."""
+"""Argument of prctl(2): sets the signal that a process receives when its parent ends."""
 
 
 class WorkerFailed(DeplodockError):
-    """A request without a result: the worker raised an exception, ended, or was killed at its limit."""
+    """Raised for a request without a result: the worker raised an exception, ended, or was killed at the limit."""
 
 
 class Worker:
-    """A process with an object that `make(*arguments)` gives there; `threads` is the number of OpenMP threads.
+    """Process that holds one object and calls its methods.
 
-    `pipe` becomes readable when there is an answer; it is None while no process runs.
+    Args:
+        make: function that makes the object in the process.
+        arguments: its arguments.
+        threads: number of OpenMP threads, or None.
+
+    Attributes:
+        pipe: connection that is readable if there is an answer; None while no process runs.
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any, threads: int | None = None) -> None:
@@ -49,7 +55,7 @@ class Worker:
         if self._threads is not None:
             environment["OMP_NUM_THREADS"] = str(self._threads)
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        with theirs:  # a group of its own: an interrupt at the terminal is for us, who end it
+        with theirs:  # The process group excludes the worker from an interrupt at the terminal; this process ends it.
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
             )
@@ -61,12 +67,15 @@ class Worker:
         assert self.pipe is not None
         try:
             self.pipe.send((method, arguments))
-        except OSError:  # it has ended: `answer` will say so
+        except OSError:  # the process has ended; `answer` raises WorkerFailed
             pass
 
     def answer(self, limit: float) -> Any:
-        """Returns the result of the last request. Raises WorkerFailed if there is none within `limit` seconds, and
-        kills the process; the next request starts another one."""
+        """Returns the result of the last request. The next request starts a new process if this one was killed.
+
+        Raises:
+            WorkerFailed: if there is no result. The process is killed after `limit` seconds.
+        """
         assert self.pipe is not None
         try:
             if not self.pipe.poll(limit):
@@ -80,12 +89,12 @@ class Worker:
         return result
 
     def call(self, method: str, *arguments: Any, limit: float) -> Any:
-        """`ask` and `answer`."""
+        """Requests a call of a method and returns its result. Raises WorkerFailed as `answer`."""
         self.ask(method, *arguments)
         return self.answer(limit)
 
     def _end(self) -> str:
-        """Returns the reason for which the process ended."""
+        """Returns the reason for the end of the process: a signal or an exit code."""
         assert self._process is not None
         try:
             code = self._process.wait(5)
@@ -95,7 +104,7 @@ class Worker:
         return signal.Signals(-code).name if code < 0 else f"it ended with {code}"
 
     def kill(self) -> None:
-        """Ends the process and all that it has started."""
+        """Kills the process and its children."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -110,25 +119,25 @@ class Worker:
 
 def _serve(pipe: Connection) -> None:
     """Answers requests until the other end of the pipe is closed."""
-    made: Any = None
-    if sys.platform == "linux":  # A candidate that hangs would otherwise go on when this process's parent is killed.
+    served: Any = None
+    if sys.platform == "linux":  # The worker ends with its parent, even if a candidate hangs.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)  # modules are many small objects, and none of ours has to be looked at
+    gc.set_threshold(100_000, 50, 100)  # IR is many small objects; collections would be frequent and find none
     while True:
         try:
-            what, arguments = pipe.recv()
-            if callable(what):
-                made = what(*arguments)
+            request, arguments = pipe.recv()
+            if callable(request):
+                served = request(*arguments)
                 continue
-            pipe.send(_answer(made, what, arguments))
+            pipe.send(_answer(served, request, arguments))
         except (EOFError, OSError):
             return
 
 
-def _answer(made: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+def _answer(served: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     try:
-        return "done", getattr(made, method)(*arguments)
+        return "done", getattr(served, method)(*arguments)
     except DeplodockError as error:
         return "error", str(error)
     except Exception as error:

@@ -54,9 +54,9 @@ class Machine:
 
         class Measuring(Predicting):
             def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
-                return [*map(self.again, candidates)]
+                return [*map(self.remeasure, candidates)]
 
-            def again(self, candidate: Candidate) -> Trial:
+            def remeasure(self, candidate: Candidate) -> Trial:
                 fast = task.key in machine.fast
                 if fast and machine.failing:
                     return Trial(candidate, None, failure="wrong: result 0")
@@ -80,7 +80,7 @@ def test_one_more_and_one_less() -> None:
     assert {len(f.tasks) for f in others} != {len(own.tasks)}
     for fusion in others:
         assert len({*fusion.roots} ^ {*own.roots}) == 1
-        assert fusion.change.endswith(("is kept in memory", "is computed where it is used"))
+        assert fusion.change.endswith(("is materialised", "is recomputed by its users"))
         (roots,) = {task.fusion[0] for task in fusion.tasks}
         assert keys(compiled(schedule=f"roots={roots}")) == keys_of(fusion)
 

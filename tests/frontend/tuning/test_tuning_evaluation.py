@@ -21,7 +21,7 @@ from deplodock.frontend.compilation import compile_captured
 from deplodock.frontend.tuning import building
 from deplodock.frontend.tuning.calibration import Sample, fit, regret
 from deplodock.frontend.tuning.evaluation import Measuring, Predicting, Workers
-from deplodock.frontend.tuning.running import Runner, judged
+from deplodock.frontend.tuning.running import Runner, compared
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
@@ -170,10 +170,10 @@ def test_nests_that_are_alike_are_one_task() -> None:
 
 def test_noise_of_others_does_not_count() -> None:
     """What the machine does besides makes samples longer, of whichever arm; the quarter that it spared decides."""
-    assert judged([2.0, 2.0, 2.0, 9.0], [1.0, 1.0, 1.0, 1.0]).ratio == 2.0
-    assert judged([1.0, 1.0, 7.0, 8.0, 9.0], [1.0] * 5).ratio == 1.0
-    assert judged([1.0, 1.01, 1.02, 1.0] * 4, [1.0, 1.01, 1.0, 1.02] * 4).noise < 0.05
-    assert judged([1.5] * 8, [1.0] * 8).slower
+    assert compared([2.0, 2.0, 2.0, 9.0], [1.0, 1.0, 1.0, 1.0]).ratio == 2.0
+    assert compared([1.0, 1.0, 7.0, 8.0, 9.0], [1.0] * 5).ratio == 1.0
+    assert compared([1.0, 1.01, 1.02, 1.0] * 4, [1.0, 1.01, 1.0, 1.02] * 4).noise < 0.05
+    assert compared([1.5] * 8, [1.0] * 8).slower
 
 
 def test_constants_are_fitted_to_what_was_measured() -> None:

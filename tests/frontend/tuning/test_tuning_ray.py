@@ -70,7 +70,7 @@ class Fixture:
     def prepare(self):
         pass
 
-    def again(self, candidate):
+    def remeasure(self, candidate):
         return self.measure([candidate])[0]
 
 module = torch.nn.Linear(256, 256)

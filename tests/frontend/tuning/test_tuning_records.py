@@ -88,7 +88,7 @@ def test_tuners_may_be_killed_at_any_time(tmp_path: Path) -> None:
                 try:
                     with RecordFile(path) as records:
                         told = lambda s: os.write(write, b"x")  # noqa: E731
-                        search(task, Counting(seed), Instant(), Limits(9.0), records, told=told)  # type: ignore
+                        search(task, Counting(seed), Instant(), Limits(9.0), records, report=told)  # type: ignore
                 finally:
                     os._exit(1)
             os.close(write)
