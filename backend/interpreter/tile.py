@@ -20,10 +20,10 @@ from xdsl.interpreters.scf import ScfFunctions
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import payload, tile
+from ...dialects.layouts import without_flight
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
 from ...dialects.tile.copies import tiles_of
-from ...dialects.tile.kernel import without_flight
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
 from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, scan_value, scatter_into

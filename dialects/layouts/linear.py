@@ -5,6 +5,9 @@ offset in shared memory. Both are linear over GF(2): the coordinate of a set of 
 Tiles have power-of-two extents, so a coordinate fits in one integer (`pack`: its row-major position), and questions
 about layouts become questions about small sets of integers: which registers are contiguous in memory, which lanes hold
 the same element, how one layout is turned into another.
+
+A swizzle is searched for: every slow bit of the offset may be added, by exclusive or, to one of the bits that choose
+the bank, and the choice with the fewest wavefronts over all accesses wins.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Coordinate: TypeAlias = tuple[int, ...]
 Bases: TypeAlias = tuple[Coordinate, ...]
@@ -383,3 +386,84 @@ def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool 
 def is_disjoint(images: Sequence[int]) -> bool:
     """Whether no two images share a bit, so that exclusive or is addition."""
     return sum(images) == reduce(int.__or__, images, 0)
+
+
+def operand_layout(acc: Linear, operand: int, depth: int) -> Linear:
+    """Returns the elements of operand 0 ([m, k]) or 1 ([k, n]) at k = 0 that threads need for a contraction into
+    `acc`."""
+
+    def own(b: Coordinate) -> Coordinate:
+        return (b[0], 0) if operand == 0 else (0, b[1])
+
+    shape = (acc.shape[0], depth) if operand == 0 else (depth, acc.shape[1])
+    reg = tuple(own(b) for b in acc.reg if b[operand])
+    return Linear(shape, reg, tuple(map(own, acc.lane)), tuple(map(own, acc.warp)))
+
+
+IMPOSSIBLE = 1 << 40
+"""More than any access costs."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An access to a shared tile by the threads of a layout, `weight` times as often as others. `elements` must be
+    contiguous: with fewer the access is wrong."""
+
+    layout: Linear
+    bytes_each: int
+    weight: int = 1
+    elements: int = 1
+
+    def cost(self, shared: Shared) -> tuple[int, bool]:
+        """Returns the weighted cost of one warp for all its registers, mostly wavefronts, and true if no layout with
+        accesses of this width could be cheaper."""
+        regs = shared.images(self.layout.reg)
+        lanes = shared.images(self.layout.lane)
+        vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
+        if vec < self.elements:
+            return IMPOSSIBLE, False
+        fronts = wavefronts(tuple(lanes), vec, self.bytes_each)
+        best = fronts <= max(vec * self.bytes_each // 4, 1)
+        return (4 * fronts + 1) * (self.layout.registers // vec) * self.weight, best
+
+
+def choose_shared(
+    shape: Sequence[int], readers: Sequence[Reader], *, by_order: Sequence[Sequence[Reader]] | None = None
+) -> Shared:
+    """Returns the shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
+
+    Candidates are row-major order, and that with the first dimension contiguous, each with swizzles. `by_order` has
+    further readers for either.
+    """
+    rank = len(shape)
+    orders = [(*reversed(range(rank)),), *([(0, *reversed(range(1, rank)))] if rank > 1 else [])]
+    more = by_order or [()] * len(orders)
+    best = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
+    return min(best, key=lambda candidate: candidate.cost).layout
+
+
+class _Candidate(NamedTuple):
+    """A shared layout with the pairs of `ordered` that swizzle it. `free`: no swizzle could be cheaper."""
+
+    cost: int
+    free: bool
+    layout: Shared
+    swizzle: tuple[tuple[int, int], ...]
+
+
+def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> _Candidate:
+    """Returns the layout with the best swizzle on one order of dimensions, which is searched bit by bit."""
+
+    def candidate(*swizzle: tuple[int, int]) -> _Candidate:
+        layout = ordered(shape, order, swizzle)
+        costs, free = zip(*(r.cost(layout) for r in readers), strict=True)
+        return _Candidate(sum(costs), all(free), layout, swizzle)
+
+    best = candidate()
+    banks = log2(128 // min(r.bytes_each for r in readers))
+    for bit in range(log2(shape[order[0]]), log2(prod(shape))):
+        if not best.free:
+            targets = reversed(range(min(bit, banks)))
+            swizzled = [candidate(*best.swizzle, (1 << bit, 1 << target)) for target in targets]
+            best = min([best, *swizzled], key=lambda candidate: candidate.cost)
+    return best

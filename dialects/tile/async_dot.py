@@ -14,8 +14,9 @@ from xdsl.dialects.builtin import IntAttr, TensorType, UnitAttr, i1
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from ..layouts import AsyncAccumulatorsType, without_flight
 from ..support.assembly import OrderedOp
-from .kernel import AsyncAccumulatorsType, verify_contraction, without_flight
+from .kernel import verify_contraction
 
 
 class _InFlight(OrderedOp):

@@ -23,14 +23,14 @@ from xdsl.parser import Parser
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts import LayoutAttr
+from ..layouts import LayoutAttr, is_in_shared
 from ..payload import element_type, shape_of
 from ..shapes.affine import DIM, Form, Simplifier, number_of
 from ..shapes.domain import DomainAttr
 from ..support.assembly import NO_NUMBERS, NUMBERS, SAME_TYPE, DerivedTypes, OrderedOp, PureOp, WritingOp
 from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
-from .kernel import KernelOp, is_in_shared, verify_places
+from .kernel import KernelOp, verify_places
 
 
 @irdl.irdl_op_definition

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from xdsl import irdl
 from xdsl.dialects import builtin
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, StringAttr, TensorType, bf16, f16, f32
-from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, BlockArgument, SSAValue
 from xdsl.traits import SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
 from ..kernel import BlockProgramOp
 from ..kernel.mma import mma_atom
-from ..layouts import LayoutAttr, SharedAttr
+from ..layouts import LayoutAttr, SharedAttr, encoding_of
 from ..payload import element_type, same_elements, shape_of, with_element
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import extents_of
@@ -128,29 +128,6 @@ def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | No
     if not shape:
         return element
     return TensorType(element, shape, encoding) if encoding is not None else TensorType(element, shape)
-
-
-def encoding_of(t: Attribute) -> Attribute | None:
-    """The layout of a tile type (`LayoutAttr` or `SharedAttr`), or None where none is assigned."""
-    return t.encoding if isinstance(t, TensorType) and isinstance(t.encoding, LayoutAttr | SharedAttr) else None
-
-
-def is_in_shared(t: Attribute) -> bool:
-    """Whether a tile type says that the tile is in shared memory, or on its way there."""
-    return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
-
-
-@irdl.irdl_attr_definition
-class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """The sums of contractions in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`."""
-
-    name = "tile.async_accumulators"
-    tile: TensorType[Attribute]
-
-
-def without_flight(t: Attribute) -> Attribute:
-    """The type of a tile, also of one whose sums are in flight."""
-    return t.tile if isinstance(t, AsyncAccumulatorsType) else t
 
 
 def verify_places(op: Any, memory: SSAValue, tile: SSAValue) -> None:

@@ -14,8 +14,8 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue, Use
 from ...dialects import payload, tile
 from ...dialects.kernel.copies import BOX_EXTENT, COPY_BYTES, SWIZZLED_ALIGNMENT
 from ...dialects.kernel.wgmma import SWIZZLED_ROW_BYTES
-from ...dialects.layouts import LayoutAttr, SharedAttr
-from ...dialects.layouts.linear import Linear, Shared, register_width
+from ...dialects.layouts import LayoutAttr, SharedAttr, attr_of, layout_in_registers, layout_in_shared, linear_of
+from ...dialects.layouts.linear import Linear, Reader, Shared, choose_shared, operand_layout, register_width
 from ...dialects.layouts.mma import Boxes, boxes_along, boxes_of
 from ...dialects.payload import constant_of, element_type, shape_of
 from ...dialects.shapes.affine import Form, Simplifier, add, scale, symbol
@@ -27,16 +27,7 @@ from ..pass_manager import emit_remark
 from .integer_forms import FormReader
 from .layout_preferences import by_sectors, preference
 from .memory_access import WIDEST, TileForms, element_bytes, memory_type, plan_access
-from .tile_layouts import (
-    Reader,
-    attr_of,
-    choose_shared,
-    layout_in_registers,
-    layout_in_shared,
-    linear_of,
-    operand_layout,
-    readers,
-)
+from .tile_layouts import readers
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import AnyFloat, StringAttr, TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
+from ...dialects.layouts import attr_of, layout_in_registers, linear_of
 from ...dialects.layouts.linear import Linear, patch
 from ...dialects.payload import element_type, shape_of
 from ..analysis.layout_preferences import (
@@ -28,7 +29,7 @@ from ..analysis.layout_preferences import (
     widened,
 )
 from ..analysis.memory_access import element_bytes
-from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, route
+from ..analysis.tile_layouts import route
 from ..pass_manager import TilePass
 from ..rewriting import insert_after, insert_before, replace, retype
 

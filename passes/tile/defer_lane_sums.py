@@ -11,11 +11,11 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from ...dialects import payload, tile
+from ...dialects.layouts import attr_of, linear_of
 from ...dialects.layouts.linear import Linear
 from ...dialects.payload import constant_of, element_type, is_float, shape_of
 from ...dialects.tensor import ReductionKind
 from ...dialects.tile import encoding_of
-from ..analysis.tile_layouts import attr_of, linear_of
 from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
 from ..rewriting import insert_before, replace, retype

@@ -13,9 +13,10 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
+from ...dialects.layouts import linear_of
 from ...dialects.payload import constant_of
 from ...dialects.shapes.ranges import trip_count
-from ..analysis.tile_layouts import linear_of, way_of
+from ..analysis.tile_layouts import way_of
 from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
 from ..rewriting import (

@@ -12,14 +12,14 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import payload, tile
 from ...dialects.kernel.barriers import WARPGROUP
-from ...dialects.layouts import LayoutAttr
+from ...dialects.layouts import LayoutAttr, attr_of, layout_in_registers, linear_of
 from ...dialects.layouts.linear import Linear, log2
 from ...dialects.layouts.mma import part_of_group
 from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
 from ..analysis.async_copies import EPILOGUE_ROW
 from ..analysis.layout_preferences import memory_layout, preference
-from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, way_of
+from ..analysis.tile_layouts import way_of
 from ..pass_manager import TilePass
 from ..rewriting import block_of, erase, insert_before, retype
 

@@ -7,25 +7,13 @@ from xdsl.ir import Block, SSAValue
 from ...dialects import tile
 from ...dialects.kernel.copies import SWIZZLES
 from ...dialects.kernel.mma import WORD_BYTES
-from ...dialects.layouts import SharedAttr
-from ...dialects.layouts.linear import Linear, Shared
+from ...dialects.layouts import SharedAttr, attr_of, is_in_shared, layout_in_registers, shared_of
+from ...dialects.layouts.linear import Linear, Reader, Shared, choose_shared, operand_layout
 from ...dialects.layouts.mma import Boxes, boxes_along, boxes_of, fragment
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import refused
-from ...dialects.tile import encoding_of
 from ..analysis.memory_access import element_bytes
-from ..analysis.tile_layouts import (
-    Reader,
-    atom_of,
-    attr_of,
-    choose_shared,
-    held_fragments,
-    layout_in_registers,
-    operand_layout,
-    readers,
-    route,
-    shared_of,
-)
+from ..analysis.tile_layouts import atom_of, held_fragments, readers, route
 from ..pass_manager import TilePass
 from ..rewriting import insert_after, insert_at_start, insert_before
 
@@ -65,7 +53,7 @@ class StageDotOperandsPass(TilePass):
         for dot in [o for o in op.body.walk() if isinstance(o, tile.DotOp)]:
             acc = layout_in_registers(dot.acc, op.warps.data)
             for i, operand in enumerate((dot.lhs, dot.rhs)):
-                if isinstance(encoding_of(operand.type), SharedAttr):
+                if is_in_shared(operand.type):
                     continue
                 held = layout_in_registers(operand, op.warps.data)
                 if dot.atom is not None and i == 0 and (kept := _kept(dot, acc, held)) is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...dialects import tile
 from ...dialects.kernel.copies import BOX_EXTENT
+from ...dialects.layouts import attr_of, layout_in_registers
 from ...dialects.layouts.mma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
 from ..analysis.async_copies import why_no_box
 from ..analysis.memory_access import memory_type
-from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
+from ..analysis.tile_layouts import way_of
 from ..pass_manager import TilePass
 from ..rewriting import erase, replace
 

@@ -11,7 +11,8 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.ir import Attribute, Operation
 
 from deplodock.dialects import OWN_DIALECTS, get_all_dialects, make_context
-from deplodock.dialects.layouts import LayoutAttr
+from deplodock.dialects.layouts import attr_of
+from deplodock.dialects.layouts.linear import Linear
 from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
 from deplodock.errors import CompileError
@@ -28,7 +29,7 @@ EXTRA: dict[str, Attribute] = {
     "type": f32,
     "list_of": ArrayAttr([StringAttr("x"), UnitAttr()]),
     "dictionary": DictionaryAttr({"a": IntegerAttr(1, i64), "b": DictionaryAttr({})}),
-    "test.layout": LayoutAttr.get([[1]], [[2], [4]], []),
+    "test.layout": attr_of(Linear((8,), ((1,),), ((2,), (4,)), ())),
 }
 
 

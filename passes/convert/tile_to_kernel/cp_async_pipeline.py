@@ -16,14 +16,12 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.copies import COPY_BYTES
-from ....dialects.layouts import LayoutAttr, bases_of
+from ....dialects.layouts import LayoutAttr, bases_of, is_in_shared, layout_in_shared
 from ....dialects.layouts.linear import Linear
 from ....dialects.payload import Predicate, element_bytes, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import refused
-from ....dialects.tile.kernel import is_in_shared
 from ...analysis.memory_access import plan_access
-from ...analysis.tile_layouts import layout_in_shared
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
 from .memory import Places, holder_predicate, shared_place
 

@@ -9,18 +9,12 @@ from xdsl.dialects.builtin import Float32Type, VectorType
 from xdsl.ir import Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, blocked, log2
+from ....dialects.layouts import layout_in_shared, linear_of
+from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, blocked, log2, operand_layout
 from ....dialects.layouts.mma import Boxes, boxes_of, fragment, matrix_rows, warpgroup_accumulator
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
-from ...analysis.tile_layouts import (
-    atom_of,
-    bits_of_accumulator,
-    held_fragments,
-    layout_in_shared,
-    linear_of,
-    operand_layout,
-)
+from ...analysis.tile_layouts import atom_of, bits_of_accumulator, held_fragments
 from .emitter import Index, Lowering, lowers
 from .memory import MatrixPlace, SharedPlace, shared_place
 

@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import IndexType, LocationAttr, TensorType, UnitAttr,
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from ....dialects import kernel, payload, tile
+from ....dialects.layouts import layout_in_registers
 from ....dialects.layouts.linear import LANE_BITS, Linear, is_disjoint, log2
 from ....dialects.payload import shape_of
 from ....dialects.shapes.extents import Count, SymbolAttr
@@ -24,7 +25,6 @@ from ....dialects.shapes.ranges import constant_index
 from ....dialects.support.locations import refused
 from ....errors import BorderError
 from ....plugins import rule_of
-from ...analysis.tile_layouts import layout_in_registers
 
 Index: TypeAlias = SSAValue | int
 

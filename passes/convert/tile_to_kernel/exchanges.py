@@ -9,11 +9,14 @@ from xdsl.dialects.builtin import IndexType, i64
 from xdsl.ir import SSAValue
 
 from ....dialects import kernel, payload, tile
+from ....dialects.layouts import shared_of
 from ....dialects.layouts.conversion import Exchange, find_exchange
 from ....dialects.layouts.linear import (
     LANE_BITS,
     Linear,
+    Reader,
     Shared,
+    choose_shared,
     combine as combine_images,
     log2,
     ordered,
@@ -24,7 +27,7 @@ from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor import combine
 from ...analysis.memory_access import WIDEST
-from ...analysis.tile_layouts import Reader, choose_shared, route, shared_of
+from ...analysis.tile_layouts import route
 from .emitter import Lowering, lowers
 from .memory import Scratch, load_shared, shared_place, stage, store_shared
 

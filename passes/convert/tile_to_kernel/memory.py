@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, TensorTy
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects import kernel, payload, tile
+from ....dialects.layouts import layout_in_shared
 from ....dialects.layouts.linear import Coordinate, Linear, Shared, is_disjoint, log2, register_width
 from ....dialects.layouts.mma import part_of_group
 from ....dialects.payload import Predicate, element_bytes, element_type, shape_of
@@ -29,7 +30,6 @@ from ....dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, number_of
 from ....dialects.tile import RingOp
 from ...analysis.async_copies import EPILOGUE_BUFFERS
 from ...analysis.memory_access import WIDEST, Access, Bounds, Offsets, TileForms, Write, memory_type, plan_access
-from ...analysis.tile_layouts import layout_in_shared
 from .emitter import Index, Lowering, lowers
 
 

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ....dialects import kernel, tile
+from ....dialects.layouts import shared_of_type
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, Shared, log2
 from ....dialects.layouts.mma import Boxes, boxes_of, part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
@@ -24,7 +25,6 @@ from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.copies import box_dimensions, slots_of, tiles_of
 from ...analysis.async_copies import divides
-from ...analysis.tile_layouts import shared_of_type
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
 from .memory import Places, Scratch, groups_apart
 

@@ -18,7 +18,7 @@ from support.disassembly import KernelCode
 from support.seed84 import BY_NAME, NAMES
 from support.static_gates import DTYPES, Kernel, captured_case, check, failures, kernels
 
-from deplodock.passes.analysis import tile_layouts
+from deplodock.dialects.layouts import linear
 from deplodock.target.architectures import TARGETS
 
 FAMILIES = list(dict.fromkeys(case["family"] for case in BY_NAME.values()))
@@ -112,6 +112,6 @@ def test_gates_see_faults(fault: str) -> None:
 
 def test_a_kernel_that_is_not_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole compiler with a fault: it sees no bank conflicts, so it has no reason to swizzle."""
-    monkeypatch.setattr(tile_layouts, "wavefronts", lambda lanes, vec, bytes_each: 1)  # type: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(linear, "wavefronts", lambda lanes, vec, bytes_each: 1)  # type: ignore[reportUnknownLambdaType]
     (conflict,) = failures(PRODUCT[0], "bf16", "sm_80")
     assert "wavefronts of shared memory instead of" in conflict
