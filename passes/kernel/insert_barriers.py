@@ -17,15 +17,14 @@ from ..pass_manager import FuncPass
 from ..rewriting import insert_after, insert_before
 from .ring_slots import LoopRenamings, Renaming, RingSlot, renamings
 
-ASYNCHRONOUS = (
-    kernel.CopyAsyncOp,
+PARTIAL = (
     kernel.MapaOp,
     kernel.TmaLoadOp,
     kernel.TmaStoreOp,
     kernel.WarpSpecializeOp,
     kernel.WgmmaOp,
 )
-"""Operations that access shared memory without all threads of the block, or that of another block."""
+"""Operations by which a part of the threads, the hardware, or another block accesses shared memory."""
 
 OLDEST = 64
 """Groups of copies older than this are not told apart."""
@@ -210,7 +209,7 @@ class _Placement:
     accesses  operation -> the accesses that barriers order: all but those to what boxes are loaded into, which
               mbarriers order
     before    operation -> what threads do before it
-    simple    true if all threads of the block make all accesses, one after the other
+    plain     true if every access is made by all threads of the block
     """
 
     def __init__(self, func: kernel.FuncOp) -> None:
@@ -220,7 +219,7 @@ class _Placement:
         self.before: dict[Operation, Need] = {}
         self.rotates = any(isinstance(o, kernel.SubviewOp) for o in ops)
         private = any(a.warp_group_private is not None for found in self.accesses.values() for a in found)
-        self.simple = not private and not any(isinstance(o, ASYNCHRONOUS) for o in ops)
+        self.plain = not private and not any(isinstance(o, PARTIAL) for o in ops)
         self.clustered = any(isinstance(o, kernel.MapaOp) for o in ops)
         self.read = [a for o in ops if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp) for a in accesses_of(o)]
 
@@ -231,8 +230,8 @@ class _Placement:
             place = op
             while isinstance(place.prev_op, kernel.WgmmaFenceOp):  # it belongs to the product
                 place = place.prev_op
-            insert_before(place, *([kernel.BarrierOp()] if self.simple else _waits(op, need)), source=op)
-        if not self.simple:
+            insert_before(place, *([kernel.BarrierOp()] if self.plain else _waits(op, need)), source=op)
+        if not self.plain:
             self.end(func, end)
 
     def end(self, func: kernel.FuncOp, state: State) -> None:
@@ -291,20 +290,21 @@ class _Placement:
         return dict.fromkeys(accesses, 0) if self.clustered else {}
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
+        if state.flying:
+            _refuse_in_flight(op, accesses, state)
         met = [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
-        if not self.simple:
-            return self._meet_asynchronous(op, accesses, met, state)
+        if not self.plain:
+            return self._meet_partial(op, accesses, met, state)
         if met:
             self.before[op] = Need()
-            state = NOTHING
+            state = state._replace(pending={})
+        if isinstance(op, kernel.CopyAsyncOp):
+            return state._replace(flying={**state.flying, **dict.fromkeys(accesses, -1)})
         return state._replace(pending={**state.pending, **dict.fromkeys(accesses, 0)})
 
-    def _meet_asynchronous(
+    def _meet_partial(
         self, op: Operation, accesses: list[Access], met: list[tuple[Access, Access]], state: State
     ) -> State:
-        if any(access.conflicts(f) for access in accesses for f in state.flying):
-            why = "touches what an asynchronous copy may still be writing: there is no wait in between"
-            raise refused(op, why, CompileError)
         boxes = [a for o in op.walk() if isinstance(o, kernel.TmaStoreOp) for a in accesses_of(o)]
         asynchronous = bool(boxes) or any(isinstance(o, kernel.WgmmaOp) for o in op.walk())
         sent = [(a, s) for a in accesses for s in state.sending if a.writes and a.touches(s)]
@@ -351,12 +351,10 @@ class _Placement:
         """The state behind a wait: what has arrived is a write that only this thread sees yet."""
         here = {a: 0 for a, age in state.flying.items() if age >= op.pending.data}
         flying = {a: age for a, age in state.flying.items() if a not in here}
-        return state._replace(
-            pending={**state.pending, **here},
-            flying=flying,
-            unfenced={**state.unfenced, **self._read(here)},
-            across={**state.across, **self._tracked(here)},
-        )
+        if not self.plain:
+            unfenced, across = {**state.unfenced, **self._read(here)}, {**state.across, **self._tracked(here)}
+            state = state._replace(unfenced=unfenced, across=across)
+        return state._replace(pending={**state.pending, **here}, flying=flying)
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
         inside = [a for inner in op.walk() for a in self.accesses[inner]]
@@ -410,6 +408,13 @@ def _closed(ages: Ages) -> Ages:
 def _unread(op: kernel.BulkWaitOp, sending: Ages) -> Ages:
     """What may still be read behind a wait for bulk groups."""
     return {a: age for a, age in sending.items() if age < op.pending.data}
+
+
+def _refuse_in_flight(op: Operation, accesses: Iterable[Access], state: State) -> None:
+    """Raises CompileError if an access touches the target of a copy that no thread has waited for."""
+    if any(access.conflicts(copy) for access in accesses for copy in state.flying):
+        why = "touches what an asynchronous copy may still be writing: there is no wait in between"
+        raise refused(op, why, CompileError)
 
 
 def _end_sending(block: Block, state: State) -> None:

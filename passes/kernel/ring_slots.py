@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from xdsl.dialects import arith, scf
@@ -34,7 +35,9 @@ class RingSlot:
     @staticmethod
     def of(op: Operation, slot: SubviewOp) -> RingSlot:
         """Returns the `slot` of a buffer, as `op` accesses it."""
-        return RingSlot(slot_key(slot.offset), shape_of_memory(slot.result.type)[0], _cells(op))
+        rotates = isinstance(slot.offset, BlockArgument)
+        cells = None if rotates or not isinstance(op, LoadOp | StoreOp) else _cells(op)
+        return RingSlot(slot_key(slot.offset), shape_of_memory(slot.result.type)[0], cells)
 
     def is_disjoint(self, other: RingSlot) -> bool:
         """Returns true if two slots of one buffer are different, or each thread has the same part of all slots."""
@@ -71,6 +74,15 @@ def _distance(rotation: Sequence[BlockArgument]) -> int:
     loop = rotation[0].owner.parent_op()
     assert isinstance(loop, scf.ForOp)
     inits = [loop.iter_args[a.index - 1] for a in rotation]
+    starts = [constant_index(i) for i in inits]
+    known = sorted(s for s in starts if s is not None)
+    if len(known) < len(starts):
+        return _distance_before(loop, rotation, inits)
+    return min((b - a for a, b in pairwise(known)), default=0)
+
+
+def _distance_before(loop: scf.ForOp, rotation: Sequence[BlockArgument], inits: Sequence[SSAValue]) -> int:
+    """Returns the `_distance` of slots that another loop rotates, too: the one around `loop`, or an earlier one."""
     outer = loop.parent_op()
     passed = [i for i in inits if isinstance(i, BlockArgument) and i.owner is loop.parent and i.index]
     if isinstance(outer, scf.ForOp) and len({*passed}) == len(inits):
@@ -83,11 +95,7 @@ def _distance(rotation: Sequence[BlockArgument]) -> int:
         before = [earlier.body.block.args[1 + r.index] for r in results]  # slots that an earlier loop rotated
         whole = rotation_of(before[0])
         return _distance(whole) if whole is not None and set(before) == set(whole) else 0
-    starts = [constant_index(i) for i in inits]
-    known = sorted(s for s in starts if s is not None)
-    if len(known) < len(starts):
-        return 0
-    return min((b - a for a, b in zip(known, known[1:], strict=False)), default=0)
+    return 0
 
 
 def _yielded(loop: scf.ForOp) -> Sequence[SSAValue]:
@@ -142,12 +150,12 @@ def slot_key(value: SSAValue) -> Offset:
     return value if number is None else number
 
 
-def _cells(op: Operation) -> Hashable:
+def _cells(op: LoadOp | StoreOp) -> Hashable:
     """Returns the elements of a slot that each thread accesses; None if they are unknown or differ between slots.
 
     Slots are multiples of their size apart, so a thread has the same elements in all of them.
     """
-    if not isinstance(op, LoadOp | StoreOp) or len(op.checks) or (isinstance(op, StoreOp) and op.predicate is not None):
+    if len(op.checks) or (isinstance(op, StoreOp) and op.predicate is not None):
         return None
     slot = op.memory.owner
     if not isinstance(slot, SubviewOp) or not _divides(shape_of_memory(op.memory.type)[0], slot.offset):

@@ -122,26 +122,23 @@ class Rings:
         if new in self._inside:
             raise refused(op, "carries one copy in two pipelines")
         self._inside.add(new)
-        before = self._before(op, chain)
-        if before is not None:
-            self.of_tile.update(dict.fromkeys((new.result, *(op.body.block.args[1 + i] for i in chain)), before))
+        starts, args = [_start(op, i) for i in chain], [op.body.block.args[1 + i] for i in chain]
+        earlier = starts[0].owner
+        if isinstance(earlier, scf.ForOp) and (before := self._before(earlier, starts)) is not None:
+            self.of_tile.update(dict.fromkeys((new.result, *args), before))
             return Pipeline(before, tuple(chain), goes_on=True)
         ring = Ring(new.result, len(chain) + 1)
         self.of_tile[new.result] = ring
-        for slot, i in enumerate(chain):
-            first, arg = _start(op, i).owner, op.body.block.args[1 + i]
+        for slot, (start, arg) in enumerate(zip(starts, args, strict=True)):
+            first = start.owner
             if not isinstance(first, tile.StageAsyncOp) or first in self._first_slots or arg.type != new.result.type:
                 raise refused(op, "starts a pipeline with something other than copies of its own")
             self._first_slots[first] = slot
             self.of_tile[first.result] = self.of_tile[arg] = ring
         return Pipeline(ring, tuple(chain))
 
-    def _before(self, op: scf.ForOp, chain: list[int]) -> Ring | None:
-        """The ring of an earlier loop whose tiles in flight are those that the positions `chain` start with."""
-        tiles = [_start(op, i) for i in chain]
-        earlier = tiles[0].owner
-        if not isinstance(earlier, scf.ForOp):
-            return None
+    def _before(self, earlier: scf.ForOp, tiles: Sequence[SSAValue]) -> Ring | None:
+        """The ring of an earlier loop whose tiles in flight are `tiles`; None if it has none."""
         for p in self.pipelines.get(earlier, []):
             if [earlier.results[i] for i in p.positions] == tiles and all(len(list(t.uses)) == 1 for t in tiles):
                 self._continued.add(earlier)
