@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from ...dialects import loop, tensor
+from ...dialects import tensor
 from ...dialects.support.calls import Call
 from ..rewriting import erase, insert_before
 from ..tensor.fusion.candidates import materialized
@@ -76,7 +76,7 @@ def lower_function(function: func.FuncOp) -> None:
     for position, value in enumerate(end.operands):
         result = value if isinstance(value.owner, Call) else nests.get(value)
         if isinstance(value.type, TensorType) and (result is None or result in end.operands[:position]):
-            result = _place_nest(end, Pull(pull.graph, {}), result or value, {})
+            result = _place_nest(end, pull, result or value, nests)
         end.operands[position] = result or value
     for op in reversed(old):
         if isinstance(op, Call):
@@ -92,7 +92,7 @@ def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAVa
     nest = make_nest(pull.graph, [pull.value(v, at, ()) for v in computed], variables, nests)
     insert_before(op, nest)
     if op.init not in nests:
-        op.operands[0] = _place_nest(op, Pull(pull.graph, {}), op.init, nests)
+        op.operands[0] = _place_nest(op, pull, op.init, nests)
     for i, result in enumerate(nest.res):
         op.operands[1 + i] = result
         result.name_hint = computed[i].name_hint
@@ -101,12 +101,7 @@ def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAVa
 def _place_nest(anchor: Operation, pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> SSAValue:
     """Inserts the nest of the tensor `value` before `anchor`, and returns its result. Loads of a value in `nests` read
     what it maps to."""
-    if isinstance(value.owner, loop.NestOp):
-        pull = Pull(pull.graph, {value: 0})
-        at, variables = pull.element(value.type)
-        root = pull.value(value, at, ())
-    else:
-        root, variables = pull.root(value)
+    root, variables = pull.root(value)
     nest = make_nest(pull.graph, [root], variables, nests)
     nest.res[0].name_hint = value.name_hint
     insert_before(anchor, nest, source=value.owner if isinstance(value.owner, Operation) else None)

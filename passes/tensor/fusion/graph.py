@@ -283,6 +283,8 @@ class _Emitter:
         return max((depth for depth, scope in enumerate(self.scopes) if scope.bound & free), default=0)
 
     def value(self, node: Node) -> SSAValue:
+        if isinstance(node, Scalar):
+            return node.value
         depth = self._depth(node.free)
         values = self.scopes[depth].values
         if node not in values:
@@ -290,11 +292,8 @@ class _Emitter:
         return values[node]
 
     def _compute(self, node: Node, depth: int) -> SSAValue:
-        if isinstance(node, Scalar):
-            return node.value
         if isinstance(node, Index):
-            value = self._form(node.form, depth)
-            return value if node.type == i64 else self._add(depth, payload.CastOp(value, node.type), node)
+            return self._index(node, depth)
         if isinstance(node, Constant):
             op: Operation = payload.ConstantOp(node.value, node.type)
         elif isinstance(node, Load):
@@ -302,10 +301,8 @@ class _Emitter:
         elif isinstance(node, Reduce):
             op = self._reduce(node, depth)
         elif isinstance(node, Scan):
-            index = next(s.arguments[node.variable] for s in self.scopes if node.variable in s.arguments)
-            op = loop.ScanOp(node.kind, self.value(node.body), index)
+            op = self._scan(node)
         else:
-            assert isinstance(node, Payload)
             assert node.op is not None
             op = payload.retyped(node.op, [self.value(operand) for operand in node.children], node.type)
             op.attributes.pop(ROOT, None)
@@ -340,6 +337,14 @@ class _Emitter:
         fill = self.value(node.fill) if node.fill is not None else None
         source = self.nests.get(node.source, node.source)
         return loop.LoadOp(source, AffineMap(*shape, exprs[:split]), list(used.values()), places, domain, fill)
+
+    def _scan(self, node: Scan) -> loop.ScanOp:
+        index = next(s.arguments[node.variable] for s in self.scopes if node.variable in s.arguments)
+        return loop.ScanOp(node.kind, self.value(node.body), index)
+
+    def _index(self, node: Index, depth: int) -> SSAValue:
+        value = self._form(node.form, depth)
+        return value if node.type == i64 else self._add(depth, payload.CastOp(value, node.type), node)
 
     def _as_index(self, node: Node) -> SSAValue:
         value, depth = self.value(node), self._depth(node.free)

@@ -14,7 +14,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from ....dialects import payload, tensor
+from ....dialects import loop, payload, tensor
 from ....dialects.payload import element_type, is_payload, is_tensor
 from ....dialects.payload.folding import decided, same_as_operand
 from ....dialects.shapes.affine import Form, add, complexity, constant, dim as axis
@@ -104,48 +104,27 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
         sys.setrecursionlimit(before)
 
 
-MAX_COMPLEXITY = 100
-"""Limit of `complexity` for the coordinates of an element. Each reshape that cuts across the one before it makes them
-several times as complex."""
-
-_IN_MEMORY = frozenset[type]({Block, *get_args(Call)})
+_IN_MEMORY = frozenset[type]({Block, loop.NestOp, *get_args(Call)})
 """Types, because `isinstance` is slow with the abstract classes of xDSL."""
 
 
 def in_memory(value: SSAValue) -> bool:
-    """Returns true for arguments and results of calls, which no kernel computes."""
+    """Returns true for arguments, and for results of calls and nests, which no kernel computes."""
     return type(value.owner) in _IN_MEMORY
 
 
-@dataclass(eq=False)
-class Pulled:
-    """An element that was pulled, and the elements that it was pulled from."""
-
-    node: Node
-    parts: list[Pulled]
-
-
-Memo: TypeAlias = dict[tuple[SSAValue, tuple[Form, ...], Guard, int], Pulled]
-"""By value, element, guard, and the inlined ones of the stops that the value is computed from."""
+Element: TypeAlias = tuple[SSAValue, tuple[Form, ...], Guard]
+"""A tensor, the coordinates of one of its elements, and the guard under which it is read."""
 
 
 @dataclass
 class Pull:
-    """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
+    """Pulls values into `graph`, stopping at `stops`, values that are in memory, and at arguments of the function."""
 
     graph: Graph
     stops: Mapping[SSAValue, int]
     """Value -> its number."""
-    inlined: int = 0
-    """Those of `stops` that are computed all the same, as bits."""
-    computed_from: Mapping[SSAValue, int] = field(default_factory=dict[SSAValue, int])
-    """Value -> those of `stops` that it is computed from, itself included, as bits; needed if some are inlined."""
-    memo: Memo = field(default_factory=Memo)
-    """Elements that were pulled into `graph`, from the same stops."""
-    limit: int | None = None
-    """Raise TooLarge for more elements, and for coordinates that are more complex than `MAX_COMPLEXITY`."""
-    _parts: list[Pulled] = field(default_factory=list[Pulled])
-    _counted: set[Pulled] = field(default_factory=set[Pulled])
+    nodes: dict[Element, Node] = field(default_factory=dict[Element, Node], init=False)
 
     def element(self, type: Attribute) -> tuple[tuple[Form, ...], tuple[int, ...]]:
         """Returns the indices of an element of a tensor of this type, and their variables."""
@@ -162,47 +141,22 @@ class Pull:
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         """Returns element `at` of `value`, or any number, without an access, where the guard fails."""
-        key = (value, at, guard, self.inlined and self.inlined & self.computed_from.get(value, 0))
-        pulled = self.memo.get(key)
-        if pulled is None:
-            self._room()
-            outer, self._parts = self._parts, []
-            pulled = self.memo[key] = Pulled(self._pull(value, at, guard), self._parts)
-            self._parts = outer
-            self._counted.add(pulled)
-        elif self.limit is not None and pulled not in self._counted:
-            self._count(pulled)
-        self._parts.append(pulled)
-        return pulled.node
+        key = (value, at, guard)
+        if key not in self.nodes:
+            self.nodes[key] = self._pull(value, at, guard)
+        return self.nodes[key]
+
+    def _is_computed(self, value: SSAValue) -> bool:
+        return not in_memory(value) and value not in self.stops
 
     def _pull(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
-        number = None if in_memory(value) else self.stops.get(value, -1)
-        if number is not None and (number < 0 or self.inlined >> number & 1):
+        if self._is_computed(value):
             return self._define(cast(Operation, value.owner), at, guard)
         if not is_tensor(value.type):
             return self.graph.scalar(value)
         needed = self._needed(value, at, guard) if guard else ()
         fill = self.graph.number(0, element_type(value.type)) if needed else None
         return self.graph.load(value, at, needed, fill, chosen=False)
-
-    def _room(self) -> None:
-        if self.limit is not None and len(self._counted) >= self.limit:
-            raise TooLarge
-
-    def _count(self, pulled: Pulled) -> None:
-        """Counts an element that was pulled for another kernel, after its parts."""
-        self._room()
-        path, counted = [(pulled, iter(pulled.parts))], self._counted
-        while path:
-            one, parts = path[-1]
-            for part in parts:
-                if part not in counted:
-                    self._room()
-                    path.append((part, iter(part.parts)))
-                    break
-            else:
-                counted.add(one)
-                path.pop()
 
     def _needed(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Guard:
         """Returns the constraints of the guard that keep the coordinates inside of the tensor."""
@@ -237,8 +191,6 @@ class Pull:
     def _view(self, op: tensor.IndexMapOp, at: tuple[Form, ...], guard: Guard) -> Node:
         simplifier = self.graph.simplifier
         coordinates = tuple(simplifier.read(e, at) for e in op.map.data.results)
-        if self.limit is not None and sum(map(complexity, coordinates)) > MAX_COMPLEXITY:
-            raise TooLarge
         if op.domain is None:
             return self.value(op.source, coordinates, guard)
         assert op.fill is not None
@@ -354,3 +306,76 @@ _GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
 _LT = payload.CmpOp("lt", _dummy(i64), _dummy(i64))
 _AND = arith.AndIOp(_dummy(i1), _dummy(i1))
 """Ops of guards, of which only names, properties and result types matter."""
+
+
+# Pulling for a search
+
+MAX_COMPLEXITY = 100
+"""Limit of `complexity` for the coordinates of an element. Each reshape that cuts across the one before it makes them
+several times as complex."""
+
+
+@dataclass(eq=False)
+class Pulled:
+    """An element that was pulled, and the elements that it was pulled from."""
+
+    node: Node
+    parts: list[Pulled]
+
+
+Memo: TypeAlias = dict[tuple[SSAValue, tuple[Form, ...], Guard, int], Pulled]
+"""By value, element, guard, and the inlined ones of the stops that the value is computed from."""
+
+
+@dataclass
+class LimitedPull(Pull):
+    """Pulls the values of one of many kernels that share a graph, and computes some of the stops."""
+
+    inlined: int = 0
+    """Those of `stops` that are computed all the same, as bits."""
+    computed_from: Mapping[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    """Value -> those of `stops` that it is computed from, itself included, as bits; needed if some are inlined."""
+    memo: Memo = field(default_factory=Memo)
+    """Elements that were pulled into `graph`, from the same stops."""
+    limit: int = 0
+    """Raise TooLarge for more elements, and for coordinates that are more complex than `MAX_COMPLEXITY`."""
+    _parts: list[Pulled] = field(default_factory=list[Pulled], init=False)
+    _counted: set[Pulled] = field(default_factory=set[Pulled], init=False)
+
+    def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        key = (value, at, guard, self.inlined and self.inlined & self.computed_from.get(value, 0))
+        pulled = self.memo.get(key)
+        if pulled is None:
+            if len(self._counted) >= self.limit or sum(map(complexity, at)) > MAX_COMPLEXITY:
+                raise TooLarge
+            outer, self._parts = self._parts, []
+            pulled = self.memo[key] = Pulled(self._pull(value, at, guard), self._parts)
+            self._parts = outer
+            self._counted.add(pulled)
+        elif pulled not in self._counted:
+            self._count(pulled)
+        self._parts.append(pulled)
+        return pulled.node
+
+    def _is_computed(self, value: SSAValue) -> bool:
+        number = self.stops.get(value, -1)
+        return not in_memory(value) and (number < 0 or bool(self.inlined >> number & 1))
+
+    def _room(self) -> None:
+        if len(self._counted) >= self.limit:
+            raise TooLarge
+
+    def _count(self, pulled: Pulled) -> None:
+        """Counts an element that was pulled for another kernel, after its parts."""
+        self._room()
+        path, counted = [(pulled, iter(pulled.parts))], self._counted
+        while path:
+            one, parts = path[-1]
+            for part in parts:
+                if part not in counted:
+                    self._room()
+                    path.append((part, iter(part.parts)))
+                    break
+            else:
+                counted.add(one)
+                path.pop()

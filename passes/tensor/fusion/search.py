@@ -20,7 +20,7 @@ from ...analysis.host_memory import result_bytes
 from .contractions import computed_operands, contracts_flat, contracts_once, planned_seconds, read_bytes
 from .cost import Kernel
 from .graph import Graph, Index, Load, TooLarge, VariableKey, either
-from .inline import Memo, Pull
+from .inline import LimitedPull, Memo
 from .structure import Structure
 
 LARGEST = 256
@@ -277,7 +277,7 @@ class Search:
             if key not in self.graphs:
                 self.graphs[key] = Graph(splits), {}
             graph, memo = self.graphs[key]
-            pull = Pull(graph, self.number, inlined, self.computed_from, memo, MAX_NODES)
+            pull = LimitedPull(graph, self.number, inlined, self.computed_from, memo, MAX_NODES)
             node, variables = pull.root(self.values[root])
             kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES, self.card)
             quotients = [*_quotients(kernel)]
