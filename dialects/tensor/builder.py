@@ -281,20 +281,22 @@ class Builder:
         return self.insert(tensor.IndexMapOp(x, AffineMap(len(shape), 0, tuple(results)), shape, domain, value))
 
     def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
-        """`x` repeated along its dimensions of size 1 and along new ones in front."""
+        """`x` repeated along its dimensions of size 1 and along new ones before them."""
         own = extents_of(x.type)
-        offset = len(shape) - len(own)
-        if offset < 0 or any(n not in (1, m) for n, m in zip(own, shape[offset:], strict=True)):
+        if own == tuple(shape):
+            return x
+        if len(own) > len(shape):
             raise ShapeError(f"cannot broadcast {extents_text(own)} to {extents_text(shape)}")
-        zero = AffineExpr.constant(0)
-        exprs = [
-            zero if n == 1 and shape[offset + i] != 1 else AffineExpr.dimension(offset + i) for i, n in enumerate(own)
-        ]
-        return self.map(x, exprs, shape)
+        return self.place(x, range(len(shape) - len(own), len(shape)), shape)
 
     def place(self, x: SSAValue, at: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
-        """`x`, whose dimension `i` is dimension `at[i]` of the result, repeated along all others."""
-        return self.map(x, [AffineExpr.dimension(d) for d in at], shape)
+        """`x`, whose dimension `i` is dimension `at[i]` of the result, repeated along all others, and along that one if
+        its size is 1."""
+        own, zero = extents_of(x.type), AffineExpr.constant(0)
+        if any(n not in (1, shape[d]) for n, d in zip(own, at, strict=True)):
+            raise ShapeError(f"cannot broadcast {extents_text(own)} to {extents_text(shape)}")
+        exprs = [AffineExpr.dimension(d) if n == shape[d] else zero for n, d in zip(own, at, strict=True)]
+        return self.map(x, exprs, shape)
 
     def reduce(self, kind: str, x: SSAValue, over: Sequence[int]) -> SSAValue:
         """Reduce over the dimensions `over`; over none it is `x`. The sum of truth values is true if one of them is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr
 
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.tensor.builder import Builder, Number, broadcast_shape, work_type
@@ -22,19 +21,8 @@ def contract(
     Both are cast to the type in which the result is computed before they are spread out.
     """
     element = work_type(b.result_element)
-    spread = [_spread(b, b.cast(v, element), at, space) for v, at in ((x, x_at), (y, y_at))]
-    rank = len(space)
-    return b.reduce("add", b.mul(*spread), range(rank - over, rank))
-
-
-def _spread(b: Builder, x: SSAValue, at: Sequence[int], space: Sequence[Extent]) -> SSAValue:
-    shape = extents_of(x.type)
-    for n, d in zip(shape, at, strict=True):
-        if n not in (1, space[d]):
-            raise ShapeError(f"a dimension of {n} elements meets one of {space[d]}")
-    zero = AffineExpr.constant(0)
-    exprs = [zero if n == 1 and space[d] != 1 else AffineExpr.dimension(d) for n, d in zip(shape, at, strict=True)]
-    return b.map(x, exprs, space)
+    lhs, rhs = b.place(b.cast(x, element), x_at, space), b.place(b.cast(y, element), y_at, space)
+    return b.reduce("add", b.mul(lhs, rhs), range(len(space) - over, len(space)))
 
 
 def product(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
