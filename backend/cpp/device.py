@@ -1,15 +1,14 @@
 """The device functions that generated kernels call: the only place with inline assembly and intrinsics.
 
-Most are sections of `functions.cuh`. Wide accesses, atomics and products of warpgroups are too many to write out: here
-are their texts, and `CASES`, tables of what the words of a section stand for. A helper with inline assembly also has a
-host text with the same meaning in plain C++, which the emulator puts in its place; what the others call, the emulator
+Most are sections of `functions.cuh`, with `CASES`: tables of what the words of a section stand for. Atomics and
+products of warpgroups are too many to write out: here are their texts. A helper with inline assembly also has a host
+text with the same meaning in plain C++, which the emulator puts in its place; what the others call, the emulator
 defines. Only helpers that a module uses are printed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -36,22 +35,6 @@ class Helper:
 
 _WORD_OF_BYTES = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 _WIDE_FLOAT = {("float", 4): "float4", ("float", 2): "float2", ("double", 2): "double2"}
-
-
-def access_helper(key: str) -> Helper:
-    """Returns a wide access, by a key such as `ld4.float.4`: kind and count, element type, its bytes. `ldN(r, p)` reads
-    N elements at p into the registers r, `stN(p, r)` writes them, as one access aligned to its size; `fillN(r, v)` sets
-    N registers."""
-    head, element, size = key.split(".")
-    kind, count = re.fullmatch(r"(ld|st|fill)(\d+)", head).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    needs = (element,) if element in dtypes.STRUCTS else ()
-    if kind == "fill":
-        text = f"{{ for (int i = 0; i < {count}; ++i) r[i] = v; }}"
-        return Helper(head, f"static __device__ void {head}({element}* r, {element} v) {text}", needs)
-    wide = _WIDE_FLOAT.get((element, int(count))) or _WORD_OF_BYTES[int(count) * int(size)]
-    to, source = ("r", "p") if kind == "ld" else ("p", "r")
-    text = f"({element}* {to}, const {element}* {source}) {{ *({wide}*){to} = *(const {wide}*){source}; }}"
-    return Helper(head, f"static __device__ void {head}{text}", needs)
 
 
 _SWAPPED = {"int": ("int", "int"), "float": ("int", "int"), "long long": ("unsigned long long", "long long")}
@@ -156,9 +139,13 @@ def _numbered(text: str, first: int, count: int, separator: str = ",") -> str:
     return separator.join(text.format(n) for n in range(first, first + count))
 
 
+def _named(t: str) -> dict[str, str]:
+    """A C type and the key of the helper that defines it, if any."""
+    return {"t": t, "own": t if t in dtypes.STRUCTS else ""}
+
+
 def _element(atom: MmaAtom) -> dict[str, str]:
-    t = atom.c_type
-    return {"t": t, "own": t if t in dtypes.STRUCTS else "", "each": str(atom.word)}
+    return _named(atom.c_type) | {"each": str(atom.word)}
 
 
 def _matrices() -> list[dict[str, str]]:
@@ -227,7 +214,18 @@ def _boxes() -> list[dict[str, str]]:
     ]
 
 
-CASES = {"matrices": _matrices(), "products": _products(), "boxes": _boxes()}
+def _accesses() -> list[dict[str, str]]:
+    """Wide accesses of `n` elements of the C type `t`: each is one access of the type `word`, aligned to its size."""
+    return [
+        _named(row.c)
+        | {"n": str(n), "bytes": str(row.bytes), "word": _WIDE_FLOAT.get((row.c, n)) or _WORD_OF_BYTES[n * row.bytes]}
+        for row in dtypes.DTYPES.values()
+        for n in (2, 4, 8, 16)
+        if row.c and n * row.bytes in _WORD_OF_BYTES
+    ]
+
+
+CASES = {"matrices": _matrices(), "products": _products(), "boxes": _boxes(), "accesses": _accesses()}
 
 
 def _cases(text: str) -> list[dict[str, str]]:
@@ -259,17 +257,13 @@ def read_helpers(text: str) -> dict[str, Helper]:
 HELPERS = read_helpers((Path(__file__).parent / "functions.cuh").read_text(encoding="utf-8"))
 HELPERS.update(atomic_helpers())
 
-STRUCTS = {
-    "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",
-    **{c: f"struct {c} {{ {word} bits; }};" for c, word in sorted(dtypes.STRUCTS.items())},
+TYPES = {
+    "TensorMap": Helper("TensorMap", "struct __align__(64) TensorMap { unsigned long long words[16]; };"),
+    **{c: Helper(c, f"struct {c} {{ {word} bits; }};") for c, word in dtypes.STRUCTS.items()},
 }
 """Storage types, sixteen bits on which nothing is computed, and what the host passes. They come first in both texts."""
 
-
-def get_helper(key: str) -> Helper:
-    if key in HELPERS:
-        return HELPERS[key]
-    return wgmma_helper(key) if key.startswith("wgmma_") else access_helper(key)
+HELPERS.update(TYPES)
 
 
 _ASSEMBLY = {helper.cuda: helper.host for helper in HELPERS.values() if helper.host}
@@ -294,20 +288,6 @@ def host_text_of(cuda: str) -> str | None:
 
 def helper_names() -> frozenset[str]:
     """Returns every C++ name that a helper may have."""
-    wide = {f"{kind}{1 << n}" for kind in ("ld", "st", "fill") for n in range(1, 5)}
     wgmma = {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
     tf32 = {f"wgmma_tf32_{n}{a}k" for n in range(8, 257, 8) for a in "kr"}
-    return frozenset({h.name for h in HELPERS.values()} | wide | wgmma | tf32 | {*STRUCTS})
-
-
-def helper_section(keys: Iterable[str]) -> str:
-    """Returns the definitions of the helpers in `keys` and of those that they need."""
-    wanted, todo = set[str](), [*keys]
-    while todo:
-        if (key := todo.pop()) not in wanted:
-            wanted.add(key)
-            todo += () if key in STRUCTS else get_helper(key).needs
-    # Those that need another one come last.
-    order = sorted(wanted - set(STRUCTS), key=lambda k: (not set(get_helper(k).needs) <= set(STRUCTS), k))
-    lines = [*(STRUCTS[key] for key in STRUCTS if key in wanted), *(get_helper(key).cuda for key in order)]
-    return "".join(f"{line}\n" for line in lines)
+    return frozenset({h.name for h in HELPERS.values()} | wgmma | tf32)

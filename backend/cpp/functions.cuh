@@ -3,6 +3,15 @@
 // those that it needs. Behind `//// host` is what stands in the place of inline assembly in the emulator, without the
 // function's head where that is the same.
 
+//// ld$n.$t.$bytes needs $own for accesses
+static __device__ void ld$n($t* r, const $t* p) { *($word*)r = *(const $word*)p; }
+
+//// st$n.$t.$bytes needs $own for accesses
+static __device__ void st$n($t* p, const $t* r) { *($word*)p = *(const $word*)r; }
+
+//// fill$n.$t.$bytes needs $own for accesses
+static __device__ void fill$n($t* r, $t v) { for (int i = 0; i < $n; ++i) r[i] = v; }
+
 //// to_f32.bf16 needs bf16
 static __device__ float to_f32(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
 

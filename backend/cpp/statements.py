@@ -75,13 +75,8 @@ class Statements:
         if not is_payload(op):
             self._print_by_plugin(op)
             return
-        writer, result = self.writer, op.results[0]
-        text = writer.scalars.print(op, [writer.read(v) for v in op.operands]).text
-        if (target := writer.preferred.get(result)) is not None:
-            writer.places[result] = target
-            writer.line(f"{target.name} = {text};")
-        else:
-            writer.define(result, lambda _: text)
+        text = self.writer.scalars.print(op, [self.writer.read(v) for v in op.operands]).text
+        self.writer.define(op.results[0], lambda _: text)
 
     def _print_by_plugin(self, op: Operation) -> None:
         printer = rule_of(PRINTERS_GROUP, op.name)
@@ -95,7 +90,7 @@ class Statements:
         if len(group.ops) == 1:
             writer.comment_place(group.ops[0])
         for op in group.ops:
-            if op in outside and op.results[0] not in writer.preferred:
+            if op in outside:
                 writer.declare(op.results[0])
         with writer.registers_loop(group.size) as r:
             for op in group.ops:
@@ -109,18 +104,21 @@ class Statements:
         writer, result = self.writer, op.results[0]
         operands = [self.inline.pop(v) if v in self.inline else writer.read(v, r) for v in op.operands]
         text = writer.scalars.print(op, operands)
-        users = [use.operation for use in result.uses]
-        if not is_read_later and result.name_hint is None and len(users) == 1 and same_line(users[0], op):
+        if is_read_later:
+            writer.comment_place(op)
+            writer.line(f"{writer.places[result][r].text} = {text.text};")
+        else:
+            self._define_inside(op, text)
+
+    def _define_inside(self, op: Operation, text: Expr) -> None:
+        """Keeps a result that only its group reads in a constant, or prints it in its only user of the same line."""
+        writer, result, users = self.writer, op.results[0], [use.operation for use in op.results[0].uses]
+        if result.name_hint is None and len(users) == 1 and same_line(users[0], op):
             self.inline[result] = text
             return
         writer.comment_place(op)
-        if not is_read_later:
-            place = writer.places[result] = Place(writer.names.mint(hint_of(result)), 1)
-            writer.line(f"const {writer.type_of(result)} {place.name} = {text.text};")
-            return
-        if (target := writer.preferred.get(result)) is not None:
-            writer.places[result] = target
-        writer.line(f"{writer.places[result][r].text} = {text.text};")
+        place = writer.places[result] = Place(writer.names.mint(hint_of(result)), 1)
+        writer.line(f"const {writer.type_of(result)} {place.name} = {text.text};")
 
     def copy(self, value: SSAValue, target: Place) -> None:
         """Sets `target` to `value`, register by register."""

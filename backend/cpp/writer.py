@@ -26,7 +26,7 @@ from ...dialects.support.locations import blamed, line_text, location_of, refuse
 from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
 from ..dtypes import STRUCTS
-from .device import helper_names
+from .device import HELPERS, TYPES, Helper, helper_names, wgmma_helper
 from .expressions import Expr, Register, Scalars, add, bare, c_size, c_type, terms
 from .ordering import is_view, linear_steps, registers
 
@@ -65,6 +65,18 @@ def text_of_kernels(
         kernels.append(text)
         helpers |= used
     return HELPERS_MARK + section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
+
+
+def helper_section(keys: Iterable[str]) -> str:
+    """Returns the definitions of the helpers in `keys` and of those that they need. Types come first, helpers that need
+    another one last."""
+    helpers, todo = dict[str, Helper](), [*keys]
+    while todo:
+        if (key := todo.pop()) not in helpers:
+            helpers[key] = HELPERS.get(key) or wgmma_helper(key)
+            todo += helpers[key].needs
+    order = sorted(helpers, key=lambda k: (k not in TYPES, not TYPES.keys() >= {*helpers[k].needs}, k))
+    return "".join(f"{helpers[key].cuda}\n" for key in order)
 
 
 _HOST = ("payload.constant", "scf.for", "scf.yield")
@@ -288,10 +300,13 @@ class Writer:
         return name
 
     def declare(self, value: SSAValue) -> Place:
-        """Returns a new place for `value`; an array is declared here, a scalar where it is computed."""
-        place = Place(self.names.mint(hint_of(value)), registers(value))
-        if place.size > 1:
-            self.array(place, value)
+        """Returns the place for `value`: the preferred one, or a new array that is declared here, or a new scalar that
+        is declared where it is computed."""
+        place = self.preferred.get(value)
+        if place is None:
+            place = Place(self.names.mint(hint_of(value)), registers(value))
+            if place.size > 1:
+                self.array(place, value)
         self.places[value] = place
         return place
 
@@ -299,7 +314,8 @@ class Writer:
         """Declares `value`, and sets each of its registers to the `text` for it."""
         place = self.declare(value)
         with self.registers_loop(place.size) as r:
-            head = f"const {self.type_of(value)} {place.name}" if place.size == 1 else place[r].text
+            is_new = place.size == 1 and value not in self.preferred
+            head = f"const {self.type_of(value)} {place.name}" if is_new else place[r].text
             self.line(f"{head} = {text(r)};")
 
     def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:

@@ -17,9 +17,9 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.kernel import FuncOp, SharedOp, kernel_names
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from ..cpp.device import STRUCTS, Helper, get_helper, read_helpers
+from ..cpp.device import HELPERS, Helper, read_helpers
 from ..cpp.writer import declare_shared, header, parameters, text_of_kernels
-from ..dtypes import STRUCTS as WORDS
+from ..dtypes import STRUCTS
 from .groups import VectorStatements
 from .writer import VectorWriter
 
@@ -73,7 +73,7 @@ _PRELUDE = "".join(f.read_text() for f in (_HERE.parent / "emulator" / "device_m
 """What every text has."""
 
 _HELPERS = read_helpers((_HERE / "functions.hpp").read_text())
-_HELPERS |= {c: Helper(c, f"{STRUCTS[c]}\nSTORED({c}, {word})") for c, word in WORDS.items()}
+_HELPERS |= {c: Helper(c, f"{HELPERS[c].cuda}\nSTORED({c}, {word})") for c, word in STRUCTS.items()}
 
 _OURS = re.findall(r"\b([a-z]\w*)(?=[(<])", _PRELUDE + "".join(helper.cuda for helper in _HELPERS.values()))
 _OURS += ["lanes", "locality", "mask", "failure", "first", "i", "l", "n", "row"]
@@ -85,7 +85,7 @@ def helper_section(keys: Iterable[str]) -> str:
     wanted: dict[str, str] = {}
 
     def want(key: str) -> None:
-        helper = _HELPERS.get(key) or get_helper(key)
+        helper = _HELPERS.get(key) or HELPERS[key]
         for needed in helper.needs:
             want(needed)
         wanted.setdefault(key, helper.host or helper.cuda)

@@ -8,8 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.kernel import FuncOp, MmaOp, SharedOp, WgmmaOp
 from ...dialects.kernel.copies import SWIZZLED_ALIGNMENT
 from ..cpp import reductions, statements
-from ..cpp.device import helper_section
-from ..cpp.writer import Writer, declare_shared, header, parameters, text_of_kernels
+from ..cpp.writer import Writer, declare_shared, header, helper_section, parameters, text_of_kernels
 from . import asynchronous, tensor_cores
 
 

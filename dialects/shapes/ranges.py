@@ -66,35 +66,14 @@ class Ranges:
         return self.of(value)[0] >= 0
 
     def _compute(self, value: SSAValue) -> Range:
-        number = constant_index(value)
-        if number is not None:
+        if (number := constant_index(value)) is not None:
             return (number, number)
-        if isinstance(value, BlockArgument):
-            return self._argument(value)
-        assert isinstance(value, OpResult)
-        return self._result(value.op, value)
-
-    def _argument(self, value: BlockArgument) -> Range:
-        loop = value.block.parent_op()
-        if isinstance(loop, WarpSpecializeOp):
-            return (0, loop.partition_warps[loop.programs.index(value.block.parent_region())] - 1)  # pyright: ignore
-        if isinstance(loop, KernelOp) and value in loop.blocks:
-            return (0, most_tiles(loop.grid_shape[loop.blocks.index(value)]) - 1)
-        if not isinstance(loop, scf.ForOp) or value.index != 0:
-            return UNKNOWN
-        lo, hi, step = self.of(loop.lb), self.of(loop.ub), self.of(loop.step)
-        if step[0] < 1:
-            return UNKNOWN
-        last = hi[1] - 1
-        if lo[0] == lo[1] and step[0] == step[1] and last != inf:
-            last = lo[0] + (last - lo[0]) // step[0] * step[0]
-        return (lo[0], max(last, lo[0]))
-
-    def _result(self, op: Operation, value: SSAValue) -> Range:
-        if (special := _OPERATIONS.get(type(op))) is not None:
+        op = value.op if isinstance(value, OpResult) else value.owner.parent_op()
+        if op is not None and (special := _OPERATIONS.get(type(op))) is not None:
             return special(self, op, value)
-        rule = _RULES.get(op.name)
-        return UNKNOWN if rule is None else rule(*(self.of(v) for v in op.operands))
+        if not isinstance(value, OpResult) or (rule := _RULES.get(value.op.name)) is None:
+            return UNKNOWN
+        return rule(*(self.of(v) for v in value.op.operands))
 
 
 def half_open(bounds: Range) -> tuple[int, int] | None:
@@ -127,6 +106,30 @@ def span(steps: Sequence[int]) -> tuple[int, int]:
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
 
 
+def _counter(ranges: Ranges, loop: scf.ForOp, value: SSAValue) -> Range:
+    """Returns the range of a loop's counter; nothing is known of the values that the loop carries."""
+    if value is not loop.body.block.args[0]:
+        return UNKNOWN
+    lo, hi, step = ranges.of(loop.lb), ranges.of(loop.ub), ranges.of(loop.step)
+    if step[0] < 1:
+        return UNKNOWN
+    last = hi[1] - 1
+    if lo[0] == lo[1] and step[0] == step[1] and last != inf:
+        last = lo[0] + (last - lo[0]) // step[0] * step[0]
+    return (lo[0], max(last, lo[0]))
+
+
+def _block_index(ranges: Ranges, op: KernelOp, value: SSAValue) -> Range:
+    if value not in op.blocks:
+        return UNKNOWN
+    return (0, most_tiles(op.grid_shape[op.blocks.index(value)]) - 1)
+
+
+def _warp_index(ranges: Ranges, op: WarpSpecializeOp, value: SSAValue) -> Range:
+    program = op.programs.index(value.owner.parent_region())  # pyright: ignore
+    return (0, op.partition_warps[program] - 1)
+
+
 def _affine(ranges: Ranges, op: AffineOp, value: SSAValue) -> Range:
     if not isinstance(value.type, IndexType):
         return UNKNOWN
@@ -140,6 +143,9 @@ def _indices(ranges: Ranges, op: IndicesOp, value: SSAValue) -> Range:
 
 
 _OPERATIONS: dict[type[Operation], Callable[[Ranges, Any, SSAValue], Range]] = {
+    scf.ForOp: _counter,
+    KernelOp: _block_index,
+    WarpSpecializeOp: _warp_index,
     ExtentOp: lambda ranges, op, value: (op.symbol.minimum, op.symbol.maximum),
     IdOp: lambda ranges, op, value: ranges.ids[op.kind.data],
     AdvanceOp: lambda ranges, op, value: (0, op.slots.data - 1 if value is op.next_slot else 1),

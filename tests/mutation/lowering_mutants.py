@@ -16,7 +16,7 @@ lower_tile_to_kernel = Code("passes.convert.tile_to_kernel")
 dots, emitter, exchanges, memory = (
     Code(f"passes.convert.tile_to_kernel.{name}") for name in ("dots", "emitter", "exchanges", "memory")
 )
-accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
+accesses, ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges")
 collapsing = Code("passes.loop.dimensions")
 delay, pipeline, fma, lane_sums = (
     Code(f"passes.tile.{name}") for name in ("delay_dots", "pipeline_dots", "fuse_fma", "defer_lane_sums")
@@ -309,14 +309,14 @@ TO_THREADS = [
     in_pass(
         "loop counters with a range too short",
         "column sums",
-        Ranges._argument,
+        ranges._counter,
         "max(_, A)",
         "A",
     ),
     in_pass(
         "blocks with a range too short",
         "softmax",
-        Ranges._argument,
+        ranges._block_index,
         "most_tiles(_)",
         "1",
     ),

@@ -13,7 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from deplodock.backend.cpp.device import atomic_helpers, helper_section
+from deplodock.backend.cpp.device import atomic_helpers
+from deplodock.backend.cpp.writer import helper_section
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 
