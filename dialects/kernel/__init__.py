@@ -186,17 +186,13 @@ class FuncOp(BlockProgramOp):
 def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
     """The sizes known only at run time that a kernel computes with, in a fixed order: they are passed to it after its
     buffers. The first extent of a buffer is in no address."""
-    found = dict[SymbolAttr, None]()
-    for argument in func.body.block.args:
-        for extent in extents_of(argument.type)[1:]:
-            if isinstance(extent, SymbolAttr):
-                found[extent] = None
+    extents = [extent for argument in func.body.block.args for extent in extents_of(argument.type)[1:]]
     for op in func.walk():
         if isinstance(op, ExtentOp):
-            found[op.symbol] = None
+            extents.append(op.symbol)
         elif isinstance(op, MemoryAccess):
-            found.update({hi: None for _, hi in op.bounds if isinstance(hi, SymbolAttr)})
-    return tuple(found)
+            extents += extents_in(op.upper)
+    return tuple(dict.fromkeys(e for e in extents if isinstance(e, SymbolAttr)))
 
 
 @irdl.irdl_op_definition

@@ -11,7 +11,7 @@ from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, VectorType, i64
+from xdsl.dialects.builtin import FunctionType, IndexType, IntegerAttr, MemRefType, ModuleOp, VectorType, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
@@ -24,7 +24,7 @@ from ....dialects.shapes.extents import extents_of, memref_of
 from ....dialects.support.calls import EAGER_RESULTS, UPDATES, pairs_of, set_pairs
 from ....dialects.support.locations import refused
 from ....errors import CompileError
-from ...rewriting import erase
+from ...rewriting import erase, retype
 from . import cp_async_pipeline, dots, exchanges, memory, scans, tma_pipeline  # noqa: F401  their functions lower ops  # pyright: ignore[reportUnusedImport]
 from .emitter import LOOP_STATES, Lowering, lowers
 
@@ -60,9 +60,10 @@ class ConvertTileToKernelPass(ModulePass):
                 op.body.block.insert_op_before(lower_kernel(k), k)
         launchable = {k.sym_name.data for k in kernels if 0 not in k.grid_shape}
         for main in [f for f in op.ops if isinstance(f, func.FuncOp)]:
-            new = lower_declaration(main) if main.is_declaration else lower_host(main, launchable)
-            op.body.block.insert_op_before(new, main)
-            erase(main)
+            if main.is_declaration:
+                lower_declaration(main)
+            else:
+                lower_host(main, launchable)
         erase(*kernels)
 
 
@@ -160,52 +161,47 @@ def _buffer_type(t: Attribute) -> MemRefType[Attribute]:
     return memref_of(element_type(t), extents_of(t))
 
 
-def lower_declaration(function: func.FuncOp) -> func.FuncOp:
-    """A function without a body on buffers: its results become trailing arguments."""
+def lower_declaration(function: func.FuncOp) -> None:
+    """Puts a function without a body on buffers: its results become trailing arguments."""
     inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
-    new = func.FuncOp.external(function.sym_name.data, [_buffer_type(t) for t in (*inputs, *outputs)], [])
-    new.attributes.update(function.attributes)
-    new.attributes[EAGER_RESULTS] = IntegerAttr(len(outputs), i64)
-    new.location = function.location
-    return new
+    function.function_type = FunctionType.from_lists([_buffer_type(t) for t in (*inputs, *outputs)], [])
+    function.attributes[EAGER_RESULTS] = IntegerAttr(len(outputs), i64)
 
 
-def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
-    """`main` on buffers: its results become trailing arguments. A kernel that is not `launchable` has nothing to do."""
-    source, last = main.body.block, main.body.block.last_op
-    assert isinstance(last, func.ReturnOp)
-    inputs, outputs = main.function_type.inputs.data, main.function_type.outputs.data
-    host = _Host(Block(arg_types=[_buffer_type(t) for t in (*inputs, *outputs)]), launchable)
-    for old, new in zip(source.args, host.block.args, strict=False):
-        new.name_hint = old.name_hint
-        host.buffers[old] = new
-    for value, out in zip(last.operands, host.block.args[len(inputs) :], strict=True):
+def lower_host(main: func.FuncOp, launchable: set[str]) -> None:
+    """Puts `main` on buffers: its results become trailing arguments. A kernel that is not `launchable` has nothing to
+    do."""
+    block, inputs, source = main.body.block, main.body.block.args, list(main.body.block.ops)
+    *ops, last = source
+    if any(value in inputs for value in last.operands):
+        raise refused(last, "an argument is returned as it is", CompileError)
+    for argument in inputs:
+        retype(argument, _buffer_type(argument.type))
+    host = _Host(block, launchable, dict(zip(inputs, inputs, strict=True)))
+    for value in last.operands:
+        out = block.insert_arg(_buffer_type(value.type), len(block.args))
         out.name_hint = value.name_hint or "out"
         host.wanted.setdefault(value, []).append(out)
-    for op in list(source.ops)[:-1]:
+    for op in ops:
         if (lower := _HOST.get(type(op))) is None:
             raise refused(op, "is no launch and no call", CompileError)
         lower(host, op)
-    if any(value in source.args for value in host.wanted):
-        raise refused(last, "an argument is returned as it is", CompileError)
     host.append(func.ReturnOp(), last)
-    types = [a.type for a in host.block.args]
-    new = func.FuncOp(main.sym_name.data, (types, []), Region(host.block), main.sym_visibility)
-    new.attributes.update(main.attributes)
+    erase(*reversed(source))
+    main.update_function_type()
     if UPDATES in main.attributes:
-        set_pairs(new, UPDATES, [(len(inputs) + result, argument) for result, argument in pairs_of(main, UPDATES)])
-    new.location = main.location
-    return new
+        updates = [(len(inputs) + result, argument) for result, argument in pairs_of(main, UPDATES)]
+        set_pairs(main, UPDATES, updates)
 
 
 @dataclass
 class _Host:
-    """The host program that is being built in `block`: the buffers that values became, the arguments that are `wanted`
-    to hold a value in the end, and the kernels that have something to do."""
+    """The host program that is being built at the end of `block`: the buffers that values became, the arguments that
+    are `wanted` to hold a value in the end, and the kernels that have something to do."""
 
     block: Block
     launchable: set[str]
-    buffers: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    buffers: dict[SSAValue, SSAValue]
     wanted: dict[SSAValue, list[SSAValue]] = field(default_factory=dict[SSAValue, list[SSAValue]])
 
     def append(self, op: Operation, source: Operation) -> Operation:
