@@ -88,7 +88,7 @@ def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool,
 
 
 _FORMATS = {"bf16": 0, "f16": 1, "float": 2}
-"""What the emulator calls the formats of factors."""
+"""C type -> number of the format in `emu_factor` of the emulator."""
 
 
 def wgmma_helper(key: str) -> Helper:
@@ -167,19 +167,6 @@ def _matrices() -> list[dict[str, str]]:
     return found
 
 
-_FLOAT = "const unsigned y = x; float r; __builtin_memcpy(&r, &y, 4); return r;"
-_WIDEN = {
-    "bf16": f"x <<= 16; {_FLOAT}",
-    "f16": "x &= 0xffff; const unsigned sign = (x & 0x8000) << 16, e = (x >> 10) & 31, f = x & 0x3ff; "
-    "x = sign | (f << 13) | (e == 31 ? 0x7f800000u : (e + 112) << 23); "
-    "if (e == 0) { const float v = (float)f * 5.9604644775390625e-8f; __builtin_memcpy(&x, &v, 4); x |= sign; } "
-    + _FLOAT,
-    "float": f"x &= 0xffffe000u; {_FLOAT}",
-    "double": "double r; __builtin_memcpy(&r, &x, 8); return r;",
-}
-"""What a product takes of the low bits of `x`, in C."""
-
-
 def _products() -> list[dict[str, str]]:
     """Products of a pair of blocks: `rows` are the parameters for the accumulator, two columns of `halves` rows, whose
     operands of assembly are `outputs`; `sums`, `left` and `right` are their numbers and those of the words of A and B.
@@ -196,7 +183,8 @@ def _products() -> list[dict[str, str]]:
         found[-1] |= {"left": _numbered("%{}", 2 * halves, left), "right": _numbered("%{}", 2 * halves + left, deep)}
         words = [_numbered(f'"{kind}"({name}[{{}}])', 0, n, ", ") for name, n in (("u", left), ("v", deep))]
         found[-1] |= {"inputs": ", ".join(words), "word": word, "halves": str(halves), "deep": str(deep)}
-        found[-1] |= {"widen": _WIDEN[atom.c_type]}
+        widen = "double r; __builtin_memcpy(&r, &x, 8); return r;"
+        found[-1] |= {"widen": widen if wide else f"return emu_factor((unsigned)x, {_FORMATS[atom.c_type]});"}
     return found
 
 

@@ -11,6 +11,25 @@
 // Blocks that a cluster may have at most.
 #define EMU_MOST_CLUSTER 8
 
+// How factors of products are stored: in 16 bits, or as f32, of which a product ignores the last 13 bits.
+enum EmuFormat { emu_bf16, emu_f16, emu_tf32 };
+
+// What a product takes of the low bits of `x`.
+inline float emu_factor(unsigned x, int format) {
+  unsigned u = format == emu_tf32 ? x & 0xffffe000u : x << 16;
+  float r;
+  if (format == emu_f16) {
+    const unsigned sign = (x & 0x8000u) << 16, e = x >> 10 & 31, f = x & 0x3ff;
+    if (e == 0) {
+      const float v = float(f) * 5.9604644775390625e-8f;
+      return sign ? -v : v;
+    }
+    u = sign | f << 13 | (e == 31 ? 0x7f800000u : (e + 112) << 23);
+  }
+  __builtin_memcpy(&r, &u, 4);
+  return r;
+}
+
 struct EmuIndex {
   unsigned x, y, z;
 };

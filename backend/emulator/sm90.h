@@ -231,27 +231,13 @@ struct Warpgroup {
 };
 std::vector<Warpgroup> warpgroups;
 
-// How factors are stored: in 16 bits, or as f32, of which a product ignores the last 13 bits.
-enum Format { bfloat, half, tf32 };
-u32 bytes_of(int format) { return format == tf32 ? 4 : 2; }
+u32 bytes_of(int format) { return format == emu_tf32 ? 4 : 2; }
 u32 depth_of(int format) { return 32 / bytes_of(format); }
 
 float widened(const void* place, int format) {
   u32 u = 0;
   std::memcpy(&u, place, bytes_of(format));
-  const u32 bits = u;
-  u = format == tf32 ? bits & 0xffffe000u : bits << 16;
-  if (format == half) {
-    const u32 sign = (bits & 0x8000u) << 16, e = bits >> 10 & 31, f = bits & 0x3ff;
-    if (e == 0) {
-      const float v = float(f) * 5.9604644775390625e-8f;
-      return sign ? -v : v;
-    }
-    u = sign | f << 13 | (e == 31 ? 0x7f800000u : (e + 112) << 23);
-  }
-  float r;
-  std::memcpy(&r, &u, 4);
-  return r;
+  return emu_factor(u, format);
 }
 
 // Where element (`line`, `k`) of an operand lies: `line` is a row of A or a column of B, k is below the depth.

@@ -119,3 +119,25 @@ def test_errors_double_with_the_length_of_sums(schedule: str) -> None:
     errors = [relative_error(schedule, k) for k in (512, 1024, 2048)]
     assert 3e-6 < errors[1] < 1.5e-5
     assert all(1.6 < b / a < 2.4 for a, b in zip(errors, errors[1:], strict=False))
+
+
+FACTORS = """#include "emulator.h"
+extern "C" void factors(float* out, int format) {
+  for (unsigned x = 0; x < 65536; ++x) out[x] = emu_factor(format == emu_tf32 ? x << 16 | x : x, format);
+}
+"""
+
+
+def test_factors_are_what_their_bits_say(tmp_path: Path) -> None:
+    """All bf16 and f16, subnormals and NaN among them, and f32 without their last 13 bits."""
+    (tmp_path / "factors.cpp").write_text(FACTORS)
+    include = f"-I{Path(build.__file__).parent}"
+    command = [compiler(emulator=True), include, "-shared", "-fPIC", "-o", "factors.so", "factors.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    library, codes = ctypes.CDLL(str(tmp_path / "factors.so")), np.arange(65536, dtype=np.uint32)
+    f16, bf16 = codes.astype(np.uint16).view(np.float16).astype(np.float32), (codes << 16).view(np.float32)
+    tf32 = ((codes << 16 | codes) & 0xFFFFE000).astype(np.uint32).view(np.float32)
+    for number, expected in enumerate((bf16, f16, tf32)):
+        found = np.empty(65536, np.float32)
+        library.factors(found.ctypes.data_as(ctypes.c_void_p), number)
+        np.testing.assert_array_equal(found, expected)
