@@ -17,8 +17,8 @@ import numpy as np
 from xdsl.dialects.builtin import Float32Type, MemRefType, ModuleOp
 from xdsl.ir import Attribute, Operation
 
-from ..dialects import kernel, loop, tensor, tile
-from ..dialects.loop.work import count_flops
+from ..dialects import kernel, loop, tile
+from ..dialects.loop.work import count_flops, reduced_terms
 from ..dialects.payload import RoundTf32Op, element_type
 from ..dialects.shapes.binding import Sizes, sample_sizes
 from ..dialects.support.calls import main_function, without_calls
@@ -111,18 +111,8 @@ def is_executable(module: ModuleOp) -> bool:
 
 def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
     """Returns the number of terms of the longest reduction in the program, at least 1."""
-    longest, sizes = 1, sizes or Sizes()
-    for op in module.walk():
-        if isinstance(op, tensor.ReduceOp):
-            shape = sizes.shape(op.source.type)
-            longest = max(longest, math.prod(shape[int(d)] for d in op.dims.get_values()))
-        elif isinstance(op, tensor.PrefixScanOp):
-            longest = max(longest, sizes.shape(op.source.type)[op.dim.value.data])
-        elif isinstance(op, loop.ReduceOp):
-            longest = max(longest, math.prod(sizes.numbers(op.sizes)))
-        elif isinstance(op, loop.NestOp) and (index := loop.scanned_index(op)) is not None:
-            longest = max(longest, sizes.numbers(op.sizes)[op.body.block.args.index(index)])
-    return longest
+    sizes = sizes or Sizes()
+    return max(1, *(reduced_terms(op, sizes) or 1 for op in module.walk()))
 
 
 TF32_ROUNDED, TF32_CUT = 2.0**-11, 2.0**-10

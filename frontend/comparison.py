@@ -19,7 +19,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..backend.dtypes import DTYPES
-from ..dialects import loop, tensor as tensor_dialect
+from ..dialects import tensor
+from ..dialects.loop.work import reduced_terms
 from ..dialects.payload import CastOp, element_type
 from ..dialects.shapes.binding import Sizes
 from ..dialects.support.calls import without_calls
@@ -56,7 +57,7 @@ def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, fac
         for op in block.ops:
             inner = [follow(region.block) for region in op.regions]
             worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
-            if isinstance(op, tensor_dialect.ScanOp):
+            if isinstance(op, tensor.ScanOp):
                 step = _errors(functions[op.step.string_value()], functions, sizes, factors)
                 own = [math.sqrt(op.steps) * e for e in step]
             else:
@@ -76,18 +77,9 @@ def _is_float(value: SSAValue) -> bool:
 def _own_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) -> float:
     """The relative error that one operation adds."""
     roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
-    if isinstance(op, loop.ReduceOp):
-        return roundoff * math.sqrt(max(math.prod(sizes.numbers(op.sizes)), 1))
-    if isinstance(op, tensor_dialect.ReduceOp):
-        terms = math.prod(n for i, n in enumerate(sizes.shape(op.source.type)) if i in op.dims.get_values())
-        product = isinstance(op.source.owner, arith.MulfOp)
-        return roundoff * math.sqrt(max(terms, 1)) + (2 * factors if product else 0.0)
-    if isinstance(op, tensor_dialect.PrefixScanOp):
-        return roundoff * math.sqrt(max(sizes.shape(op.source.type)[op.dim.value.data], 1))
-    if isinstance(op, loop.ScanOp):
-        nest = op.parent_op()
-        assert isinstance(nest, loop.NestOp)
-        return roundoff * math.sqrt(max(sizes.numbers(nest.sizes)[nest.body.block.args.index(op.index)], 1))
+    if (terms := reduced_terms(op, sizes)) is not None:
+        is_contraction = isinstance(op, tensor.ReduceOp) and isinstance(op.source.owner, arith.MulfOp)
+        return roundoff * math.sqrt(max(terms, 1)) + (2 * factors if is_contraction else 0.0)
     if isinstance(op, CastOp):
         return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0
     moves = op.name in ("payload.constant", "payload.select") or op.name.startswith(("tensor.", "loop."))

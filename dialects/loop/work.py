@@ -80,6 +80,23 @@ def _flops(op: Operation, sizes: Sizes) -> int:
     return prod(sizes.shape(op.results[0].type))
 
 
+def reduced_terms(op: Operation, sizes: Sizes) -> int | None:
+    """Returns how many terms a reduction or a scan of either level combines, where symbols have the values `sizes`;
+    None for other operations."""
+    if isinstance(op, TensorReduceOp):
+        shape = sizes.shape(op.source.type)
+        return prod(shape[int(d)] for d in op.dims.get_values())
+    if isinstance(op, PrefixScanOp):
+        return sizes.shape(op.source.type)[op.dim.value.data]
+    if isinstance(op, ReduceOp):
+        return prod(sizes.numbers(op.sizes))
+    if isinstance(op, ScanOp):
+        nest = op.parent_op()
+        assert isinstance(nest, NestOp)
+        return sizes.numbers(nest.sizes)[nest.body.block.args.index(op.index)]
+    return None
+
+
 def nest_work(nest: NestOp, size: Size = typical) -> Work:
     return Work(_read(nest, size), sum(_bytes(v, size) for v in nest.res), _nest_flops(nest, size))
 

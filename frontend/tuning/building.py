@@ -112,17 +112,20 @@ def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:
     schedule, target = parse_schedule(candidate.schedule), model.target
     model.check(schedule)
     module = program.clone()
-    nest = next(op for op in module.walk() if isinstance(op, NestOp))
-    nest.attributes["schedule"] = schedule
+    nest_of(module).attributes["schedule"] = schedule
     run_passes(make_context(), module, with_options(passes, candidate.options), verify=False)
     return module, print_cpp(module) if target.core is not None else print_cuda(module)
+
+
+def nest_of(module: ModuleOp) -> NestOp:
+    """Returns the nest of a program that has one."""
+    return next(op for op in module.walk() if isinstance(op, NestOp))
 
 
 @cache
 def _read(source: Source) -> tuple[ModuleOp, tuple[ModulePass, ...], Model]:
     module = parse_module(make_context(), source.text, "task.mlir")
-    nest = next(op for op in module.walk() if isinstance(op, NestOp))
-    model = model_of(NestInfo(nest), target_of(module))
+    model = model_of(NestInfo(nest_of(module)), target_of(module))
     return module, parse_passes(source.pipeline), model
 
 

@@ -27,7 +27,7 @@ from ...passes.planning.points import Floats, Points, points_of
 from ...passes.record_file import RecordFile
 from ...target.host import resolve_target
 from ...target.model import Target
-from .building import parse_schedule
+from .building import nest_of, parse_schedule
 from .search import device_name
 
 CORE = (
@@ -197,8 +197,7 @@ def samples_of(records: RecordFile, target: str, device: str, excluded: Mapping[
     for key, trials in sorted(timed.items(), key=lambda item: -len(item[1]))[:NESTS]:
         text = texts.get(key, ("", ""))[1]
         if text and len(trials) > 1:
-            module = parse_module(make_context(), text, f"{key}.mlir")
-            nest = next(op for op in module.walk() if isinstance(op, NestOp))
+            nest = nest_of(parse_module(make_context(), text, f"{key}.mlir"))
             chosen = sorted(trials.items(), key=lambda t: t[1])[:TRIALS]
             samples.append(Sample(nest, [s for s, _ in chosen], [t for _, t in chosen]))
     return samples

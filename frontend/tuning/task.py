@@ -30,7 +30,7 @@ from ...passes.records import describe_nest, plan_key
 from ...target.attribute import set_target, target_of
 from ...target.model import Target
 from ..compilation import Compilation
-from .building import Source, parse_schedule
+from .building import Source, nest_of, parse_schedule
 
 SEED = 7
 """Seed of the inputs of a nest."""
@@ -73,7 +73,7 @@ class Task:
     @cached_property
     def nest(self) -> NestOp:
         """Nest without a schedule."""
-        return next(op for op in self.module.walk() if isinstance(op, NestOp))
+        return nest_of(self.module)
 
     @cached_property
     def target(self) -> Target:
@@ -96,7 +96,7 @@ class Task:
         """Schedule of the planner, as text. Raises ScheduleError if there is none."""
         module = self.module.clone()
         run_passes(make_context(), module, parse_passes(self.planner), verify=False)
-        return str(next(op for op in module.walk() if isinstance(op, NestOp)).attributes["schedule"])
+        return str(nest_of(module).attributes["schedule"])
 
     def model(self) -> Model:
         """Returns the planning model of the nest."""
