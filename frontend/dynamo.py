@@ -38,7 +38,7 @@ from .capture.decompositions.table import decomposition_table
 from .capture.eager_fallback import has_effects
 from .capture.features import FEATURES
 from .capture.graph_capture import capture_graph
-from .capture.tracing import StandIns
+from .capture.tracing import stand_ins
 
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
@@ -148,8 +148,8 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
     backend = aot_autograd(
         fw_compiler=compiler, bw_compiler=compiler, partition_fn=_partition, decompositions=dict(decomposition_table())
     )
-    stand_ins = StandIns(f for f in FEATURES if f.name == "known_sizes")
-    with sdpa_kernel(SDPBackend.MATH), stand_ins, above_autograd(), AddressedViews():
+    known_sizes = stand_ins([f for f in FEATURES if f.name == "known_sizes"])
+    with sdpa_kernel(SDPBackend.MATH), known_sizes, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
 
 

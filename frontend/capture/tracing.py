@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import pkgutil
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from threading import get_ident
@@ -28,11 +27,12 @@ _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIs
 
 
 class Retrace(BaseException):
-    """A program called a function for which a feature has to trace it. No Exception, which the program could catch."""
+    """A program called a function for which `retraced` of a feature has to trace it. No Exception, which the program
+    could catch."""
 
-    def __init__(self, feature: str) -> None:
-        super().__init__(feature)
-        self.feature = feature
+    def __init__(self, retraced: Callable[[Request], ExportedProgram]) -> None:
+        super().__init__()
+        self.retraced = retraced
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Request:
         features = [f for f in FEATURES if f.name not in without]
 
         def exported() -> ExportedProgram:
-            with _called_by(self.module, features):
+            with as_before(), _called_by(self.module, features):
                 return export(self.module, self.args, self.kwargs, **how)
 
         try:
@@ -88,45 +88,35 @@ def trace(request: Request) -> ExportedProgram:
     export = Request.export
     while True:
         try:
-            with as_before():
-                return export(request)
+            return export(request)
         except Retrace as asked:
-            export = next(f.get("retraced") for f in FEATURES if f.name == asked.feature)
+            export = asked.retraced
 
 
 def _called_by(module: torch.nn.Module, features: Sequence[Feature]) -> AbstractContextManager[Any]:
     """Returns a context in which features stand in for functions that a module calls."""
     # The exporter interprets a graph and does not call its `forward`; the exporter itself switches gradients around it.
     if isinstance(module, GraphModule):
-        return StandIns(f for f in features if f.name != "gradients")
-    forward = module.forward
-
-    @functools.wraps(forward)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        with StandIns(features):
-            return forward(*args, **kwargs)
-
-    return patch.object(module, "forward", traced)
+        return stand_ins([f for f in features if f.name != "gradients"])
+    return patch.object(module, "forward", stand_ins(features)(module.forward))
 
 
-class StandIns(TorchFunctionMode):
-    """While active, features stand in for the functions that they name. Functions that a mode does not see are patched
-    for the thread that enters it."""
-
-    def __init__(self, features: Iterable[Feature]) -> None:
-        super().__init__()
-        self._features = {name: f for f in features for name in f.calls.split()}
-        self._patches = ExitStack()
-
-    def __enter__(self) -> Any:
-        for name in self._features:
+@contextmanager
+def stand_ins(features: Sequence[Feature]) -> Generator[None]:
+    """While active, features stand in for the functions that they name. Functions that a mode of torch does not see are
+    patched for the thread that enters it."""
+    mode = _StandIns(features)
+    with ExitStack() as patches, mode:
+        for name in mode.features:
             if "." in name:
-                self._patches.enter_context(patch(name, self._patched(name)))
-        return super().__enter__()
+                patches.enter_context(patch(name, mode.patched(name)))
+        yield
 
-    def __exit__(self, *error: Any) -> None:
-        self._patches.close()
-        super().__exit__(*error)
+
+class _StandIns(TorchFunctionMode):
+    def __init__(self, features: Sequence[Feature]) -> None:
+        super().__init__()
+        self.features = {name: f for f in features for name in f.calls.split()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls what stands in for `func`, or `func`. Dynamo traces this mode with a branch of a `torch.cond`."""
@@ -134,20 +124,20 @@ class StandIns(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         return self._call(getattr(func, "__name__", ""), func, args, kwargs or {})
 
-    def _call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        feature = self._features.get(name)
-        result = NotImplemented if feature is None else feature.get("called")(function, args, kwargs)
-        return function(*args, **kwargs) if result is NotImplemented else result
-
-    def _patched(self, name: str) -> Callable[..., Any]:
+    def patched(self, name: str) -> Callable[..., Any]:
+        """Returns the function at a path with what stands in for it, if this thread calls it."""
         function, thread = pkgutil.resolve_name(name), get_ident()
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            if get_ident() != thread:
-                return function(*args, **kwargs)
-            return self._call(name, function, args, kwargs)
+            inside = get_ident() == thread
+            return self._call(name, function, args, kwargs) if inside else function(*args, **kwargs)
 
         return called
+
+    def _call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        feature = self.features.get(name)
+        result = NotImplemented if feature is None else feature.get("called")(function, args, kwargs)
+        return function(*args, **kwargs) if result is NotImplemented else result
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from deplodock.frontend.capture.features.complex import without_rule
 from deplodock.frontend.capture.features.known_indices import index_by_tensors
 from deplodock.frontend.capture.graph_capture import capture_graph
 from deplodock.frontend.capture.refusals import refusal_of
-from deplodock.frontend.capture.tracing import StandIns, quiet
+from deplodock.frontend.capture.tracing import quiet, stand_ins
 
 
 class Tracer:
@@ -42,8 +42,8 @@ class Tracer:
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
-            stand_ins = StandIns(f for f in FEATURES if f.name == "known_sizes")
-            with torch.no_grad(), quiet(), enable_python_dispatcher(), stand_ins:
+            known_sizes = stand_ins([f for f in FEATURES if f.name == "known_sizes"])
+            with torch.no_grad(), quiet(), enable_python_dispatcher(), known_sizes:
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                     *tensors
                 )

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError, one_line
 from ..arrays import describe_tensor
-from ..tracing import StandIns
+from ..tracing import stand_ins
 from . import FEATURES
 
 Export = Callable[[], ExportedProgram]
@@ -39,7 +39,7 @@ def _both(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., A
     if not isinstance(predicate, torch.Tensor):
         return (true_fn if predicate else false_fn)(*operands)
     before = [t._version for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]
-    with StandIns(f for f in FEATURES if f.name == "branches"):  # for a `torch.cond` in a branch
+    with stand_ins([f for f in FEATURES if f.name == "branches"]):  # for a `torch.cond` in a branch
         (a, form), (b, other) = (pytree.tree_flatten(branch(*operands)) for branch in (true_fn, false_fn))
     if before != [t._version for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]:
         raise _refused("a branch that changes its operands is not supported")

@@ -43,7 +43,7 @@ def called(function: Any, args: Any, kwargs: Any) -> Any:
     """Raises Retrace for a program that switches gradients, or asks whether they are enabled."""
     if function.__name__ == "is_grad_enabled" and not is_users(sys._getframe(3).f_code.co_filename):
         return NotImplemented
-    raise Retrace("gradients")
+    raise Retrace(retraced)
 
 
 def retraced(request: Request) -> ExportedProgram:

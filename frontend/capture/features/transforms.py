@@ -22,7 +22,7 @@ from ..tracing import Request, Retrace
 
 def called(function: Any, args: Any, kwargs: Any) -> NoReturn:
     """Raises Retrace for a step of a transform, and where autograd runs."""
-    raise Retrace("transforms")
+    raise Retrace(retraced)
 
 
 def retraced(request: Request) -> ExportedProgram:
