@@ -16,8 +16,8 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
@@ -174,22 +174,16 @@ def _inside(frames: StackSummary) -> list[FrameSummary]:
 def users_frames_in_stack_traces() -> AbstractContextManager[Any]:
     """While it is open, PyTorch's tracers record the user's frames; by themselves only those called `forward`. The
     source line of the innermost one is the expression that it evaluates."""
-    if not hasattr(TracerBase, "_filter_traceback_frames"):
-        return nullcontext()
-    return patch.object(TracerBase, "_filter_traceback_frames", lambda tracer, frames: _recorded(_inside(frames)))
+    return patch.object(TracerBase, "_filter_traceback_frames", _recorded_frames, create=True)
 
 
-def _recorded(frames: list[FrameSummary]) -> StackSummary:
-    frame = _users_frame()
-    last = frames[-1] if frames else None
+def _recorded_frames(tracer: TracerBase, frames: StackSummary) -> StackSummary:
+    recorded, frame = _inside(frames), _users_frame()
+    last = recorded[-1] if recorded else None
     if last and frame and (frame.f_code.co_filename, frame.f_lineno) == (last.filename, last.lineno):
-        text = _expression_of(frame)
-        frames[-1] = FrameSummary(last.filename, last.lineno, last.name, lookup_line=False, line=text or last.line)
-    return StackSummary.from_list(frames)
-
-
-def _expression_of(frame: FrameType) -> str | None:
-    return _expression(frame.f_code, frame.f_lasti)
+        line = _expression(frame.f_code, frame.f_lasti) or last.line
+        recorded[-1] = FrameSummary(last.filename, last.lineno, last.name, lookup_line=False, line=line)
+    return StackSummary.from_list(recorded)
 
 
 @lru_cache(1 << 12)
@@ -212,24 +206,35 @@ def _source_text(file: str, line: int | None, end: int | None, column: int | Non
 
 @dataclass(frozen=True)
 class Origin:
-    """PyTorch's notes about a node: the stack trace, the function of torch that was called, and the operator that the
-    node became."""
+    """PyTorch's notes about a node, and what the node calls."""
 
-    stack: str | None
-    function: str | None
-    operator: str | None
+    notes: Mapping[str, Any]
+    target: Any
 
     @classmethod
     def of(cls, node: Node) -> Origin:
-        """The notes on a node of a graph."""
-        schema = getattr(node.target, "_schema", None)
-        operator = None if schema is None else str(schema.name).rpartition("::")[2]
-        return cls(node.meta.get("stack_trace"), _function_of(node), operator)
+        """Returns the origin of a node of a graph."""
+        return cls({name: node.meta[name] for name in _NOTES if name in node.meta}, node.target)
+
+    @property
+    def operator(self) -> str | None:
+        """Name of the operator of ATen, or None."""
+        schema = getattr(self.target, "_schema", None)
+        return None if schema is None else str(schema.name).rpartition("::")[2]
+
+    @property
+    def function(self) -> str | None:
+        """Name of the function of torch that the user's program called, as Dynamo or the exporter noted it, or None."""
+        if stack := self.notes.get("source_fn_stack"):
+            function = stack[-1][1]
+            return function if isinstance(function, str) else getattr(function, "__name__", None)
+        noted = self.notes.get("torch_fn")
+        return None if noted is None else str(noted[1]).rpartition(".")[2]
 
     def call(self) -> str | None:
         """Returns the call as the user wrote it, with the name of torch where the call has another one, or the name of
         torch alone where the source is not known."""
-        text, name = _written(self.stack), public_name(self.function)
+        text, name = _written(self.notes.get("stack_trace")), public_name(self.function)
         call = None if text is None else call_in(text, self.function)
         if self.operator is not None and "_backward" in self.operator:
             forward = call or public_name(self.operator.partition("_backward")[0])
@@ -237,6 +242,9 @@ class Origin:
         if call is None:
             return name or public_name(self.operator)
         return call if name is None or _mentions(call, name) else f"{call} ({name})"
+
+
+_NOTES = ("stack_trace", "source_fn_stack", "torch_fn")
 
 
 @dataclass(frozen=True)
@@ -368,16 +376,6 @@ def function_name(function: Any) -> str:
         return type(function).__name__
     of_torch = str(getattr(function, "__module__", None) or "torch").startswith("torch")
     return (of_torch and public_name(name)) or name
-
-
-def _function_of(node: Node) -> str | None:
-    """The function of torch that the user's program called, as Dynamo or the exporter noted it."""
-    stack = node.meta.get("source_fn_stack")
-    if stack:
-        function = stack[-1][1]
-        return function if isinstance(function, str) else getattr(function, "__name__", None)
-    noted = node.meta.get("torch_fn")
-    return None if noted is None else str(noted[1]).rpartition(".")[2]
 
 
 def _mentions(call: str, name: str) -> bool:
