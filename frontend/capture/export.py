@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -30,8 +29,8 @@ from .arrays import kind_of, may_require_grad
 from .captured_program import Binding, CapturedProgram
 from .decompositions.table import decomposed
 from .eager_fallback import Fallback
-from .features import Features, words_of
-from .importer import Argument, TracedGraph, import_graph, is_ours
+from .features import AUTOCAST, Features, autocast_state, words_of
+from .importer import Argument, TracedGraph, import_graph
 from .refusals import UserCalls, refusal_of
 from .source_locations import blame, users_frames_in_stack_traces
 from .symbolic_shapes import every_size
@@ -66,40 +65,44 @@ def capture(
         UnsupportedError: the program has something that the torch dialect does not have.
     """
     calls = UserCalls(function, place, fallback)
+    how: Any = {"shapes": dynamic_shapes, "fallback": fallback, "in_memory": in_memory}
     try:
-        options: Any = {"shapes": dynamic_shapes, "fallback": fallback, "in_memory": in_memory}
-        given = callable_module(function), tuple(args), dict(kwargs or {})
-        request = Request(*given, **options, differentiating=torch.is_grad_enabled())
-        return _capture(request, function, names, place, calls)
+        module, differentiating = callable_module(function), torch.is_grad_enabled()
+        request = Request(module, tuple(args), dict(kwargs or {}), **how, differentiating=differentiating)
+        return _capture(request, names, calls)
     except CompileError as error:
         raise calls.complete(error) from error.__cause__
 
 
-def _capture(
-    request: Request, function: Any, names: Sequence[str], place: tuple[str, int] | None, calls: UserCalls
-) -> CapturedProgram:
+def _capture(request: Request, names: Sequence[str], calls: UserCalls) -> CapturedProgram:
     leaves, in_spec = pytree.tree_flatten((request.args, request.kwargs))
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
-            parameters = parameter_names(function, len(request.args))
+            parameters = parameter_names(calls.function, len(request.args))
             name = leaf_names(parameters, request.args, request.kwargs or {})[i]
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=name)
-    tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if len(set(tensors)) < len(tensors):
+    if _has_repeats(leaves):
         args, kwargs = _apart(leaves, in_spec)
         request = replace(request, args=args, kwargs=kwargs)
     exported, features = export(request)
     features.run("checked", exported)
     arguments = _bind_inputs(exported, names)
-    if any(b.kind == "constant" for b, _ in arguments) and not isinstance(function, torch.nn.Module):
-        arguments = _with_closed_over(arguments, function)
+    if any(b.kind == "constant" for b, _ in arguments) and not isinstance(calls.function, torch.nn.Module):
+        arguments = _with_closed_over(arguments, calls.function)
     read = frozenset(i for i, (_, node) in enumerate(arguments) if node.users and may_require_grad(node))
     specs: Any = in_spec, exported.call_spec.out_spec
-    traced = TracedGraph(exported.graph, arguments, *_returned(exported), leaves, specs, features, calls, place)
-    captured = import_graph(traced)
+    captured = import_graph(
+        TracedGraph(exported.graph, arguments, *_returned(exported), leaves, specs, features, calls)
+    )
     if request.in_memory and not captured.needs:
         captured.needs = (frozenset[int](),), (read,)
     return captured
+
+
+def _has_repeats(values: Iterable[Any]) -> bool:
+    """Returns true if a tensor occurs twice."""
+    tensors = [id(value) for value in values if isinstance(value, torch.Tensor)]
+    return len(set(tensors)) < len(tensors)
 
 
 def _apart(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
@@ -126,16 +129,20 @@ class _Function(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        if not callable(function):
-            reason = f"expected a module or a function, but got {type(function).__name__}"
-            raise CaptureError(reason, kind="wrong-arguments", remedy="pass an nn.Module or a function of tensors")
-        if not isinstance(function, _FUNCTIONS):
-            function = function.__call__  # whose code PyTorch can find
+        function = function if isinstance(function, _FUNCTIONS) else _called(function)
         try:
             self.__signature__ = inspect.signature(function)
             self.forward = function
         except ValueError:  # a builtin such as torch.relu does not tell its parameters
             self.forward = lambda *args, **kwargs: function(*args, **kwargs)
+
+
+def _called(function: Any) -> Callable[..., Any]:
+    """Returns the function that Python calls for an object. PyTorch can find its code. Raises CaptureError."""
+    if not callable(function):
+        reason = f"expected a module or a function, but got {type(function).__name__}"
+        raise CaptureError(reason, kind="wrong-arguments", remedy="pass an nn.Module or a function of tensors")
+    return function.__call__
 
 
 def export(request: Request) -> tuple[ExportedProgram, Features]:
@@ -147,11 +154,13 @@ def export(request: Request) -> tuple[ExportedProgram, Features]:
     try:
         with torch.no_grad(), users_frames_in_stack_traces(), quiet(), sizes:
             exported = trace(request)
-            below = {"below_autograd"} if exported.dialect != "TRAINING" else set[str]()
-            features = Features(words_of(exported.graph_module) | below, request)
+            features = Features(words_of(exported.graph_module), request)
+            if exported.dialect != "TRAINING":
+                features.words.add("below_autograd")
+            features.facts["autocast"] = autocast_state(d for d, word in AUTOCAST.items() if word in features.words)
             features.run("traced", exported)
             features.run("split", exported.graph)
-            if features.split or not all(map(_needs_nothing, exported.graph.nodes)):
+            if features.split or "foreign" in features.words:  # PyTorch's own decompositions take a while
                 exported = _decomposed(exported, features)
             features.run("decomposed", exported)
             return exported, features
@@ -167,19 +176,12 @@ def _decomposed(exported: ExportedProgram, features: Features) -> ExportedProgra
         # PyTorch writes conditions on arguments so that they fail for complex tensors, and for the size of the memory
         # that a view is a part of. Where sizes are fixed, each call is compared with the example.
         exported._guards_code = []
-    _merge_duplicates(exported)
-    exported = decomposed(exported, features.split)
+    if _has_repeats((*exported.constants.values(), *exported.state_dict.values())):
+        _merge_duplicates(exported)
+    lists = any(word.startswith("aten._foreach_") for word in features.words)
+    exported = decomposed(exported, features.split, lists)
     features.words |= words_of(exported.graph_module)
     return exported
-
-
-def _needs_nothing(node: Node) -> bool:
-    """Returns whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
-    nothing to do."""
-    if node.op != "call_function" or node.target is operator.getitem:
-        return node.op in ("placeholder", "output", "call_function")
-    checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
-    return checked or is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
 
 _KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
@@ -193,11 +195,11 @@ _KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
 def _bind_inputs(exported: ExportedProgram, names: Sequence[str]) -> list[Argument]:
     """Returns the arguments of a program, without state that nothing reads, writes or returns, such as a count of
     batches."""
-    nodes = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
+    nodes = exported.graph.find_nodes(op="placeholder")
     written = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
     arguments, leaves, given = list[Argument](), count(), iter(names)
-    for spec in exported.graph_signature.input_specs:
-        node, target = nodes[spec.arg.name], spec.target or ""
+    for node, spec in zip(nodes, exported.graph_signature.input_specs, strict=True):
+        target = spec.target or ""
         leaf = next(leaves) if spec.kind == InputKind.USER_INPUT else -1
         if spec.kind not in _KINDS or not isinstance(spec.arg, TensorArgument):
             _check_no_tensor(spec, node)
@@ -238,18 +240,20 @@ def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -
 
 
 def _returned(exported: ExportedProgram) -> tuple[list[tuple[int, str]], list[int]]:
-    """Which of what the graph returns replaces which argument, and which are the program's results."""
-    changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
-    targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
+    """Returns which values of those that the graph returns replace which argument, and which are the results."""
+    nodes = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
     updates, results = list[tuple[int, str]](), list[int]()
     for i, spec in enumerate(exported.graph_signature.output_specs):
-        if spec.kind in changed:
-            updates.append((i, targets.get(spec.target or "", spec.target or "")))
-        elif spec.kind == OutputKind.USER_OUTPUT:
+        if spec.kind == OutputKind.USER_OUTPUT:
             results.append(i)
+        elif spec.kind in _UPDATES:
+            updates.append((i, nodes.get(spec.target, spec.target)))
         elif spec.kind != OutputKind.TOKEN:
             raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
     return updates, results
+
+
+_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 def _merge_duplicates(program: ExportedProgram) -> None:
@@ -275,18 +279,22 @@ def _merge_duplicates(program: ExportedProgram) -> None:
 
 def variables_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns what a function, a method or another callable object is known to read besides its arguments, by name."""
+    if not inspect.isfunction(function):
+        return _fields_of(function)
+    function = inspect.unwrap(function)
+    code, names, cells = function.__code__, function.__globals__, function.__closure__ or ()
+    known = {name: names[name] for name in code.co_names if name in names}
+    return known | {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if c != CellType()}
+
+
+def _fields_of(function: Callable[..., Any]) -> dict[str, Any]:
     if isinstance(function, functools.partial):
         return variables_of(function.func) | {"arguments": function.args, **function.keywords}
     if inspect.ismethod(function):
         owner = function.__self__
         fields = {} if isinstance(owner, nn.Module) else getattr(owner, "__dict__", {})
         return variables_of(function.__func__) | fields | {"self": owner}
-    if not inspect.isfunction(function):
-        method = function.__call__
-        return variables_of(method) if inspect.ismethod(method) else {}
-    code, cells = inspect.unwrap(function).__code__, inspect.unwrap(function).__closure__ or ()
-    known = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-    return known | {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if c != CellType()}
+    return variables_of(function.__call__) if inspect.ismethod(function.__call__) else {}
 
 
 def modules_of(function: Callable[..., Any]) -> dict[str, nn.Module]:
@@ -295,10 +303,8 @@ def modules_of(function: Callable[..., Any]) -> dict[str, nn.Module]:
     if isinstance(function, nn.Module):
         return {"": function}
     variables = variables_of(function)
-    modules = {name: value for name, value in variables.items() if isinstance(value, nn.Module)}
-    for name, value in variables.items():
-        items = (
-            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-        )
-        modules |= {f"{name}.{key}": inner for key, inner in items if isinstance(inner, nn.Module)}
-    return modules
+    for name, value in tuple(variables.items()):
+        if isinstance(value, dict | list | tuple):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            variables |= {f"{name}.{key}": inner for key, inner in items}
+    return {name: value for name, value in variables.items() if isinstance(value, nn.Module)}

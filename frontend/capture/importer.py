@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.fx import Graph, Node
@@ -32,11 +32,13 @@ from ...passes.torch.outline_layers import LAYER, MIN_OPS
 from .arrays import element_of, tensor_type
 from .captured_program import Binding, CapturedProgram, Output, announce
 from .eager_fallback import EagerCall
-from .features import Features
 from .refusals import UserCalls, together
 from .source_locations import Origin, blame, innermost
 from .special_nodes import SPECIAL, compute_number, not_an_operator, unknown_operator
 from .symbolic_shapes import SizeTable, depends_on_data
+
+if TYPE_CHECKING:
+    from .features import Features
 
 Argument: TypeAlias = tuple[Binding, Node]
 """An argument of a program, and the node that it is in a graph."""
@@ -55,7 +57,6 @@ class TracedGraph:
         specs: structure of the caller's arguments, and of the result.
         features: features of the program.
         calls: the user's calls, for errors.
-        place: (file, line) of operators of which PyTorch does not know the line.
     """
 
     graph: Graph
@@ -66,7 +67,6 @@ class TracedGraph:
     specs: tuple[pytree.TreeSpec, pytree.TreeSpec]
     features: Features
     calls: UserCalls
-    place: tuple[str, int] | None = None
 
     @property
     def leaves(self) -> Sequence[Any]:
@@ -103,6 +103,7 @@ def import_graph(traced: TracedGraph) -> CapturedProgram:
         importer.eager,
         viewed,
         checks=checks,
+        autocast=features.facts.get("autocast", {}),
         f32_matmul_precision="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None,
         calls=traced.calls,
     )
@@ -116,7 +117,7 @@ def _output(importer: GraphImporter, leaf: Any, devices: set[str]) -> Output:
         return Output("constant", value=leaf)
     value = leaf.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.device.type not in devices:
-        raise blame(_refused_result(value, devices), leaf, importer.traced.place)
+        raise blame(_refused_result(value, devices), leaf, importer.traced.calls.place)
     argument = importer.arguments.get(leaf.name)
     return Output("result", importer.result_index(leaf.name)) if argument is None else Output("argument", argument)
 
@@ -200,7 +201,7 @@ class GraphImporter:
             try:
                 value = self._block.insert_arg(self.type_of(node.meta["val"]), len(self.arguments))
             except CompileError as error:
-                error.argument, error.location = binding.name, error.location or _text(self.traced.place)
+                error.argument, error.location = binding.name, error.location or _text(self.traced.calls.place)
                 raise
             value.name_hint = name_hint(binding.name)
             self.values[node.name] = value
@@ -215,7 +216,7 @@ class GraphImporter:
         for node in self.traced.graph.nodes:
             if node.op not in ("placeholder", "output"):
                 try:
-                    self.import_node(node, innermost(node.meta.get("stack_trace")) or self.traced.place)
+                    self.import_node(node, innermost(node.meta.get("stack_trace")) or self.traced.calls.place)
                 except CompileError as error:
                     self._refuse(node, error)
         if self._errors:
@@ -330,7 +331,7 @@ class GraphImporter:
         """Notes an error. The others are looked for among what does not follow from it."""
         error.operator = error.operator or str(node.target)
         located = node if node.op == "call_function" else next(iter(node.users), node)
-        self._errors.append(blame(error, located, self.traced.place))
+        self._errors.append(blame(error, located, self.traced.calls.place))
         self._stand_in(node)
 
     def _follows_from_error(self, node: Node) -> bool:

@@ -249,7 +249,7 @@ class UserCalls:
 
     Args:
         function: the module or function that is compiled, whose name stands in for an unknown call.
-        place: (file, line) of an error without one; left out, that of the function.
+        place: (file, line) of operators and errors of which PyTorch does not know it; left out, that of the function.
         fallback: the option of `deplodock.compile`.
         origins: origins by operator and location.
     """

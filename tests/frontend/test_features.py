@@ -49,7 +49,7 @@ Program = tuple[Callable[..., Any], tuple[Any, ...], str, dict[str, Any]]
 
 PROGRAMS: dict[str, Program] = {
     "add": (lambda x, y: x + y, (X, X), "", {}),
-    "layer": (lambda x, w: torch.relu(x @ w), (X, W), "autocast memory_limit", {}),
+    "layer": (lambda x, w: torch.relu(x @ w), (X, W), "memory_limit", {}),
     "view": (lambda x: x.t(), (X,), "aliasing gradients known_sizes memory_limit", {}),
     "strided": (lambda x: (x.t() * 2) + 1, (X,), "aliasing gradients known_sizes memory_limit", {}),
     "results": (lambda x: (x + 1, x + 2), (X,), "aliasing gradients memory_limit", {}),
@@ -99,6 +99,16 @@ def test_a_program_enters_what_applies(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Feature, "get", note)
     capture(function, args, in_memory=True, **options)
     assert entered == set(expected.split())
+
+
+def test_autocast_is_noted_by_the_words_of_operators() -> None:
+    """Operators that autocast casts on both devices do without the feature; others enter it."""
+    off = {"cpu": None, "cuda": None}
+    assert capture(lambda x, w: x @ w, (X, W)).autocast == off
+    assert capture(lambda x, w: torch.einsum("ij,jk->ik", x, w), (X, W)).autocast == off
+    assert capture(lambda x: x + 1, (X,)).autocast == {}
+    with torch.autocast("cpu"):
+        assert capture(lambda x, w: x @ w, (X, W)).autocast == {"cpu": torch.bfloat16, "cuda": None}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

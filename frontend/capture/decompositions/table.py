@@ -68,32 +68,44 @@ _BAGS = operators_named(
 
 
 @cache
-def decomposition_table(also: Collection[Any] = ()) -> Mapping[Any, Callable[..., Any]]:
-    """Operator -> how it is made of others, of all that are not ours, and of those of ours that are in `also`; without
-    those that PyTorch takes apart before it looks at a table."""
+def decomposition_table(also: Collection[Any] = (), of_lists: bool = True) -> Mapping[Any, Callable[..., Any]]:
+    """Returns the decompositions of operators that are not ours, except those that PyTorch decomposes before it looks
+    at a table.
+
+    Args:
+        also: operators of ours that are decomposed, too.
+        of_lists: the table has operators on lists of tensors.
+    """
     table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(operators_named(_RARE))}
     table = {t: made for t, made in table.items() if not is_ours(t) or t in also}
-    table |= {t: _on_device(made) for t, made in (by_operator(DECOMPOSITIONS) | primitives() | lists()).items()}
+    ours = by_operator(DECOMPOSITIONS) | primitives() | (lists() if of_lists else {})
+    table |= {t: _on_device(made) for t, made in ours.items()}
     _refuse(table, _OF_FLOATS, lambda x: not x.is_floating_point())
     _refuse(table, _OF_NUMBERS, lambda x: x.dtype == torch.bool)
     return table
 
 
 @cache
-def tables(also: Collection[Any] = ()) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
+def tables(
+    also: Collection[Any] = (), of_lists: bool = True
+) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
     """How those operators are made that PyTorch would take apart by itself, which ours are kept from; and all of
     `decomposition_table`. An operator may be in both: `_fused_rms_norm` is a composite one except on a GPU."""
-    table = decomposition_table(also)
+    table = decomposition_table(also, of_lists)
     kept = {t for t in _collect_all_valid_cia_ops_for_aten_namespace() if t in table or is_ours(t) and t not in also}
     return {t: table.get(t, _special_op_to_preserve_cia) for t in kept}, table
 
 
-def decomposed(program: ExportedProgram, also: Collection[Any] = ()) -> ExportedProgram:
-    """The program in operators that are ours, without those in `also`, and that change nothing in place.
+def decomposed(program: ExportedProgram, also: Collection[Any], of_lists: bool) -> ExportedProgram:
+    """Returns the program in operators that are ours and that change nothing in place, as `run_decompositions` does.
+    That one makes tables of all operators of PyTorch in each call, and takes longer.
 
-    What `run_decompositions` does, which makes tables of all operators of PyTorch anew, and takes longer for it.
+    Args:
+        program: the program.
+        also: operators of ours that are decomposed, too.
+        of_lists: the program has operators on lists of tensors.
     """
-    composite, others = tables(frozenset(also))
+    composite, others = tables(frozenset(also), of_lists)
     read = (user.args[1] for n in program.graph.nodes if n.target in _BAGS for user in n.users if user.users)
     if any(read):
         others = {target: made for target, made in others.items() if target not in _BAGS}

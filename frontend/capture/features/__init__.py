@@ -5,7 +5,7 @@ traced graph, which one scan finds (`words_of`), functions that the program call
 which the trace ends. The file has functions for the stages that it takes part in:
 
 - `called(function, args, kwargs)` returns what stands in for a call, or NotImplemented. It may raise `Retrace`.
-- `retraced(request)` returns the exported program of a request after the feature raised `Retrace`.
+- `retraced(request)`, which `Retrace` has, returns the exported program of a request.
 - `failed(export)` returns what `export` returns when it is called again, or raises what it raises.
 - `traced(program, features)` returns facts of the program as PyTorch has exported it, before it is decomposed.
 - `split(graph, features)` adds the operators to `features.split` that PyTorch must decompose although the torch level
@@ -19,8 +19,10 @@ which the trace ends. The file has functions for the stages that it takes part i
 
 Words of a graph are the names of its operators, and these:
 
-- `alias`, `autocast`, `composite`, `detached`: operators with results in the memory of arguments, that autocast casts,
-  that consist of others, and through which no gradient flows to all arguments.
+- `alias`, `detached`: operators with results in the memory of arguments, and through which no gradient flows to all
+  arguments.
+- `AutocastCPU`, `AutocastCUDA`, `composite`: operators that autocast casts, and others that consist of operators.
+- `foreign`: operators that PyTorch must decompose, or that take a graph.
 - `complex`, `float8`, `integer`: kinds of element types; truth values are integers.
 - `between`: values may lie between kernels: there are several operators, or one that is not elementwise.
 - `results`, `strided`: several results, or one with strides that are not those of its shape.
@@ -34,9 +36,9 @@ Without a file and its line the other programs are captured as before.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +47,15 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..arrays import FLOAT8
+from ..importer import is_ours
 
 if TYPE_CHECKING:
     from ..tracing import Request
 
-_KERNELS = {"AutocastCPU": "autocast", "AutocastCUDA": "autocast", "CompositeImplicitAutograd": "composite"}
+AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+"""Device -> the word of the operators that autocast casts there."""
+
+_ASSERTIONS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ FEATURES = (
     Feature("complex", "complex"),
     Feature("float8", "float8"),
     Feature("aliasing", "alias results strided"),
-    Feature("autocast", "autocast composite below_autograd"),
+    Feature("autocast", "composite below_autograd"),
     Feature("gradients", "alias detached integer results switched", calls=_SWITCHES),
     Feature("memory_limit", "between"),
     Feature("eager", "fallback"),
@@ -112,23 +118,31 @@ def words_of(module: torch.nn.Module) -> set[str]:
     for graph in [m.graph for m in module.modules() if isinstance(m, GraphModule)]:
         for node in graph.nodes:
             if node.op == "call_function" and node.target is not operator.getitem:
-                words |= _words_of_operator(node.target)
+                words |= words_of_operator(node.target)
                 calls += 1
             words.update(map(_kind, pytree.tree_leaves(node.meta.get("val"))))
             if node.op == "get_attr":
-                words.add("alias")
+                words |= {"alias", "foreign"}
             if "custom" in node.meta:
                 words.add("switched")
         words |= _words_of_results(graph)
     return words | ({"between"} if calls > 1 else set[str]())
 
 
+_has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
 @cache
-def _words_of_operator(target: Any) -> frozenset[str]:
+def words_of_operator(target: Any) -> frozenset[str]:
+    """Returns the words of an operator."""
     if not isinstance(target, torch._ops.OpOverload):
-        return frozenset({str(target), "alias", "between"})
-    has_kernel, name = torch._C._dispatch_has_kernel_for_dispatch_key, target._schema.name.removeprefix("aten::")
-    words = {str(target), *(word for key, word in _KERNELS.items() if has_kernel(target.name(), key))}
+        return frozenset({str(target), "alias", "between", "foreign"})
+    name, has_kernel = target._schema.name.removeprefix("aten::"), partial(_has_kernel, target.name())
+    words = {str(target), *filter(has_kernel, AUTOCAST.values())}
+    if len(words) <= len(AUTOCAST) and has_kernel("CompositeImplicitAutograd"):
+        words.add("composite")
+    if target._schema.is_mutable or not is_ours(target) and target not in _ASSERTIONS:
+        words.add("foreign")
     if any(a.alias_info for a in target._schema.arguments):
         words.add("alias")
     if name in ("detach", "to") or name.endswith(("_like", "_as")) or name.startswith("new_"):
@@ -159,6 +173,11 @@ def _is_plain(value: Any) -> bool:
     if value.layout is not torch.strided or any(not isinstance(n, int) for n in (*value.shape, *value.stride())):
         return False
     return value.stride() == torch.empty(value.shape, device="meta").stride()
+
+
+def autocast_state(devices: Iterable[str]) -> dict[str, torch.dtype | None]:
+    """Returns the type that autocast casts to now on each device, or None where it is off."""
+    return {d: torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in devices}
 
 
 @dataclass

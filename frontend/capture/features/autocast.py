@@ -16,35 +16,30 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....errors import ExecutionError
-from ..captured_program import CapturedProgram, State
-from . import Features
-
-_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-
+from ..captured_program import State
+from . import AUTOCAST, Features, autocast_state, words_of_operator
 
 _TYPES = (torch.bfloat16, torch.float16)
 
 
 def traced(exported: ExportedProgram, features: Features) -> State:
-    """Returns what autocast does now in the program that was exported, as it was traced: decomposed, operators are
-    others.
+    """Returns what autocast does now, also on devices where it casts no operator of the exported program but some of
+    those that the operators consist of.
 
-    One that was traced below autograd is decomposed already, so that nothing is known of it.
+    A program that was traced below autograd is decomposed already, so that nothing is known of it.
     """
+    known: State = features.facts["autocast"]
     modules = [m for m in exported.graph_module.modules() if isinstance(m, GraphModule)]
     calls = [n for m in modules for n in m.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    consist = [n for n in calls if "composite" in words_of_operator(n.target) and not _is_view(n.target)]
+    others = [device for device in AUTOCAST if device not in known]
     unknown = exported.dialect != "TRAINING"
-    return _state(d for d in _KEYS if unknown or _casts(calls, d))
+    casting = [d for d in others if unknown or any(_casts_inside(node, d) for node in consist)]
+    return {**known, **autocast_state(casting)}
 
 
-def _casts(calls: Iterable[Node], device: str) -> bool:
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    ops: list[tuple[Node, str]] = [(n, n.target.name()) for n in calls]  # pyright: ignore
-    if any(has_kernel(name, _KEYS[device]) for _, name in ops):
-        return True
-    composite: list[Any] = [n for n, name in ops if has_kernel(name, "CompositeImplicitAutograd")]
-    views = [n for n in composite if any(r.alias_info for r in n.target._schema.returns)]
-    return any(_casts_inside(node, device) for node in composite if node not in views)
+def _is_view(target: Any) -> bool:
+    return any(r.alias_info for r in target._schema.returns)
 
 
 def _casts_inside(node: Node, device: str) -> bool:
@@ -98,19 +93,14 @@ class _Casts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def captured(program: CapturedProgram, features: Features) -> None:
-    """Enters what autocast did where the program was traced."""
-    program.autocast = features.facts.get("autocast", program.autocast)
-
-
 def check_autocast(compiled: State, arguments: Any, constants: Iterable[torch.Tensor | None]) -> None:
     """Raises ExecutionError where autocast does something else now than when a program was compiled, on the device of
     one of its tensors."""
-    if compiled == _state(compiled):
+    if compiled == autocast_state(compiled):
         return
     used = {t.device.type for t in (*pytree.tree_leaves(arguments), *constants) if isinstance(t, torch.Tensor)}
     before = {d: dtype for d, dtype in compiled.items() if d in used}
-    if (now := _state(before)) != before:
+    if (now := autocast_state(before)) != before:
         raise ExecutionError(
             f"called {_said(now)} and compiled {_said(before)}, with operators that autocast casts; "
             "compile it as it is called, or put autocast into what is compiled",
@@ -121,7 +111,3 @@ def check_autocast(compiled: State, arguments: Any, constants: Iterable[torch.Te
 def _said(state: State) -> str:
     enabled = " and ".join(f"torch.autocast({d!r}, {dtype})" for d, dtype in state.items() if dtype)
     return f"under {enabled}" if enabled else "without autocast"
-
-
-def _state(devices: Iterable[str]) -> State:
-    return {d: torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in devices}

@@ -44,11 +44,11 @@ class LivePeak(TorchDispatchMode):
         super().__init__()
         self.peak = 0
         self._fakes = FakeTensorMode()
-        self._given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._arguments: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._live: dict[StorageWeakRef, int] = {}
 
     def of(self, call: Callable[[], Any]) -> int | None:
-        """Those of a call; None where it cannot be made without data."""
+        """Returns those of a call, or None where the call cannot be made without data."""
         try:
             with torch.no_grad(), self:
                 call()
@@ -60,23 +60,22 @@ class LivePeak(TorchDispatchMode):
         args, kwargs = pytree.tree_map_only(torch.Tensor, self.fake, (args, kwargs or {}))
         with self._fakes:
             result = func(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
-        known = {t.untyped_storage()._cdata for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
-        for t in pytree.tree_leaves(result):
-            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in known:
-                storage = t.untyped_storage()
-                self._live[storage._cdata] = StorageWeakRef(storage), -(-storage.nbytes() // BLOCK) * BLOCK
-        self._live = {n: kept for n, kept in self._live.items() if not kept[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
+        for storage in (t.untyped_storage() for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)):
+            self._live.setdefault(StorageWeakRef(storage), -(-storage.nbytes() // BLOCK) * BLOCK)
+        self._live = {storage: size for storage, size in self._live.items() if not storage.expired()}
+        self.peak = max(self.peak, sum(self._live.values()))
         return result
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like this one, which is an argument."""
+        """Returns a tensor like this one, which is an argument and takes no bytes."""
         if isinstance(tensor, FakeTensor) and tensor.fake_mode is self._fakes:
             return tensor
-        if id(tensor) not in self._given:
+        if id(tensor) not in self._arguments:
             with self._fakes:
-                self._given[id(tensor)] = tensor, torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-        return self._given[id(tensor)][1]
+                fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            self._arguments[id(tensor)] = tensor, fake
+            self._live[StorageWeakRef(fake.untyped_storage())] = 0
+        return self._arguments[id(tensor)][1]
 
 
 def captured(program: CapturedProgram, features: Features) -> None:
