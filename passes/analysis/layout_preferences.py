@@ -198,7 +198,7 @@ def preference(op: Access) -> Preference:
     contiguous = bool(order) and distance[order[0]] == 1 and any(a == (DIM, order[0]) for a, _ in forms[-1].terms)
     if contiguous and not isinstance(op, tile.AtomicRmwOp):
         limit = min(WIDEST // size, shape[order[0]])
-        aligned = gcd(_others(forms[-1], order[0], op.symbols), _row(extents), limit)
+        aligned = gcd(_alignment(forms[-1], order[0], op.symbols, extents), limit)
         vec = aligned & -aligned
     return Preference(tuple(order), vec, prod(shape) * size, contiguous)
 
@@ -214,15 +214,12 @@ def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
             yield from ((a, factor * f // (atom[3] if atom[0] == DIV else 1)) for a, f in _indices(dividend(atom)))
 
 
-def _row(extents: Sequence[Extent]) -> int:
-    """Returns a divisor of the offsets of rows: 0 for the only row, 1 for a length that is known only at run time."""
-    last = extents[-1]
-    return 1 if not isinstance(last, int) else last if len(extents) > 1 else 0
-
-
-def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
-    """Returns a divisor of all terms of `form` except for that of dimension `d`."""
+def _alignment(form: Form, d: int, symbols: Sequence[SSAValue], extents: Sequence[Extent]) -> int:
+    """Returns a divisor of the offsets at which elements along dimension `d` begin: of the length of rows, if there are
+    several, and of all terms of `form`, their coordinate, except for that of `d`."""
     divisor = form.constant
+    if len(extents) > 1 or not isinstance(extents[-1], int):
+        divisor = gcd(divisor, extents[-1] if isinstance(extents[-1], int) else 1)
     for atom, factor in form.terms:
         if atom != (DIM, d):
             divisor = gcd(divisor, factor * (divisor_of(symbols[number_of(atom)]) if atom[0] == SYM else 1))
@@ -306,17 +303,17 @@ def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_eac
 def coalesced(op: Access, layout: Linear) -> Linear | None:
     """Returns a better layout for an access whose memory is contiguous along another dimension than the lanes, if that
     is worth a conversion."""
-    wish, shape = preference(op), layout.shape
-    if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
-        return None
-    fast, together = wish.order[0], 1
+    wish = preference(op)
     alone = layout.lanes * layout.warps == 1  # has neighbours in memory in its own registers
     own = {*layout.lane, *layout.reg[: log2(SECTOR_ELEMENTS if alone else wish.vec)]}
-    while unit(len(shape), fast, together) in own:
-        together *= 2
-    if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
+    sector = dimension_bits(layout.shape, wish.order[0])[: log2(SECTOR_ELEMENTS)]
+    if not wish.contiguous or len(sector) < log2(SECTOR_ELEMENTS) or {*sector} <= own or _is_gather(op):
         return None
-    return memory_layout(shape, [wish], set(), layout.warps, layout.lanes)
+    return memory_layout(layout.shape, [wish], set(), layout.warps, layout.lanes)
+
+
+def _is_gather(op: Access) -> bool:
+    return any(isinstance(s.type, TensorType) for s in op.symbols)
 
 
 def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None:
@@ -324,7 +321,7 @@ def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None
     at least twice as many can. Warps keep their elements where they can exchange them, unless they leave as TMA
     tiles."""
     wish, shape = preference(op), layout.shape
-    if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
+    if not wish.contiguous or _is_gather(op):
         return None
     size = element_bytes(accessed_tile(op).type)
     own = 1

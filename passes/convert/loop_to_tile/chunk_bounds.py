@@ -124,9 +124,9 @@ def _samples(at: Coordinates, expr: AffineExpr) -> list[int]:
     positions = sorted({e.position for e in expr.dfs() if isinstance(e, AffineSymExpr)})
     values = range(1)
     if positions:
-        bound = at.ranges[at.symbols[positions[0]]]
+        bound = [*at.ranges.values()][positions[0]]
         if len(positions) > 1 or not isinstance(bound, int | tuple):
             return []
         values = range(bound) if isinstance(bound, int) else range(*bound)
     chosen = scattered(values.start, values.stop, SAMPLES)
-    return [expr.eval([], [v if i in positions else 0 for i in range(len(at.symbols))]) for v in chosen]
+    return [expr.eval([], [v if i in positions else 0 for i in range(len(at.ranges))]) for v in chosen]

@@ -139,15 +139,11 @@ class Coordinates:
         """Symbol -> the range of its values."""
         self.depth = 0
 
-    @property
-    def symbols(self) -> list[SSAValue]:
-        return [*self.ranges]
-
     def symbol(self, value: SSAValue, bound: Range, depth: int) -> AffineExpr:
         """The symbol that stands for `value`, which lies in range(bound)."""
         self.depth = max(self.depth, depth)
         self.ranges.setdefault(value, bound)
-        return AffineExpr.symbol(self.symbols.index(value))
+        return AffineExpr.symbol([*self.ranges].index(value))
 
     def index(self, dim: Dim) -> AffineExpr:
         """The loop index of `dim`."""
@@ -164,7 +160,7 @@ class Coordinates:
         return [(self.index(d), 0, d.extent) for d in self.dims if d.has_tail]
 
     def map(self, results: Sequence[AffineExpr]) -> AffineMap:
-        full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
+        full = AffineMap(len(self.dims), len(self.ranges), tuple(results))
         return simplify_map(full, shape(self.dims), [*self.ranges.values()])
 
     def access(
@@ -180,11 +176,11 @@ class Coordinates:
         exprs = [*self.map(results).results, *(expr for expr, _, _ in kept)]
         used = sorted({e.position for expr in exprs for e in expr.dfs() if isinstance(e, AffineSymExpr)})
         dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
-        renamed = [AffineExpr.symbol(used.index(i) if i in used else 0) for i in range(len(self.symbols))]
+        renamed = [AffineExpr.symbol(used.index(i) if i in used else 0) for i in range(len(self.ranges))]
         exprs = tuple(expr.replace_dims_and_symbols(dims, renamed) for expr in exprs)
         access, guard = (AffineMap(len(dims), len(used), e) for e in (exprs[: len(results)], exprs[len(results) :]))
         domain = DomainAttr.get(guard, [(lo, hi) for _, lo, hi in kept]) if kept else None
-        return access, domain, [self.symbols[i] for i in used]
+        return access, domain, [value for i, value in enumerate(self.ranges) if i in used]
 
 
 Bounds: TypeAlias = tuple[SSAValue, SSAValue]
@@ -338,7 +334,7 @@ class Emitter:
         dims = (dim,) if dim.tile > 1 else ()
         at = Coordinates(dims)
         expr = at.index(dim)
-        op = tile.AffineOp(at.map((expr,)), at.symbols, tile.tile_type(IndexType(), shape(dims)))
+        op = tile.AffineOp(at.map((expr,)), [*at.ranges], tile.tile_type(IndexType(), shape(dims)))
         self.insert(op, at.depth, dim.hint)
         return Tile(op.result, dims, at.depth)
 
