@@ -436,7 +436,9 @@ def choose_shared(
     further readers for either.
     """
     rank = len(shape)
-    orders = [(*reversed(range(rank)),), *([(0, *reversed(range(1, rank)))] if rank > 1 else [])]
+    if rank == 1:
+        return ordered(shape, (0,))
+    orders = [(*reversed(range(rank)),), (0, *reversed(range(1, rank)))]
     more = by_order or [()] * len(orders)
     best = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
     return min(best, key=lambda candidate: candidate.cost).layout

@@ -210,13 +210,15 @@ class Reducer:
 
     def _combined(self, op: loop.ReduceOp, new: Tile | tuple[Tile, Tile], old: Tile | None = None) -> Tile:
         """`new`, of `_reduced`, combined with `old`, if there is that; of matrices, their product added to it."""
-        e = self.emitter
-        if isinstance(new, Tile):
-            return new if old is None else e.combine(op.kind.data, old, new)
-        (lhs, rhs), dims, e.location = new, (new[0].dims[0], new[1].dims[1]), location_of(op)
-        depth = max(lhs.depth, rhs.depth)
+        if not isinstance(new, Tile):
+            return self._dot(op, *new, old)
+        return new if old is None else self.emitter.combine(op.kind.data, old, new)
+
+    def _dot(self, op: loop.ReduceOp, lhs: Tile, rhs: Tile, old: Tile | None = None) -> Tile:
+        e, dims, depth = self.emitter, (lhs.dims[0], rhs.dims[1]), max(lhs.depth, rhs.depth)
+        e.location = location_of(op)
         if old is not None and (old.depth > depth or not {*old.dims} <= {*dims}):
-            return e.combine(op.kind.data, old, self._combined(op, new))
+            return e.combine(op.kind.data, old, self._dot(op, lhs, rhs))
         acc = e.constant(0.0, op.result.type, dims, depth).value if old is None else e.spread(old, dims, depth)
         dot = tile.DotOp(lhs.value, rhs.value, acc)
         e.insert(dot, depth, op.result.name_hint if old is None else old.value.name_hint)
