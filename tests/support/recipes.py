@@ -42,6 +42,22 @@ def add_atom(copy: Path) -> None:
     edit(copy / "dialects/kernel/mma.py", ')\n"""The atoms;', f"{row}\n")
 
 
+OTHER_ATOMS = """    MmaAtom(f16, "f16", "f16", k=8),
+    MmaAtom(f32, "float", "tf32", k=4),
+"""
+"""Further rows: m16n8k8 of f16, and m16n8k4 of f32 as tf32."""
+
+FIRST_ATOM = """    MmaAtom(f64, "double", "f64", k=8, m=16, accumulator=f64),
+"""
+"""A row in front of a smaller atom of its type: m16n8k8 of f64 (sm_90)."""
+
+
+def add_other_atoms(copy: Path) -> None:
+    """Adds rows that CONTRIBUTING.md does not show."""
+    edit(copy / "dialects/kernel/mma.py", ')\n"""The atoms;', OTHER_ATOMS)
+    edit(copy / "dialects/kernel/mma.py", '    MmaAtom(f64, "double", "f64", k=4, m=8', FIRST_ATOM)
+
+
 RECORD = """    Target(
         name="sm_100",
         card="a made-up card",

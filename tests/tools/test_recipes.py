@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, TESTS
 from support.library_copies import Checkout, copy_library, environment_of
-from support.recipes import RECIPES
+from support.recipes import RECIPES, add_other_atoms
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -26,6 +26,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, d
         carry_out(copy)
         diffs[name] = checkout.changes()
         checkout.commit()
+    add_other_atoms(copy)
     return copy, diffs
 
 
@@ -47,7 +48,7 @@ def test_the_table_has_no_other_rows() -> None:
     assert [line.split(" | ")[0].removeprefix("| ") for line in table] == [*RECIPES]
 
 
-PROGRAM = """
+PROGRAM = '''
 import contextlib, io, re, runpy, sys
 from pathlib import Path
 
@@ -64,6 +65,25 @@ assert Path(deplodock.__file__).parent == Path(sys.argv[1]), deplodock.__file__
 rows = random_arrays((4, 32))
 result = deplodock.compile_module(trace(softmax, (4, 32)), rows, target="sm_100", executor="reference")(*rows)
 torch.testing.assert_close(result, torch.from_numpy(rows[0]).softmax(-1))
+
+text = """func.func @main(%x: tensor<4x32xf32>) -> tensor<4xf32> {
+  %y = approx.tanh %x : tensor<4x32xf32>
+  %s = tensor.reduce add %y over [1] : tensor<4x32xf32> -> tensor<4xf32>
+  func.return %s : tensor<4xf32>
+}"""
+for executor in ("reference", "simulator"):
+    result = deplodock.compile_module(text, rows, target="sm_100", executor=executor)(*rows)
+    torch.testing.assert_close(result, torch.from_numpy(rows[0]).tanh().sum(1))
+narrow = """func.func @main(%x: tensor<4xbf16>) -> tensor<4xbf16> {
+  %y = approx.tanh %x : tensor<4xbf16>
+  func.return %y : tensor<4xbf16>
+}"""
+try:
+    deplodock.compile_module(narrow, target="sm_100", level="tensor")
+except deplodock.CompileError as error:
+    assert "approx.tanh" in str(error) and "convert to f32 first" in str(error), error
+else:
+    raise AssertionError("arithmetic in bf16")
 
 def function(x, w, y):
     return x @ w, torch.tanh(y / 30) * 30, torch.tanh(y), y.abs().amax(-1), (y * y + 1).rsqrt()
@@ -96,7 +116,47 @@ assert line in printed.getvalue()
 page = root / "docs/architecture.md"
 drawn = runpy.run_path(root / "docs/pass_diagram.py")["with_diagram"](page.read_text())
 assert "<br/>tile-approximate-rsqrt<br/>tile-assign-layouts" in drawn
+'''
+
+ATOMS = """
+import numpy as np
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
+from deplodock.backend.simulator import simulate
+from deplodock.dialects.kernel import MmaOp
+from support import f64_products, tensor_core_products, tf32_products
+from support.emulation import emulated_kernels
+
+products = {
+    "m16n8k8.row.col.f32.f16": tensor_core_products.Product(33, 8, 8, (16, 8), 8, 1, type="f16", out="f32"),
+    "m16n8k4.row.col.f32.tf32": tf32_products.Product(32, 32, 12, (32, 32), 4, 2, "km", "kn"),
+    "m16n8k8.row.col.f64.f64": f64_products.Product(32, 16, 16, (32, 16), 8, 2),
+    "m8n8k4.row.col.f64.f64": f64_products.Product(9, 8, 8, (8, 8), 8, 1),
+}
+kernels = {name: p.lowered() for name, p in products.items()}
+emulated = emulated_kernels(kernels)
+for name, p in products.items():
+    arguments = p.inputs()
+    (atom,) = {op.atom.instruction for op in kernels[name].walk() if isinstance(op, MmaOp)}
+    assert f"{name}." in atom, atom
+    expected = p.multiplied(*(a.astype(np.float64) for a in arguments[:2]))
+    if "tf32" in name:
+        expected = p.wanted()
+    elif "f16" in name:
+        expected = expected + arguments[2]
+    (run,), reports = emulated[name].run(arguments)
+    assert not reports, reports[0]
+    for result in (run, simulate(kernels[name], arguments).outputs[0]):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    assert not compile_cubin(print_cuda(kernels[name]), "sm_90a").warnings
 """
+
+
+def test_further_rows_of_atoms(changed: tuple[Path, dict[str, dict[str, str]]]) -> None:
+    """One of several atoms of a type is the first that fits."""
+    environment = environment_of(changed[0], TESTS)
+    done = subprocess.run([sys.executable, "-c", ATOMS], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_program_uses_all_changes(changed: tuple[Path, dict[str, dict[str, str]]]) -> None:
@@ -118,7 +178,7 @@ def test_a_target_of_make_exists(line: str) -> None:
 
 
 def test_the_commands_of_python_have_these_options() -> None:
-    """The oracle is asked about no program; the options of the fuzzer are among those that it lists."""
+    """The oracle is asked about no program; the options of the fuzzer are among those of its text."""
     python = {line.partition(" && ")[2] or line for line in COMMANDS if not line.startswith("make")}
     files = {line.split()[1] for line in python}
     assert files == {"-m", "tests/oracle.py", "tests/prose.py"}
@@ -126,9 +186,8 @@ def test_the_commands_of_python_have_these_options() -> None:
     check = [sys.executable, "tests/oracle.py", "check", "--only", "no such program"]
     assert subprocess.run(check, cwd=ROOT, check=False).returncode == 0
     (fuzz,) = (line.split() for line in python if "-m" in line.split())
-    usage = [sys.executable, *fuzz[1:3], "--help"]
-    listed = subprocess.run(usage, cwd=TESTS, capture_output=True, text=True, check=True)
-    assert [option for option in fuzz if option.startswith("--") and option not in listed.stdout] == []
+    text = (TESTS / fuzz[2] / "__main__.py").read_text(encoding="utf-8")
+    assert [option for option in fuzz if option.startswith("--") and f'"{option}"' not in text] == []
 
 
 def test_the_options_of_pytest_exist(request: pytest.FixtureRequest) -> None:
