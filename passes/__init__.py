@@ -2,7 +2,7 @@
 
 A folder is a level, or (`convert/`) what leads from one level to the next. The pass `tile-select-mma` lives in
 `tile/select_mma.py`, `convert-tensor-to-loop` in `convert/tensor_to_loop.py`, and its FileCheck test in
-`tests/filecheck/passes/<folder>/<name>.mlir`. `cse` and `dce`, of no level, are in `cleanup.py`. Adding a pass means
+`tests/filecheck/passes/<folder>/<name>.mlir`. `cse` and `dce`, of no level, are in `rewriting.py`. Adding a pass means
 adding its line to `OWN_PASSES`. What several passes ask of the IR is in `analysis/`; which schedule a nest gets is
 decided in `planning/`.
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 # One line a pass, by level.
 OWN_PASSES = {
-    "cse": ".cleanup:CommonSubexpressionElimination",
-    "dce": ".cleanup:DeadCodeElimination",
+    "cse": ".rewriting:CommonSubexpressionElimination",
+    "dce": ".rewriting:DeadCodeElimination",
     "verify-level": ".verify_level:VerifyLevelPass",
     "torch-outline-layers": ".torch.outline_layers:OutlineLayersPass",
     "tensor-emulate-float8": ".tensor.emulate_float8:EmulateFloat8Pass",

@@ -113,10 +113,6 @@ def read_insertion(text: str) -> Insertion:
     return Insertion(passes, side == "before", anchor)
 
 
-def get_all_insertions() -> tuple[str, ...]:
-    return tuple(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values())
-
-
 def parse_passes(
     text: str, options: Mapping[str, ParameterListType] | None = None, insert: Sequence[str] = ()
 ) -> tuple[ModulePass, ...]:
@@ -130,7 +126,7 @@ def parse_passes(
     Raises:
         PipelineError: The text, a pass, an option or an insertion does not exist.
     """
-    insertions = (*get_all_insertions(), *insert)
+    insertions = (*(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values()), *insert)
     return _parsed(text, tuple(get_all_pipelines().items()), tuple((options or {}).items()), insertions)
 
 

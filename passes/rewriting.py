@@ -1,4 +1,4 @@
-"""Rewriting a module: patterns, and the few edits of which every other rewrite is made.
+"""Rewriting a module: the edits and patterns that passes share, and the passes `cse` and `dce` for any level.
 
 Edits (`insert_before`, `insert_after`, `replace`, `erase`, `retype`) give new ops the location of the op that they are
 made for, and new results the name of what they replace.
@@ -10,13 +10,21 @@ matched, an error arrives as itself rather than wrapped in a printout of the who
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
+from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+from xdsl.rewriter import Rewriter
+from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryEffectKind, get_effects
+from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
-from ..dialects.support.locations import blamed, copy_location
+from ..dialects.support.assembly import YieldsOwnOps
+from ..dialects.support.equivalence import structure_in_place
+from ..dialects.support.locations import blamed, copy_location, fused_location
 
 
 def block_of(op: Operation) -> Block:
@@ -107,3 +115,127 @@ def set_fields(op: IRDLOperation, **fields: Attribute | SSAValue | Sequence[SSAV
             op.properties[name] = attribute
         else:
             op.properties.pop(name, None)
+
+
+@dataclass(frozen=True)
+class CommonSubexpressionElimination(ModulePass):
+    """Replace an op by an earlier one that computes the same from the same values; erase ops that nobody needs.
+
+    What: two ops are equal if their names, attributes, operands, result types and regions are. The earlier one has to
+    be in the same block or in one around it. What has side effects stays, as does what an op with the trait
+    `YieldsOwnOps` yields (a stage of `loop.staged_reduce`); what only reads memory is equal to an earlier
+    op of its block, if nothing in between may write. The op that stays has the locations of both, fused, unless it is a
+    constant.
+    Why not the pass of xDSL, which decides in the same way: it tells ops with regions apart by comparing them with all
+    others that have the same attributes and operands, and nests of loops have neither, so its time grows with the
+    square of their number.
+
+    ```mlir
+    %a = math.exp %x : f32
+    %b = math.exp %x : f32
+    %c = arith.addf %a, %b : f32
+    ```
+    becomes
+    ```mlir
+    %a = math.exp %x : f32
+    %c = arith.addf %a, %a : f32
+    ```
+    """
+
+    name = "cse"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        eliminate_common_subexpressions(op.body)
+
+
+def eliminate_common_subexpressions(region: Region) -> None:
+    """Do that in `region`, as if nothing were around it."""
+    _Scope().region(region)
+
+
+@dataclass
+class _Scope:
+    """The ops inside an op that is isolated from above; those that are visible at a place, by what they compute."""
+
+    known: dict[object, Operation] = field(default_factory=dict[object, Operation])
+    writes: int = 0
+    """How often memory may have been written so far."""
+
+    def region(self, region: Region) -> None:
+        """Simplify a region of one block, as in MLIR."""
+        if len(region.blocks) != 1:
+            return
+        here: list[object] = []
+        for op in tuple(region.block.ops):
+            for inner in op.regions:
+                scope = _Scope() if op.has_trait(IsolatedFromAbove, value_if_unregistered=True) else self
+                scope.region(inner)
+            self._op(op, region.block, here)
+        for key in here:
+            del self.known[key]
+
+    def _op(self, op: Operation, block: Block, here: list[object]) -> None:
+        if op.has_trait(IsTerminator):
+            return
+        if is_trivially_dead(op):
+            Rewriter.erase_op(op)
+            return
+        effects = get_effects(op)
+        if effects is None or any(e.kind != MemoryEffectKind.READ for e in effects):
+            self.writes += effects is None or any(e.kind == MemoryEffectKind.WRITE for e in effects)
+            return
+        if any(len(region.blocks) > 1 for region in op.regions):
+            return
+        computed = structure_in_place(op)
+        key = (computed, block, self.writes) if effects else computed
+        earlier = self.known.get(key)
+        if earlier is None:
+            self.known[key] = op
+            here.append(key)
+            return
+        end, around = block.last_op, block.parent_op()
+        if end is not None and around is not None and around.has_trait(YieldsOwnOps):
+            if any(result in end.operands for result in op.results):
+                return
+        for result, instead in zip(op.results, earlier.results, strict=True):
+            result.replace_all_uses_with(instead)
+        if op.operands:  # constants are shared by ops that have nothing to do with each other
+            earlier.location = fused_location(earlier.location, op.location)
+        Rewriter.erase_op(op)
+
+
+def erase_unneeded(region: Region) -> None:
+    """Erase all operations of `region` that nobody needs, users before what they use."""
+    for block in reversed(region.blocks):
+        for op in reversed(block.ops):
+            if is_trivially_dead(op):
+                block.erase_op(op)
+            else:
+                for inner in op.regions:
+                    erase_unneeded(inner)
+
+
+@dataclass(frozen=True)
+class DeadCodeElimination(ModulePass):
+    """Erase operations whose results nobody uses and that do nothing else.
+
+    What: one walk from the end of the program to its start, so what only an erased op has used goes as well. What only
+    reads memory is erased like what computes; terminators and symbols stay.
+    Why not the pass of xDSL, which decides in the same way: it goes over the whole program until nothing changes, and
+    asks of every op, whether it is used or not, what effects it has.
+
+    ```mlir
+    %a = math.exp %x : f32
+    %b = math.sin %a : f32
+    func.return %x : f32
+    ```
+    becomes
+    ```mlir
+    func.return %x : f32
+    ```
+    """
+
+    name = "dce"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        erase_unneeded(op.body)

@@ -136,20 +136,19 @@ class TargetAttr(Data[Target]):
 
     def text(self) -> str:
         """Returns the target as the attribute prints it, without brackets."""
-        name = self.data.name
-        return ", ".join((name if name.isidentifier() else f'"{name}"', *self._differences()))
+        name = self.data.name if self.data.name.isidentifier() else f'"{self.data.name}"'
+        return name if self.is_record else ", ".join((name, *self._differences()))
 
     @property
     def is_record(self) -> bool:
         """True if the target is a record of `architectures.py`."""
-        return not any(self._differences())
+        return self.data == get_target(self.data.name)
 
     def _differences(self) -> Iterator[str]:
-        record = get_target(self.data.name)
-        if record is not self.data:
-            numbers, known = record.numbers(), _units(self.data)
-            changed = {key: value for key, value in self.data.numbers().items() if value != numbers[key]}
-            yield from (f"{key} = {_value_text(value)} {known[key]}".rstrip() for key, value in changed.items())
+        """Yields the numbers that differ from the record, with their units."""
+        numbers, known = get_target(self.data.name).numbers(), _units(self.data)
+        changed = {key: value for key, value in self.data.numbers().items() if value != numbers[key]}
+        yield from (f"{key} = {_value_text(value)} {known[key]}".rstrip() for key, value in changed.items())
 
 
 def _units(target: Target) -> dict[str, str]:

@@ -23,7 +23,6 @@ from ...dialects.payload import CastOp, ConstantOp, ExtentOp, constant_of, eleme
 from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import blamed, line_text, location_of, refused
-from ...dialects.support.printing import quantity
 from ...errors import BorderError, CompileError
 from ..dtypes import STRUCTS
 from .device import HELPERS, TYPES, Helper, helper_names, wgmma_helper
@@ -425,7 +424,8 @@ def _elements(t: Attribute) -> int:
 def header(func: FuncOp) -> list[str]:
     shared = func.shared.data if func.shared is not None else 0
     grid = " * ".join(map(str, func.grid_shape))
-    shape = f"{quantity(grid, 'block')} of {func.threads} threads" if func.threads > 1 else quantity(grid, "task")
+    shape = f"{grid} {'block' if func.threads > 1 else 'task'}" + ("" if grid == "1" else "s")
+    shape += f" of {func.threads} threads" if func.threads > 1 else ""
     shape += f" in clusters of {func.cluster_size}" if func.cluster_size > 1 else ""
     lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
     lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]

@@ -29,21 +29,19 @@ def named_location(name: str, location: builtin.LocationAttr) -> builtin.NameLoc
 
 def fused_location(first: builtin.LocationAttr, second: builtin.LocationAttr) -> builtin.LocationAttr:
     """Returns the location of an op at `first` that computes what another op at `second` computed as well."""
-    parts = _fused_parts(origin_of(first))
-    both = list(dict.fromkeys((*parts, *_fused_parts(origin_of(second)))))
+    parts = _origins(first)
+    both = tuple(dict.fromkeys((*parts, *_origins(second))))
     if len(both) == len(parts):
         return first
-    location = cast(
-        builtin.LocationAttr, both[0] if len(both) == 1 else builtin.FusedLoc(tuple(both), builtin.NoneAttr())
-    )
-    place = cast(builtin.FileLineColLoc, inner_locations(first)[-1]) if _is_read(first) else None
-    return location if place is None else read_location(location, place)
+    location = cast(builtin.LocationAttr, both[0] if len(both) == 1 else builtin.FusedLoc(both, builtin.NoneAttr()))
+    return read_location(location, inner_locations(first)[-1]) if _is_read(first) else location
 
 
-def _fused_parts(location: Attribute) -> Sequence[Attribute]:
-    if isinstance(location, builtin.FusedLoc):
-        return inner_locations(location)
-    return () if isinstance(location, builtin.UnknownLoc) else (location,)
+def _origins(location: Attribute) -> Sequence[Attribute]:
+    origin = origin_of(location)
+    if isinstance(origin, builtin.FusedLoc):
+        return inner_locations(origin)
+    return () if isinstance(origin, builtin.UnknownLoc) else (origin,)
 
 
 def inner_locations(location: Attribute) -> Sequence[Attribute]:
@@ -58,7 +56,7 @@ def inner_locations(location: Attribute) -> Sequence[Attribute]:
 _READ = builtin.StringAttr("read")
 
 
-def read_location(origin: builtin.LocationAttr, place: builtin.FileLineColLoc) -> builtin.FusedLoc:
+def read_location(origin: builtin.LocationAttr, place: Attribute) -> builtin.FusedLoc:
     """Returns the location of an op that comes from `origin` and was read from text at `place`."""
     return builtin.FusedLoc((origin, place), _READ)
 

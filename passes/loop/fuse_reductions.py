@@ -23,9 +23,8 @@ from ...dialects.tensor import ReductionKind
 from ..analysis.block_order import BlockOrder, shares_a_load
 from ..analysis.nest_schedule import SHARED_LENGTH
 from ..analysis.rescaling import FIXED, Declined, Typing, counted, is_count, terms_of
-from ..cleanup import eliminate_common_subexpressions
 from ..pass_manager import emit_remark
-from ..rewriting import insert_before, move_before, replace
+from ..rewriting import eliminate_common_subexpressions, insert_before, move_before, replace
 from .staged_reduce import Stage, build_staged
 
 NAME = "loop-fuse-reductions"

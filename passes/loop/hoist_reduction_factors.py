@@ -17,8 +17,7 @@ from ...dialects import loop, payload
 from ...dialects.loop.dependence import is_in
 from ...dialects.payload import is_float
 from ...dialects.tensor import ReductionKind
-from ..cleanup import erase_unneeded
-from ..rewriting import insert_after, insert_before
+from ..rewriting import erase_unneeded, insert_after, insert_before
 
 Divisor = tuple[SSAValue, FastMathFlagsAttr]
 """A divisor, and the flags of the division, which it keeps."""

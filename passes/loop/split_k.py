@@ -15,9 +15,8 @@ from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import extents_attr
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import Split, find_split, schedule_of
-from ..cleanup import erase_unneeded
 from ..pass_manager import NestPass
-from ..rewriting import insert_before, replace
+from ..rewriting import erase_unneeded, insert_before, replace
 
 Values = dict[SSAValue, SSAValue]
 

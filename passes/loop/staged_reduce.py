@@ -19,8 +19,7 @@ from ...dialects.support.locations import copy_location, location_of
 from ...dialects.tensor import ReductionKind, identity
 from ..analysis.block_order import BlockOrder
 from ..analysis.rescaling import FIXED, ONE, ZERO, Chosen, Expr, Kinds, Linear, Shift, depends_on
-from ..cleanup import erase_unneeded
-from ..rewriting import block_of, move_before
+from ..rewriting import block_of, erase_unneeded, move_before
 
 _OPS: dict[str, Callable[..., Operation]] = {
     "add": arith.AddfOp,

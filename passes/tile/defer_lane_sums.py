@@ -16,9 +16,8 @@ from ...dialects.layouts.linear import Linear
 from ...dialects.payload import constant_of, element_type, is_float, shape_of
 from ...dialects.tensor import ReductionKind
 from ...dialects.tile import encoding_of
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
-from ..rewriting import insert_before, replace, retype
+from ..rewriting import erase_unneeded, insert_before, replace, retype
 from .loops import carried_uses, rebuilt
 
 

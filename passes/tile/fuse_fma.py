@@ -12,9 +12,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.payload import constant_of
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
-from ..rewriting import insert_after, replace
+from ..rewriting import erase_unneeded, insert_after, replace
 
 LIMIT = 2.0**28
 """Products of a row value with the factor that are below this have a rounding of at most 2^3."""

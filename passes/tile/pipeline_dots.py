@@ -17,11 +17,11 @@ from ...dialects.layouts import linear_of
 from ...dialects.payload import constant_of
 from ...dialects.shapes.ranges import trip_count
 from ..analysis.tile_layouts import way_of
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
 from ..rewriting import (
     block_of,
     erase,
+    erase_unneeded,
     insert_after,
     insert_at_start,
     insert_before,

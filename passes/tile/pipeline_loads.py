@@ -12,9 +12,8 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
-from ..rewriting import insert_before, replace
+from ..rewriting import erase_unneeded, insert_before, replace
 from .loops import rebuilt
 
 

@@ -13,9 +13,8 @@ from ...dialects.layouts.mma import warpgroup_accumulator
 from ...dialects.payload import element_type, shape_of, with_element
 from ..analysis.layout_preferences import Classes, TileClass
 from ..analysis.operands import PARTS, is_exact, parts_of, split_in_parts, widened_from
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass, emit_remark
-from ..rewriting import insert_before, replace, set_fields
+from ..rewriting import erase_unneeded, insert_before, replace, set_fields
 
 NAME = "tile-select-mma"
 

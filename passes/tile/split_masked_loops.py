@@ -39,9 +39,8 @@ from ...dialects.shapes.extents import SymbolAttr, typical
 from ...dialects.shapes.ranges import constant_index, range_of_value
 from ..analysis.integer_forms import FormReader
 from ..analysis.masks import answers, hypercube
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass, emit_remark
-from ..rewriting import erase, insert_after, insert_before, set_fields
+from ..rewriting import erase, erase_unneeded, insert_after, insert_before, set_fields
 from .loops import FIRST_CARRIED
 
 NAME = "tile-split-masked-loops"

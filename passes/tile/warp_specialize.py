@@ -12,9 +12,8 @@ from ...dialects.kernel.barriers import PRODUCER_REGISTERS, WARPGROUP, consumer_
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import copy_location
 from ..analysis.async_copies import Box, find_box, is_index, share
-from ..cleanup import erase_unneeded
 from ..pass_manager import TilePass
-from ..rewriting import erase, insert_after, insert_before
+from ..rewriting import erase, erase_unneeded, insert_after, insert_before
 
 
 class WarpSpecializePass(TilePass):

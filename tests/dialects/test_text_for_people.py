@@ -10,7 +10,7 @@ import deplodock
 from deplodock.dialects import make_context
 from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.support.printing import print_module
-from deplodock.passes.cleanup import eliminate_common_subexpressions
+from deplodock.passes.rewriting import eliminate_common_subexpressions
 
 
 def read(text: str) -> ModuleOp:

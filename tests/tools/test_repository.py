@@ -258,7 +258,7 @@ def test_every_pass_is_registered() -> None:
     assert set(OWN_PASSES) == set(in_tree)
     for name, path in in_tree.items():
         assert OWN_PASSES[name].partition(":")[0] == f".{_module(path).removeprefix('passes.')}"
-        assert path.stem == "cleanup" or name == _pass_of(_module(path).split(".")[1:])
+        assert path.stem == "rewriting" or name == _pass_of(_module(path).split(".")[1:])
 
 
 def _module(path: Path) -> str:
