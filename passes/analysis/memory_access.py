@@ -75,7 +75,9 @@ def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, m
                 access.never |= forms.simplifier.outside(form, lo, hi)
                 access.checks.append(forms.offsets(form))
                 access.bounds.append((lo, hi))
-    if forms.layout.lanes > 1 and access.coordinates and not access.per_register:  # vectors of a core need no alignment
+    # Vectors of a core need no alignment, so its accesses are of single elements, as atomic operations are.
+    single = forms.layout.lanes == 1 or isinstance(op, tile.AtomicRmwOp)
+    if access.coordinates and not access.per_register and not single:
         access.vec = _width(access, len(forms.layout.reg), memory)
     return access
 

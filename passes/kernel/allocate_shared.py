@@ -87,14 +87,14 @@ def lifetimes(func: kernel.FuncOp, buffers: Iterable[kernel.SharedOp]) -> dict[k
         around = op.parent_op()
         if around is not None and around in end:
             end[around] = max(end[around], end[op])
-    found: dict[kernel.SharedOp, Lifetime] = {}
+    spans: dict[kernel.SharedOp, Lifetime] = {}
     for op in buffers:
         block = block_of(op)
         users = {user for use in _uses(op) if (user := block.find_ancestor_op_in_block(use.operation)) is not None}
         first = min((number[u] for u in users), default=number[op])
         last = max((end[u] for u in users), default=number[op])
-        found[op] = Lifetime(first, last)
-    return found
+        spans[op] = Lifetime(first, last)
+    return spans
 
 
 def _conflict(a: kernel.SharedOp, b: kernel.SharedOp, lifetimes: Mapping[kernel.SharedOp, Lifetime]) -> bool:

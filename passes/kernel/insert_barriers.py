@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from xdsl.dialects import scf
@@ -218,7 +219,7 @@ class _Placement:
         self.accesses = {o: [a for a in accesses_of(o) if a.buffer not in boxes] for o in ops}
         self.before: dict[Operation, Need] = {}
         self.rotates = any(isinstance(o, kernel.SubviewOp) for o in ops)
-        private = any(a.warp_group_private is not None for found in self.accesses.values() for a in found)
+        private = any(a.warp_group_private is not None for a in chain(*self.accesses.values()))
         self.plain = not private and not any(isinstance(o, PARTIAL) for o in ops)
         self.clustered = any(isinstance(o, kernel.MapaOp) for o in ops)
         self.read = [a for o in ops if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp) for a in accesses_of(o)]

@@ -197,8 +197,8 @@ def load(out: Lowering, op: tile.LoadOp) -> SSAValue:
     access = plan_access(op, places, source.type)
     if access.never and fill is not None:
         return out.from_vector(op.result, out.emit(kernel.SplatOp(fill, layout.registers)))
-    made = kernel.LoadOp(source, **places.described(access), fill=fill if access.checks else None)
-    return out.from_vector(op.result, out.emit(made))
+    value = out.emit(kernel.LoadOp(source, **places.described(access), fill=fill if access.checks else None))
+    return out.from_vector(op.result, value)
 
 
 @lowers(tile.StoreOp, tile.AtomicRmwOp)
@@ -210,9 +210,8 @@ def store(out: Lowering, op: Write) -> None:
     access = plan_access(op, places, target.type)
     if access.never:
         return
-    access.vec = 1 if isinstance(op, tile.AtomicRmwOp) else access.vec
-    made = {"value": value, "memory": target, **places.described(access), "predicate": holder_predicate(out, layout)}
-    out.add_op(kernel.AtomicRmwOp(op.kind.data, **made) if isinstance(op, tile.AtomicRmwOp) else kernel.StoreOp(**made))
+    parts = {"value": value, "memory": target, **places.described(access), "predicate": holder_predicate(out, layout)}
+    out.add_op(kernel.StoreOp(**parts) if isinstance(op, tile.StoreOp) else kernel.AtomicRmwOp(op.kind.data, **parts))
 
 
 @dataclass(frozen=True)
