@@ -12,7 +12,8 @@ the bank, and the choice with the fewest wavefronts over all accesses wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
 from math import prod
@@ -188,14 +189,14 @@ class Linear:
         layout = Linear(self.shape, tuple(self.reg[b] for b in left), self.lane, self.warp)
         return layout, combinations(1 << b for b in left)
 
-    def drop(self, dims: Iterable[int]) -> Linear:
+    def drop(self, dims: Collection[int]) -> Linear:
         """The layout of the tile without `dims`: of what a reduction leaves, or of what is broadcast along them.
 
         Registers that would only repeat others are given up; lanes and warps stay and replicate.
         """
         return self.without(dims).compact()[0]
 
-    def without(self, dims: Iterable[int]) -> Linear:
+    def without(self, dims: Collection[int]) -> Linear:
         """The layout with the coordinates along `dims` left out, and all bases kept."""
         left = [d for d in range(len(self.shape)) if d not in dims]
         reg, lane, warp = (tuple(tuple(b[d] for d in left) for b in part) for part in self.parts)
@@ -225,24 +226,15 @@ class Linear:
         *bits, first = images
         return combinations(bits, first)
 
-    def reduction(self, dims: Iterable[int]) -> Reduction | None:
+    def reduction(self, dims: Collection[int]) -> Reduction | None:
         """How to reduce over `dims`; None if some base mixes reduced and kept dimensions or repeats another."""
-        gone = set(dims)
-        along: list[bool] = []
-        for b in self.bases:
-            touched = {d in gone for d, c in enumerate(b) if c}
-            if len(touched) > 1:
-                return None
-            along.append(touched == {True})
+        # For each base, whether it moves along reduced dimensions (True), along others (False), or along both.
+        touched = [[{d in dims for d, c in enumerate(b) if c} for b in part] for part in self.parts]
         used = [p for p in self.packed if p]
-        if Span(used).rank != len(used):
+        if any(len(kinds) > 1 for part in touched for kinds in part) or Span(used).rank != len(used):
             return None
-        lanes, warps = len(self.reg), len(self.reg) + len(self.lane)
-        return Reduction(
-            tuple(i for i in range(lanes) if along[i]),
-            tuple(1 << i - lanes for i in range(lanes, warps) if along[i]),
-            tuple(i - warps for i in range(warps, len(along)) if along[i]),
-        )
+        reg, lane, warp = (tuple(bit for bit, kinds in enumerate(part) if kinds == {True}) for part in touched)
+        return Reduction(reg, tuple(1 << bit for bit in lane), warp)
 
     def picks(self, source: Linear) -> tuple[int, ...] | None:
         """For each register of this layout, the register of `source` that holds the same element in the same thread;
@@ -299,16 +291,12 @@ def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[
 def wavefronts(lanes: tuple[int, ...], vec: int, element_bytes: int) -> int:
     """How many times 128 bytes of shared memory are moved for one access of a warp, in which lane bit i adds `lanes[i]`
     elements to the offset (by exclusive or) and each lane moves `vec` elements."""
-    width = vec * element_bytes
+    width, total = vec * element_bytes, 0
     together = LANES * 4 // max(width, 4)
-    total = 0
     for first in range(0, LANES, together):
-        banks: dict[int, set[int]] = {}
-        for lane in range(first, first + together):
-            start = combine(lanes, lane) * element_bytes
-            for word in range(start // 4, (start + width + 3) // 4):
-                banks.setdefault(word % 32, set()).add(word)
-        total += max(len(words) for words in banks.values())
+        starts = [combine(lanes, lane) * element_bytes for lane in range(first, first + together)]
+        words = {word for start in starts for word in range(start // 4, (start + width + 3) // 4)}
+        total += max(Counter(word % 32 for word in words).values())
     return total
 
 
