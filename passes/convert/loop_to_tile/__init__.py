@@ -28,11 +28,9 @@ from .reductions import Reducer
 
 
 def sources(nest: loop.NestOp) -> list[SSAValue]:
-    found: dict[SSAValue, None] = {}
-    for op in nest.body.walk():
-        if isinstance(op, loop.LoadOp) and not (isinstance(op.source.owner, payload.ConstantOp) and op.domain is None):
-            found.setdefault(op.source)
-    return list(found)
+    loads = [op for op in nest.body.walk() if isinstance(op, loop.LoadOp)]
+    read = (op.source for op in loads if op.domain is not None or not isinstance(op.source.owner, payload.ConstantOp))
+    return [*dict.fromkeys(read)]
 
 
 class KernelBuilder:
