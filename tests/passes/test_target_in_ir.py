@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.linear import LINEAR
+from support.recipes import RECORD
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cpu.printer import print_cpp
@@ -32,7 +33,7 @@ from deplodock.passes.tensor.fusion import contractions
 from deplodock.target import architectures, host
 from deplodock.target.architectures import CPU, TARGETS
 from deplodock.target.attribute import TargetAttr, get_target, set_target, target_of
-from deplodock.target.model import UNKNOWN, Rates, Target, problem_of
+from deplodock.target.model import UNKNOWN, Target, problem_of
 
 PIPELINE = "tensor-to-loop,loop-to-tile,tile-to-kernel"
 
@@ -236,31 +237,7 @@ def test_an_option_of_a_pass_sets_the_target() -> None:
     assert target_of(module) == get_target(architectures.DEFAULT)
 
 
-SM_100 = Target(
-    name="sm_100",
-    card="a made-up card",
-    capabilities=((10, 0),),
-    features=frozenset({"mma", "cp_async", "tma", "cluster"}),
-    sms=40,
-    shared_per_block=200 << 10,
-    shared_per_sm=201 << 10,
-    threads_per_sm=2048,
-    fp32=20e12,
-    tensor=200e12,
-    bandwidth=1e12,
-    l2=30 << 20,
-    rates=Rates(
-        memory=0.9e12,
-        cache=3e12,
-        bulk=3e12,
-        store=0.8e12,
-        vector=9e12,
-        special=2e12,
-        fma=20e12,
-        mma=150e12,
-        clock=1.5e9,
-    ),
-)
+SM_100: Target = eval(RECORD.strip().removesuffix(","), vars(architectures))
 """An architecture that does not exist."""
 
 
