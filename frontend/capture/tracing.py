@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 from torch.export import ExportedProgram, _trace
@@ -24,6 +25,10 @@ from .features import FEATURES, Feature
 from .source_locations import chain
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+
+# Dynamo, which traces the branches of a `torch.cond`, makes its table of functions when it looks one up for the first
+# time: that must not be while others stand in for them.
+TorchInGraphFunctionVariable._get_handlers()
 
 
 class Retrace(BaseException):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -224,6 +226,22 @@ def test_transforms_that_are_not_left_are_left() -> None:
         enter_dual_level()
     assert not torch._C._functorch.get_interpreter_stack()  # pyright: ignore
     torch.testing.assert_close(jvp(torch.sin, (X,), (X,))[1], X.cos() * X)
+
+
+_COND_FIRST = """
+import torch, deplodock
+from torch.func import vjp
+x = torch.ones(3)
+deplodock.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), (x,), executor="reference")
+compiled = torch.compile(lambda x: vjp(torch.sin, x)[1](x)[0], backend="eager", fullgraph=True)
+torch.testing.assert_close(compiled(x), x.cos())
+"""
+
+
+def test_dynamo_knows_its_functions_after_a_cond() -> None:
+    """In a process where a `torch.cond` is the first program that Dynamo sees."""
+    run = subprocess.run([sys.executable, "-c", _COND_FIRST], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def branches(x: Tensor, y: Tensor) -> dict[str, Tensor]:
