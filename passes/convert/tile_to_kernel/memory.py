@@ -54,10 +54,8 @@ class Places(TileForms):
         super().__init__(layout, op.symbols, [is_vector(v) for v in self.lowered], below)
 
     def _gathered(self, value: SSAValue, left: Sequence[int]) -> SSAValue:
-        return self._uniform(self.out.picked(value, left) if left else value)
-
-    def _uniform(self, value: SSAValue) -> SSAValue:
-        """A gathered index that is the same in all registers of a thread, as a scalar; any other as it is."""
+        """Returns a gathered index in the registers `left`, or in all; as a scalar if these are equal."""
+        value = self.out.picked(value, left) if left else value
         op = value.owner
         if isinstance(op, kernel.SplatOp):
             return op.source
