@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
@@ -73,6 +74,24 @@ def erase(*ops: Operation) -> None:
 
 def retype(value: SSAValue, type: Attribute) -> None:
     value._type = type  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+def rebuilt(
+    loop: scf.ForOp, inits: Sequence[SSAValue], lower: SSAValue | None = None, upper: SSAValue | None = None
+) -> scf.ForOp:
+    """Returns a loop with the body of `loop`, which loses it, that starts with the values `inits`.
+
+    Args:
+        loop: The loop.
+        inits: The values that the new loop starts with, in the order of the arguments of the body.
+        lower: The first value of the counter; that of `loop` by default.
+        upper: The end of the counter; that of `loop` by default.
+    """
+    new = scf.ForOp(lower or loop.lb, upper or loop.ub, loop.step, inits, loop.detach_region(loop.body))
+    new.attributes.update(loop.attributes)
+    for old, result in zip(loop.results, new.results, strict=False):
+        result.name_hint = old.name_hint
+    return new
 
 
 def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:

@@ -17,8 +17,8 @@ from ...dialects.payload import constant_of, element_type, is_float, shape_of
 from ...dialects.tensor import ReductionKind
 from ...dialects.tile import encoding_of
 from ..pass_manager import TilePass
-from ..rewriting import erase_unneeded, insert_before, replace, retype
-from .loops import carried_uses, rebuilt
+from ..rewriting import erase_unneeded, insert_before, rebuilt, replace, retype
+from .loops import carried_uses
 
 
 class DeferLaneSumsPass(TilePass):

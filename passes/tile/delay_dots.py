@@ -12,8 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects import tile
 from ...dialects.shapes.ranges import Ranges, constant_index, trip_count
 from ..pass_manager import TilePass
-from ..rewriting import erase, insert_before, replace, set_fields
-from .loops import rebuilt
+from ..rewriting import erase, insert_before, rebuilt, replace, set_fields
 
 
 class DelayDotsPass(TilePass):

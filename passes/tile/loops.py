@@ -1,8 +1,8 @@
-"""Carried values of loops: what an iteration does with one, and loops that carry others; and the order of a block."""
+"""Carried values of loops, and the order of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from xdsl.dialects import scf
 from xdsl.ir import Operation, SSAValue, Use
@@ -33,24 +33,6 @@ def carried_uses(loop: scf.ForOp, position: int) -> list[Use]:
         uses += steps
         value = results[0]
     return []
-
-
-def rebuilt(
-    loop: scf.ForOp, inits: Sequence[SSAValue], lower: SSAValue | None = None, upper: SSAValue | None = None
-) -> scf.ForOp:
-    """Returns a loop with the body of `loop`, which loses it, that starts with the values `inits`.
-
-    Args:
-        loop: The loop.
-        inits: The values that the new loop starts with, in the order of the arguments of the body.
-        lower: The first value of the counter; that of `loop` by default.
-        upper: The end of the counter; that of `loop` by default.
-    """
-    new = scf.ForOp(lower or loop.lb, upper or loop.ub, loop.step, inits, loop.detach_region(loop.body))
-    new.attributes.update(loop.attributes)
-    for old, result in zip(loop.results, new.results, strict=False):
-        result.name_hint = old.name_hint
-    return new
 
 
 def ops_after(op: Operation) -> Iterator[Operation]:

@@ -26,11 +26,12 @@ from ..rewriting import (
     insert_at_start,
     insert_before,
     move_before,
+    rebuilt,
     replace,
     retype,
     set_fields,
 )
-from .loops import ops_after, rebuilt
+from .loops import ops_after
 
 
 class PipelineDotsPass(TilePass):

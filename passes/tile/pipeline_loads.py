@@ -13,8 +13,7 @@ from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
 from ..pass_manager import TilePass
-from ..rewriting import erase_unneeded, insert_before, replace
-from .loops import rebuilt
+from ..rewriting import erase_unneeded, insert_before, rebuilt, replace
 
 
 class PipelineLoadsPass(TilePass):

@@ -15,8 +15,8 @@ from ...dialects.shapes.ranges import constant_index, trip_count
 from ...dialects.support.locations import copy_location
 from ..analysis.layout_preferences import is_tile
 from ..pass_manager import TilePass
-from ..rewriting import insert_after, insert_before, replace, set_fields
-from .loops import carried_uses, rebuilt
+from ..rewriting import insert_after, insert_before, rebuilt, replace, set_fields
+from .loops import carried_uses
 
 
 class PromoteSumsPass(TilePass):
