@@ -92,9 +92,11 @@ class Builder:
         """A sum of products of sizes, everywhere in a tensor of `shape`; computed in i64."""
         if value.number is not None:
             return self.constant(value.number, shape, element)
-        name = self.algebra.named(value)
-        if name is not None:
+        if (name := self.algebra.named(value)) is not None:
             return self.constant(name, shape, element)
+        return self._sum_of_sizes(value, shape, element)
+
+    def _sum_of_sizes(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
         total: SSAValue | None = None
         for symbols, coefficient in self.algebra.terms(value):
             term = self.constant(coefficient, shape, i64)
@@ -271,14 +273,15 @@ class Builder:
         fill: Number = 0,
     ) -> SSAValue:
         """The view of `shape` whose element `d` is `x[results(d)]`, or `fill` where it is not within the bounds."""
-        if not bounds and tuple(shape) == extents_of(x.type) and list(results) == dims(len(shape)):
+        map = AffineMap(len(shape), 0, tuple(results))
+        if not bounds and tuple(shape) == extents_of(x.type) and map == AffineMap.identity(len(shape)):
             return x
         domain = value = None
         if bounds:
             within = AffineMap(len(shape), 0, tuple(expr for expr, _, _ in bounds))
             domain = DomainAttr.get(within, [(lo, hi) for _, lo, hi in bounds])
             value = self.constant(fill, None, element_type(x.type))
-        return self.insert(tensor.IndexMapOp(x, AffineMap(len(shape), 0, tuple(results)), shape, domain, value))
+        return self.insert(tensor.IndexMapOp(x, map, shape, domain, value))
 
     def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
         """`x` repeated along its dimensions of size 1 and along new ones before them."""

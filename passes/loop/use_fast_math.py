@@ -46,12 +46,13 @@ class UseFastMathPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         dependence = Dependence()
-        for division in [o for o in op.walk() if isinstance(o, arith.DivfOp)]:
+        divisions = [o for o in op.walk() if isinstance(o, arith.DivfOp)]
+        for division in (o for o in divisions if FastMathFlag.ALLOW_RECIP in o.fastmath.data):
             _invert(division, dependence)
 
 
 def _invert(op: arith.DivfOp, dependence: Dependence) -> None:
-    if FastMathFlag.ALLOW_RECIP not in op.fastmath.data or not isinstance(op.rhs, OpResult):
+    if not isinstance(op.rhs, OpResult):
         return
     if isinstance(op.lhs.owner, payload.ConstantOp) or not dependence.of(op.lhs) - dependence.of(op.rhs):
         return  # there is one division for each divisor already

@@ -29,7 +29,7 @@ from ....errors import CompileError, ShapeError, UnsupportedError
 from ....plugins import plugins
 from ...rewriting import replace
 from .registry import DECOMPOSITIONS, Decomposition
-from .scalars import HELD, check_types, held_scalars
+from .scalars import HELD, SUMS, check_types, held_scalars
 
 WHERE_ONLY = frozenset(
     "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
@@ -83,10 +83,8 @@ def decompose(
     builder = Builder(op.result_types, op.location, algebra or Algebra(), asserts)
     try:
         results = function(builder, **arguments)
-    except ExtentError:
-        raise
     except VerifyException as error:
-        raise ShapeError(str(error)) from None
+        raise error if isinstance(error, ExtentError) else ShapeError(str(error)) from None
     for new in builder.ops:
         if isinstance(new, tensor.GatherOp) or new.name.startswith("math.") and not is_float(new.results[0].type):
             _check_element_type(new)
@@ -106,11 +104,12 @@ def _declared(builder: Builder, value: SSAValue, type: Attribute) -> SSAValue:
 
 
 def _is_plain(op: AtenOp, arguments: Mapping[str, Value]) -> bool:
-    """Returns true if all tensors are f32: PyTorch refuses none of these, and takes every number except for truth
-    values. Operators of `HELD` round numbers."""
-    elements = {element_type(t) for t in (*op.operand_types, *op.result_types)}
-    special = op.SCHEMA.name.partition(".")[0] in HELD or any(isinstance(v, bool) for v in arguments.values())
-    return elements == {f32} and not special
+    """Returns true if all tensors are f32, of which PyTorch refuses none, and no number is rounded (a float of `HELD`)
+    or refused (a truth value in `SUMS`)."""
+    name = op.SCHEMA.name.partition(".")[0]
+    rounded = any(isinstance(arguments.get(argument), float) for argument in HELD.get(name, ()))
+    refused = name in SUMS and any(isinstance(value, bool) for value in arguments.values())
+    return {element_type(t) for t in (*op.operand_types, *op.result_types)} == {f32} and not rounded and not refused
 
 
 def _check_element_type(op: Operation) -> None:
