@@ -86,7 +86,8 @@ class Builder:
         type = own if shape is None else tensor_of(own, shape)
         if isinstance(value, SymbolAttr):
             return self.cast(self.insert(payload.ExtentOp(value, type)), element)
-        return self.cast(self.insert(payload.ConstantOp(wrapped_number(value, own), type)), element)
+        number = value if is_float(own) else wrapped_number(value, own)
+        return self.cast(self.insert(payload.ConstantOp(number, type)), element)
 
     def measured(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
         """A sum of products of sizes, everywhere in a tensor of `shape`; computed in i64."""
@@ -276,11 +277,8 @@ class Builder:
         map = AffineMap(len(shape), 0, tuple(results))
         if not bounds and tuple(shape) == extents_of(x.type) and map == AffineMap.identity(len(shape)):
             return x
-        domain = value = None
-        if bounds:
-            within = AffineMap(len(shape), 0, tuple(expr for expr, _, _ in bounds))
-            domain = DomainAttr.get(within, [(lo, hi) for _, lo, hi in bounds])
-            value = self.constant(fill, None, element_type(x.type))
+        domain = _domain(bounds, len(shape)) if bounds else None
+        value = self.constant(fill, None, element_type(x.type)) if bounds else None
         return self.insert(tensor.IndexMapOp(x, map, shape, domain, value))
 
     def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
@@ -316,6 +314,11 @@ class Builder:
 
     def iota(self, dim: int, shape: Sequence[Extent], element: Attribute = i64) -> SSAValue:
         return self.insert(tensor.IotaOp(dim, tensor_of(element, shape)))
+
+
+def _domain(bounds: Sequence[Bound], rank: int) -> DomainAttr:
+    within = AffineMap(rank, 0, tuple(expr for expr, _, _ in bounds))
+    return DomainAttr.get(within, [(lo, hi) for _, lo, hi in bounds])
 
 
 def dims(rank: int) -> list[AffineExpr]:
