@@ -1,4 +1,4 @@
-"""Compile printed C++ for this machine, once: shared objects are kept in a folder of the user's own."""
+"""Compiles printed C++ to shared objects, which are cached in a folder of the user."""
 
 from __future__ import annotations
 
@@ -12,24 +12,40 @@ from ..host.build_cache import cached_file, digest
 from ..host.compiler import known, run_compiler
 
 KERNELS = 6
-"""Kernels of a part at least: each part has the helpers to read."""
+"""Least number of kernels in a part. Every part compiles the helpers again."""
 
 FLAGS = (
     *("-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-w", "-fno-exceptions", "-fno-rtti"),
-    # Integers wrap; nobody looks at errno or at floating-point exceptions; only what is written fused is.
+    # Integers wrap; errno and floating-point exceptions are never read; only explicit calls fuse multiply and add.
     *("-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-strict-aliasing"),
 )
 
 
 def build(text: str, march: str = "native") -> Path:
-    """Returns the shared object of a printed program for processors that `march` names as g++ does. Raises
-    ExecutionError if there is no compiler, or if the text does not compile."""
+    """Compiles a printed program, or returns the cached shared object.
+
+    Args:
+        text: the program.
+        march: processor, as g++ names it.
+
+    Raises:
+        ExecutionError: if there is no compiler, or the text does not compile.
+    """
     name = digest(text, known(march), *options(march)) + ".so"
     return cached_file("cpu", name, lambda target: build_at(target, text, march))
 
 
 def build_at(target: Path, text: str, march: str = "native") -> None:
-    """Builds the shared object of a printed program outside the cache. Raises ExecutionError."""
+    """Compiles a printed program without the cache.
+
+    Args:
+        target: path of the shared object.
+        text: the program.
+        march: processor, as g++ names it.
+
+    Raises:
+        ExecutionError: as `build`.
+    """
     flags = options(march)
 
     def compiled(part: tuple[int, str]) -> str:
@@ -48,20 +64,25 @@ def build_at(target: Path, text: str, march: str = "native") -> None:
 
 
 def options(march: str) -> tuple[str, ...]:
-    """Returns the compiler's options. Tuned for a processor of Intel, g++ makes no vectors of 512 bits unless told to:
-    it takes those of the text apart, element by element."""
+    """Returns the options of the compiler.
+
+    With the tuning of Intel processors g++ prefers vectors of 256 bits, and splits vectors of 512 bits element by
+    element. The option `-mprefer-vector-width=512` prevents this.
+    """
     wide = ("-mprefer-vector-width=512",) if "__AVX512F__" in known(march) else ()
     return (*FLAGS, f"-march={march}", *wide)
 
 
 def parts(text: str, most: int) -> list[str]:
-    """Splits a program into at most `most` texts that are compiled at the same time: the helpers and at least `KERNELS`
-    kernels each."""
-    helpers, mark, rest = text.partition(KERNELS_MARK)
-    kernels, host_mark, host = rest.partition(HOST_MARK)
-    each = [f"{kernel}\n}}\n" for kernel in kernels.split("\n}\n\n") if kernel]
-    count = min(most, len(each) // KERNELS)
+    """Splits a program into at most `most` texts, to compile them in parallel.
+
+    Every text has the helpers and at least `KERNELS` kernels.
+    """
+    helpers, mark, body = text.partition(KERNELS_MARK)
+    kernels, host_mark, host = body.partition(HOST_MARK)
+    functions = [f"{kernel}\n}}\n" for kernel in kernels.split("\n}\n\n") if kernel]
+    count = min(most, len(functions) // KERNELS)
     if count < 2:
         return [text]
-    texts = [helpers + mark + "\n".join(each[i::count]) for i in range(count)]
+    texts = [helpers + mark + "\n".join(functions[i::count]) for i in range(count)]
     return [*texts[1:], texts[0] + host_mark + host]

@@ -1,4 +1,7 @@
-"""Where loops over the registers of a value may end: behind that there is padding, which nobody reads."""
+"""Trip counts of loops over register arrays.
+
+The analysis finds the number of leading registers whose values are used, so that loops skip the padding.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,13 @@ Write = StoreOp | AtomicRmwOp
 
 @dataclass(frozen=True)
 class End:
-    """Register r of every `row` registers is inside as long as origin + r is below `bound`; `origin` is a number where
-    that is known."""
+    """Bound of the used registers of a row: register r is used if origin + r < bound.
+
+    Attributes:
+        origin: number, or a value if it is not constant.
+        bound: number or size.
+        row: registers of a row.
+    """
 
     origin: SSAValue | int
     bound: Extent
@@ -36,8 +44,14 @@ class End:
 
     @staticmethod
     def at(origin: SSAValue, steps: Sequence[int], bound: Extent) -> End | None:
-        """Returns the end of a check of `origin` plus the steps of a register's bits; None if the steps do not count
-        registers. Neighbouring registers may count as one where both numbers are constant."""
+        """Returns the end of the check `origin` + (steps of the bits of a register) < `bound`, or None.
+
+        Args:
+            origin: value of the first register.
+            steps: step of each bit of the register number. They must be 1, 2, 4, … from the first non-zero one on. If
+                origin and bound are constant, leading zeros are allowed: groups of registers then share a number.
+            bound: upper bound of the check.
+        """
         number = constant_index(origin)
         low = next((bit for bit, step in enumerate(steps) if step), 0)
         bits = next((bit for bit, step in enumerate(steps) if bit >= low and step != 1 << bit - low), len(steps))
@@ -69,22 +83,27 @@ class Limit:
 def end_of_access(op: LoadOp | Write) -> End | None:
     """Returns the end of an access along the fastest register bits, or None."""
     checks = enumerate(zip(op.checks, op.bounds, strict=True))
-    found = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
-    return min((end for end in found if end is not None), key=lambda end: end.row, default=None)
+    ends = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
+    return min((end for end in ends if end is not None), key=lambda end: end.row, default=None)
 
 
 class Ends:
-    """The ends of the registers that are read of values."""
+    """Ends of the used registers of values, memoised."""
 
     def __init__(self) -> None:
         self._needed: dict[SSAValue, frozenset[End | None]] = {}
 
-    def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
-        """Returns the common end of a loop over a row of registers of `ops`, of which the values `kept` are read
-        elsewhere; None if the loop goes to the last register."""
-        found = {_end_of_read(op) for op in ops if isinstance(op, Write | ReduceRegistersOp)}
-        found = found.union(*map(self._of_value, kept))
-        end = found.pop() if len(found) == 1 else None
+    def of(self, ops: Sequence[Operation], used: Sequence[SSAValue], row: int) -> End | None:
+        """Returns the end of a loop over a row, or None if all registers are used.
+
+        Args:
+            ops: operations of the loop.
+            used: results of the loop that other operations read.
+            row: registers of the row.
+        """
+        ends = {_end_of_read(op) for op in ops if isinstance(op, Write | ReduceRegistersOp)}
+        ends = ends.union(*map(self._of_value, used))
+        end = ends.pop() if len(ends) == 1 else None
         return end if end is not None and end.row == row else None
 
     def _of_value(self, value: SSAValue) -> frozenset[End | None]:
@@ -98,20 +117,20 @@ class Ends:
         if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
             return self._of_value(op.result)
         if is_payload(op) and registers(op.results[0]) == registers(value):
-            own = _end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
-            return self._of_value(op.results[0]) if own is None else frozenset((own,))
+            end = _end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
+            return self._of_value(op.results[0]) if end is None else frozenset((end,))
         return frozenset((None,))
 
 
 def _is_repeated(op: ShuffleRegistersOp) -> bool:
-    """Returns true if the registers are those of the source, repeated."""
+    """Returns true if a shuffle repeats the registers of its source."""
     steps, bits = linear_steps(op.registers), registers(op.source).bit_length() - 1
     same = tuple(1 << bit for bit in range(bits))
     return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
 
 
 def _end_of_read(op: Write | ReduceRegistersOp) -> End | None:
-    """Returns the end after which nothing is stored, or the rest of a reduced row is the identity."""
+    """Returns the end after which a write stores nothing, or a reduced row is the identity of the reduction."""
     if isinstance(op, Write):
         return end_of_access(op)
     row, neutral = row_of(op), identity(op.kind.data, element_type(op.source.type))
@@ -135,7 +154,7 @@ def _end_before(value: SSAValue, number: float) -> End | None:
 
 
 def _end_of_select(op: SelectOp) -> End | None:
-    """Returns the end after which a selection takes its second value: `indices < bound ? a : b`."""
+    """Returns the end after which `indices < bound ? a : b` selects `b`."""
     test, spread = op.cond.owner, None
     if isinstance(test, ShuffleRegistersOp):
         spread, test = linear_steps(test.registers), test.source.owner

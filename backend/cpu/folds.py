@@ -1,4 +1,4 @@
-"""Operations, reductions and scans of registers in a block that is one thread, on SIMD vectors."""
+"""Prints operations, reductions and scans of registers on SIMD vectors, for blocks of one thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .groups import VectorStatements
 
 FUNCTION_OPERATIONS = 32
-"""Vector operations of one function: from 20 (exp) to 45 (erf)."""
+"""Estimated vector operations of one function: 20 for exp, 45 for erf."""
 
 _LIBRARY = "acos acosh asin asinh atan atanh atan2 cbrt cosh log10 pow sinh tan".split()
 
@@ -31,58 +31,66 @@ FUNCTIONS |= dict.fromkeys("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split(
 FUNCTIONS |= {f"{name}f": "vector.library.f32" for name in _LIBRARY}
 FUNCTIONS |= dict.fromkeys((*_LIBRARY, *"cos erf exp exp2 expm1 log log1p log2 sin tanh".split()), "vector.library.f64")
 FUNCTIONS |= dict.fromkeys("sqrt rsqrt fabs floor ceil trunc rint".split(), "vector.builtin.f64")
-"""Functions of vectors of f32 and f64 by their names in C, and the sections of functions.hpp that have them."""
+"""Name of a function in C -> section of functions.hpp with the function of vectors of f32 or f64."""
 
 _FUNCTION = re.compile(rf"\b(?:{'|'.join(name for name, section in FUNCTIONS.items() if 'builtin' not in section)})\(")
 
 HELPERS = {"payload.logaddexp": "vector.log_add_exp"}
-"""Operations of two vectors of f32 that are functions, and the sections of functions.hpp that have them."""
+"""Operation on two vectors of f32 that is a function -> section of functions.hpp."""
 
 BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
-"""Levels of operators that vectors of truth values have, too."""
+"""Precedence levels of the operators that masks support."""
 
 
 def operations(lines: Sequence[str]) -> int:
-    """Returns the number of vector operations in lines of C++: one for each line, more for functions and loops over
-    lanes."""
+    """Estimates the vector operations in lines of C++: one for a line, more for functions and loops over lanes."""
     text = "\n".join(lines)
     by_lanes = text.count("each<") + text.count("PER_LANE")
     return len(lines) + MAX_LANES * by_lanes + FUNCTION_OPERATIONS * len(_FUNCTION.findall(text))
 
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
-    """Returns the operation `name` on vectors or scalars of `element`, or None if it has no such form. Integers wrap.
-    An operator takes `operands`, of which some may be scalars, unless they are narrower than an int; functions take
-    `whole` vectors."""
+    """Returns an operation on vectors, or None if C++ has no such operator or function. Integers wrap.
+
+    Args:
+        name: name of the operation.
+        element: element type.
+        operands: vectors or scalars, for an operator on elements of at least 4 bytes.
+        whole: vectors, for functions and narrow elements.
+    """
     operator, narrow = OPERATORS.get(name), c_size(element) < 4
     if name in HELPERS and element != f32:
         return None
     if operator is None or narrow and is_float(element) or element == i1 and operator.level not in BITWISE:
         return None
     if operator.level != ATOM:
-        known = is_float(element) or name in WRAPPING or operator.level in BITWISE
+        is_supported = is_float(element) or name in WRAPPING or operator.level in BITWISE
         lhs, rhs = whole if narrow else operands
-        return infix(lhs, operator.symbol, rhs, operator.level) if known else None
+        return infix(lhs, operator.symbol, rhs, operator.level) if is_supported else None
     function = operator.symbol if is_float(element) else {"arith.maxsi": "larger", "arith.minsi": "smaller"}.get(name)
     return None if function is None else call(function, whole)
 
 
 def combining(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp, a: str = "a", b: str = "b") -> str | None:
-    """Returns the C++ that combines `a` and `b`, vectors or elements of a reduced value; None if there is none."""
+    """Returns the C++ that combines two vectors or elements of a reduced value, or None if there is none.
+
+    Args:
+        op: the reduction.
+        a, b: C++ of the operands.
+    """
     both, t = (Expr(a), Expr(b)), op.value.type if isinstance(op, AtomicRmwOp) else op.result.type
-    found = combined(MONOIDS[op.kind.data].combiner(t).name, element_type(t), both, both)
-    return None if found is None else found.text
+    combination = combined(MONOIDS[op.kind.data].combiner(t).name, element_type(t), both, both)
+    return None if combination is None else combination.text
 
 
 def row_of(op: ReduceRegistersOp) -> int | None:
-    """Returns how many neighbouring registers are reduced to one; None for other reductions."""
+    """Returns the number of neighbouring registers that a reduction combines, or None for other reductions."""
     bits = sorted(op.bits.get_values())
     return 1 << len(bits) if combining(op) is not None and bits == list(range(len(bits))) else None
 
 
 def columns_of(op: ReduceRegistersOp) -> int | None:
-    """Returns how many neighbouring registers, whole vectors, are a row that is reduced column by column; None for
-    other reductions."""
+    """Returns the row length in registers, a multiple of a vector, of a reduction down columns; None for others."""
     bits = sorted(op.bits.get_values())
     wide = bits and 1 << bits[0] >= MAX_LANES and bits == [*range(bits[0], bits[-1] + 1)]
     return 1 << bits[0] if wide and combining(op) is not None else None
@@ -102,8 +110,11 @@ class ScanLoop(NamedTuple):
 
 
 def row_of_scan(op: ScanRegistersOp) -> ScanLoop | None:
-    """Returns the loop of a scan; None if the bits of the scan have gaps, if no vector instruction combines two
-    elements, or if rows are shorter than a vector and start with other values than the identity."""
+    """Returns the loop of a scan, or None.
+
+    There is no loop if the bits of the scan have gaps, or if no vector operation combines two elements. Rows that are
+    shorter than a vector must start with the identity.
+    """
     bits, size = [*op.bits.get_values()], registers(op.source)
     if not bits or bits != [*range(bits[0], bits[-1] + 1)] or element_type(op.source.type) == i1 or not combining(op):
         return None
@@ -115,16 +126,16 @@ def row_of_scan(op: ScanRegistersOp) -> ScanLoop | None:
 
 
 class RowScan:
-    """Text of a scan inside of the loop over the vectors of a row, as a variable of the C++ class `Scan`."""
+    """Text of a scan in a loop over the vectors of a row. Its state is a variable of the C++ class `Scan`."""
 
     def __init__(self, statements: VectorStatements, op: ScanRegistersOp) -> None:
         self.op, self.writer = op, statements.writer
         name = MONOIDS[op.kind.data].combiner(op.result.type).name
         for helper in ("vector.scan", *([HELPERS[name]] if name in HELPERS else [])):
             self.writer.use(helper)
-        found = row_of_scan(op)
-        assert found is not None
-        self.row, self.inner, self.short = found
+        loop = row_of_scan(op)
+        assert loop is not None
+        self.row, self.inner, self.short = loop
         self.several = registers(op.carry) > 1
         self.carry = self.writer.declare(op.carry) if self.several and op.carry.uses else None
         self.name = self.writer.names.mint(hint_of(op.result))
@@ -132,7 +143,7 @@ class RowScan:
         self.neutral = self.writer.identity(op)
 
     def _at(self, lane: str) -> str:
-        """Returns the number of the carry of a lane in the current row."""
+        """Returns the index of the carry of a lane in the current row, as C++."""
         rows = registers(self.op.source) // self.row
         return f"row / {self.row} * {self.inner} + {lane}" if rows > 1 else lane
 

@@ -1,9 +1,9 @@
-"""Operations on many registers of a block that is one thread, as loops over SIMD vectors.
+"""Prints groups of operations on registers as loops over SIMD vectors, for blocks of one thread.
 
-A group of pointwise operations, loads and stores on equally many registers prints as one loop, whose body computes
-`lanes` registers at a time: the lowest bits of a register's number are the lanes of a vector. What is read from memory
-that way is contiguous there; a value that is the same in all lanes stays a scalar; what has no vector instruction is
-computed lane by lane, in the words of the CUDA printer.
+A group has pointwise operations, loads and stores on the same number of registers. Its loop computes `lanes` registers
+per iteration: the lowest bits of a register number are the lane. Contiguous memory is read as vectors. A value that is
+equal in all lanes stays a scalar. Operations without a vector form are computed lane by lane, in the text of the CUDA
+printer.
 """
 
 from __future__ import annotations
@@ -58,43 +58,50 @@ from .folds import (
     row_of_scan,
 )
 from .ordering import VectorOrdering, is_same_in_lanes, lane_steps
-from .panels import SIDE_BY_SIDE, Squares, extents, is_read_by_columns, operands, packed_type, squares_of
+from .panels import SIDE_BY_SIDE, BlockTranspose, block_transpose, extents, is_read_by_columns, operands, packed_type
 from .writer import LANE, VECTOR, Lanes, VectorWriter, gathered
 
 WIDE = ("double", "long long", "unsigned long long")
-"""C++ types of which a vector takes two registers."""
+"""C++ types whose vectors need two registers."""
 
 UNROLLED = 64
-"""Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
+"""Largest group whose loop is unrolled, so that g++ holds arrays of its results in registers."""
 
 UNROLLED_OPERATIONS = 2048
-"""Most vector operations in all copies of an unrolled body. g++ 12.2 takes 0.3 s for twice as many sums and products,
-3 s for 128 sines, and minutes for 64 bodies with seven operations lane by lane (measured, -O3, AVX-512)."""
+"""Largest number of vector operations in all copies of an unrolled body. g++ 12.2 takes 0.3 s for twice as many
+additions, 3 s for 128 sines, and minutes for 64 bodies with seven operations by lanes (measured, -O3, AVX-512)."""
 
 ACCUMULATORS = 4
-"""Vectors that a reduction adds to in turn, where what is added is ready before the last sum is."""
+"""Number of accumulators of a reduction, which hide the latency of the addition."""
 
-LEAST_OF_ROWS = 4 * MAX_LANES
-"""Elements of each of these vectors at least where there are several rows: short ones overlap by themselves, and to add
-up more sums takes as long as they do."""
+LEAST_ROW = 4 * MAX_LANES
+"""Shortest row, in elements, with several accumulators if there are several rows. Shorter rows overlap by themselves,
+and adding up the accumulators would take as long as the row."""
 
-AHEAD = 2 * PAGE
-"""Bytes of memory by which rows that are reduced are asked for ahead."""
+PREFETCH_BYTES = 2 * PAGE
+"""Prefetch distance of reduced rows, in bytes."""
 
 
 class VectorStatements(statements.Statements):
-    """Prints groups of whole vectors as loops over these."""
+    """Printer of statements that prints groups of whole vectors as loops."""
 
     writer: VectorWriter
     order: VectorOrdering
     ordering = VectorOrdering
     printers = {**statements.PRINTERS, **reductions.PRINTERS, kernel.PanelFmaOp: lambda s, op: s.panel_fma(op)}
     common: frozenset[SSAValue] = frozenset()
-    """Values that are computed once for several blocks."""
+    """Values that are computed before the loop over blocks."""
 
     def print_blocks(self, block: str, begin: str, end: str) -> None:
-        """Prints all statements for the blocks from `begin` up to `end`. Those that compute the same for all blocks are
-        printed once, before a loop over `block`."""
+        """Prints all statements for the blocks from `begin` to `end`, exclusive.
+
+        Statements that compute the same values for all blocks are printed before the loop.
+
+        Args:
+            block: C++ of the block number.
+            begin: C++ of the first block.
+            end: C++ of the end of the blocks.
+        """
         statements = self.order.statements
         once = [self._is_common(statement) for statement in statements]
         for common in (True, False):
@@ -104,14 +111,14 @@ class VectorStatements(statements.Statements):
                     self._print(statements[self.number])
 
     def _is_common(self, statement: Statement) -> bool:
-        """Returns true if a statement computes the same for all blocks; its values are then in `common`."""
+        """Returns true if a statement computes the same values for all blocks. Adds these values to `common`."""
         ops = statement.ops if isinstance(statement, Group) else [statement]
         inner = [op for top in ops for op in top.walk()]
         results = {r for op in inner for r in op.results}
         results |= {a for op in inner for r in op.regions for b in r.blocks for a in b.args}
-        known = results | self.common | {*self.block.args}
+        common_values = results | self.common | {*self.block.args}
         if any(isinstance(op, kernel.IdOp) or not is_side_effect_free(op) for op in inner) or any(
-            root not in known for op in inner for v in op.operands for root in roots(v)
+            root not in common_values for op in inner for v in op.operands for root in roots(v)
         ):
             return False
         self.common |= results
@@ -121,16 +128,16 @@ class VectorStatements(statements.Statements):
         return value not in self.common and super().dies(value)
 
     def identify(self, op: kernel.IdOp) -> None:
-        """Which block it is; there is one thread."""
+        """Defines the number of the block. The other numbers are 0, because there is one thread."""
         self.writer.places[op.result] = Place(self.writer.ids[op.kind.data.value], 1)
 
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
-        """Prints a matmul into the memory of the accumulator, if nothing else reads that."""
-        writer, given, matrices = self.writer, list[str](), operands(op)
+        """Prints a matmul. The result reuses the memory of the accumulator if nothing else reads it."""
+        writer, arguments, matrices = self.writer, list[str](), operands(op)
         for matrix in matrices:
             if matrix.load is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
-            given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
+            arguments.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         ends = extents(writer, op, matrices)
         fresh = ends is None and constant_of(op.acc) == 0
         target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
@@ -138,7 +145,7 @@ class VectorStatements(statements.Statements):
         step = matrices[0].row if is_read_by_columns(matrices[0]) else 0
         how = f", {step}, true" if fresh else f", {step}" if step else ""
         sizes = ", ".join(map(str, (*op.extents, op.depth.data)))
-        writer.line(f"panel_fma<{sizes}{how}>({', '.join([target.name, *given, *([ends] if ends else [])])});")
+        writer.line(f"panel_fma<{sizes}{how}>({', '.join([target.name, *arguments, *([ends] if ends else [])])});")
 
     def _group(self, group: Group) -> None:
         if group.size < MAX_LANES:
@@ -149,47 +156,57 @@ class VectorStatements(statements.Statements):
         results = [op.results[0] for op in group.ops if op not in folds and op.results]
         stored = [r for r in results if r not in writer.places and order.is_kept(r, group)]
         if not folds and not stored and not any(isinstance(op, Write | ScanRegistersOp) for op in group.ops):
-            return  # each of its readers computes it again
+            # Every user rematerializes the group, so it needs no storage.
+            return
         columns = columns_of(folds[0]) if folds else None
-        squares = self._squares(group)
-        kept = dict[SSAValue, Place]()
+        squares = self._block_transposes(group)
+        arrays = dict[SSAValue, Place]()
         for result in stored:
-            kept[result] = writer.preferred.get(result) or self._reused(result, group, kept) or writer.declare(result)
+            arrays[result] = (
+                writer.preferred.get(result) or self._reused(result, group, arrays) or writer.declare(result)
+            )
         if columns is None:
-            self._rows(group, folds, kept, squares)
+            self._rows(group, folds, arrays, squares)
         else:
-            self._columns(group, folds, kept, columns)
+            self._columns(group, folds, arrays, columns)
         writer.locals.clear()
-        writer.places |= kept
+        writer.places |= arrays
 
-    def _reused(self, result: SSAValue, group: Group, kept: Mapping[SSAValue, Place]) -> Place | None:
-        """Returns the array of a value of the same type that nothing reads once `result` is computed, or None."""
+    def _reused(self, result: SSAValue, group: Group, arrays: Mapping[SSAValue, Place]) -> Place | None:
+        """Returns the array of an operand whose last use is the computation of `result`, or None."""
         for value in dict.fromkeys(v for op in group.ops for v in op.operands if v.type == result.type):
             place, op = self.owned(value), result.owner
-            if place is None or place in kept.values() or not isinstance(value.owner, Operation):
+            if place is None or place in arrays.values() or not isinstance(value.owner, Operation):
                 continue
             if place.size == group.size and isinstance(op, Operation) and self.order.is_read_by(value, self.number, op):
                 return place
         return None
 
     def _columns(
-        self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], kept: Mapping[SSAValue, Place], columns: int
+        self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], arrays: Mapping[SSAValue, Place], columns: int
     ) -> None:
-        """Prints a loop over the columns of a group that are reduced, some vectors at a time, and down these."""
-        writer, count, left = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
+        """Prints a reduction down columns: a loop over groups of column vectors, with a loop over rows inside.
+
+        Args:
+            group: the group.
+            folds: its reductions.
+            arrays: places of the results that are stored.
+            columns: number of columns.
+        """
+        writer, count, columns_left = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
         self.row, self.rows, self.limit = group.size, None, Limit("0", group.size)
         results = {op: writer.declare(op.result) for op in folds}
-        rows = group.size // left
-        start = "first" if columns == left else f"first + (first & -{columns}) * {rows - 1}"
+        rows = group.size // columns_left
+        start = "first" if columns == columns_left else f"first + (first & -{columns}) * {rows - 1}"
         side_by_side = f"for (int n = 0, i = {{}}; n < {count}; ++n, i += lanes)"
-        # Compilers see by the last `first` which row of the only columns a register is of.
-        with writer.braces(f"for (int first = 0; first <= {left} - {count} * lanes; first += {count} * lanes)"):
+        # The upper limit of `first` lets compilers compute the row of a register if there is one group of columns.
+        with writer.braces(f"for (int first = 0; first <= {columns_left} - {count} * lanes; first += {count} * lanes)"):
             sums = {op: self._accumulators(op, count) for op in folds}
             with self._unrolled(rows, rows * count <= 2 * UNROLLED, count):
                 writer.line(f"for (int row = 0; row < {rows}; ++row)")
                 writer.line(f"#pragma GCC unroll {count}")
                 with writer.braces(side_by_side.format(f"{start} + row * {columns}")):
-                    self._body(group, kept, {op: f"{name}[n]" for op, name in sums.items()})
+                    self._body(group, arrays, {op: f"{name}[n]" for op, name in sums.items()})
             writer.line(f"#pragma GCC unroll {count}")
             with writer.braces(side_by_side.format("first")):
                 for op, name in sums.items():
@@ -199,8 +216,8 @@ class VectorStatements(statements.Statements):
         self,
         group: Group,
         folds: Sequence[kernel.ReduceRegistersOp],
-        kept: Mapping[SSAValue, Place],
-        squares: Mapping[SSAValue, Squares],
+        arrays: Mapping[SSAValue, Place],
+        squares: Mapping[SSAValue, BlockTranspose],
     ) -> None:
         """Prints a loop over the vectors of a group, or of each row of it that is reduced."""
         writer = self.writer
@@ -210,18 +227,18 @@ class VectorStatements(statements.Statements):
         takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         scans = {op: RowScan(self, op) for op in scanned}
-        several = bool(folds) and row >= (LEAST_OF_ROWS if results else MAX_LANES) * ACCUMULATORS and not takes_long
-        self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
-        alone = not kept and not scans and not any(isinstance(op, Write) for op in group.ops)
+        several = bool(folds) and row >= (LEAST_ROW if results else MAX_LANES) * ACCUMULATORS and not takes_long
+        self.limit = limit = Limit("0", row) if squares else self._limit(group, list(arrays), row)
+        alone = not arrays and not scans and not any(isinstance(op, Write) for op in group.ops)
         self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
         with self._each_row(group, row) if (results or scans) and row < group.size else nullcontext():
             for scan in scans.values():
                 scan.begin()
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)
-            with self._in_squares(group, squares) if squares else vectors:
+            with self._transposed_blocks(group, squares) if squares else vectors:
                 at = {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()}
-                self._body(group, kept, at, bool(folds), scans)
+                self._body(group, arrays, at, bool(folds), scans)
             for scan in scans.values():
                 scan.end()
             for op, name in sums.items():
@@ -234,13 +251,20 @@ class VectorStatements(statements.Statements):
     def _body(
         self,
         group: Group,
-        kept: Mapping[SSAValue, Place],
+        arrays: Mapping[SSAValue, Place],
         sums: Mapping[Operation, str],
-        ahead: bool = False,
+        prefetch: bool = False,
         scans: Mapping[Operation, RowScan] = {},
     ) -> None:
-        """Prints the operations of a group on a vector of each value. Reductions add to `sums`; with `ahead` the rows
-        that are loaded are prefetched."""
+        """Prints the operations of a group for one vector of each value.
+
+        Args:
+            group: the group.
+            arrays: places of the results that are stored.
+            sums: accumulators of reductions, as C++.
+            prefetch: whether loaded rows are prefetched.
+            scans: state of the scans.
+        """
         writer = self.writer
         for op in group.ops:
             writer.comment_place(op)
@@ -251,12 +275,12 @@ class VectorStatements(statements.Statements):
                 self._write(op)
             elif op in scans:
                 text = scans[op].next(writer.read_vector(op.operands[0]).whole.text)
-                self._define(op, writer.lanes(op.results[0], Expr(text)), kept.get(op.results[0]), group)
+                self._define(op, writer.lanes(op.results[0], Expr(text)), arrays.get(op.results[0]), group)
             else:
-                if ahead and isinstance(op, LoadOp):
+                if prefetch and isinstance(op, LoadOp):
                     self._prefetch(op)
                 read = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
-                self._define(op, read, kept.get(op.results[0]), group)
+                self._define(op, read, arrays.get(op.results[0]), group)
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
@@ -269,7 +293,10 @@ class VectorStatements(statements.Statements):
 
     @contextmanager
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
-        """Loop over the vectors of a group; with `several` sums each takes one in turn, number `n`."""
+        """Prints a loop over the vectors of a group around the lines of the `with` block.
+
+        With `several` accumulators the loop is unrolled, and `n` is the number of the accumulator.
+        """
         writer = self.writer
         if several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
@@ -285,20 +312,25 @@ class VectorStatements(statements.Statements):
             yield
 
     @contextmanager
-    def _unrolled(self, times: int, wanted: bool, inner: int = 1) -> Generator[None]:
-        """Has the next loop unrolled `times`, if that is `wanted` and all copies are at most `UNROLLED_OPERATIONS`. An
-        unrolled loop in it has `inner` iterations."""
+    def _unrolled(self, times: int, enabled: bool, inner: int = 1) -> Generator[None]:
+        """Unrolls the loop of the `with` block, if `wanted` and if all copies have at most `UNROLLED_OPERATIONS`.
+
+        Args:
+            times: number of copies.
+            wanted: whether to unroll.
+            inner: copies of an unrolled loop inside.
+        """
         writer = self.writer
-        if wanted:
+        if enabled:
             writer.line(f"#pragma GCC unroll {times}")
         begin = len(writer.lines)
         yield
-        if wanted and times * inner * operations(writer.lines[begin:]) > UNROLLED_OPERATIONS:
+        if enabled and times * inner * operations(writer.lines[begin:]) > UNROLLED_OPERATIONS:
             writer.lines[begin - 1] = writer.lines[begin - 1].replace(f"unroll {times}", "unroll 1")
 
     @contextmanager
-    def _in_squares(self, group: Group, squares: Mapping[SSAValue, Squares]) -> Generator[None]:
-        """Loop over the vectors of a group whose operands are transposed, square by square."""
+    def _transposed_blocks(self, group: Group, squares: Mapping[SSAValue, BlockTranspose]) -> Generator[None]:
+        """Prints a loop over the vectors of a group that transposes its operands in blocks of lanes × lanes."""
         writer, across = self.writer, next(iter(squares.values())).across
         with writer.braces(f"for (int first = 0; first < {group.size}; first += lanes)"):
             writer.line(f"if (first & {across} * (lanes - 1)) continue;")
@@ -310,41 +342,41 @@ class VectorStatements(statements.Statements):
             with writer.braces(f"for (int i = first, n = 0; n < lanes; i += {across}, ++n)"):
                 yield
 
-    def _squares(self, group: Group) -> dict[SSAValue, Squares]:
-        """Returns the transposed operands of a group, if all are transposed in the same way."""
-        places = self.writer.places
-        found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v.owner))}
-        ready = {v: s for v, s in found.items() if s.source(self.writer, "first") is not None}
+    def _block_transposes(self, group: Group) -> dict[SSAValue, BlockTranspose]:
+        """Returns the transposed operands of a group, if all have the same transposition. Otherwise prints loads."""
+        operands = dict.fromkeys(v for op in group.ops for v in op.operands if v not in self.writer.places)
+        transposes = {v: t for v in operands if (t := block_transpose(v.owner))}
+        ready = {v: s for v, s in transposes.items() if s.source(self.writer, "first") is not None}
         reduced = any(isinstance(op, kernel.ReduceRegistersOp | ScanRegistersOp) for op in group.ops)
         if not reduced and len({s.across for s in ready.values()}) <= 1:
             return ready
         for load in dict.fromkeys(s.shuffle.source.owner for s in ready.values()):
-            if isinstance(load, LoadOp) and load.result not in places:
+            if isinstance(load, LoadOp) and load.result not in self.writer.places:
                 self._group(Group(load.registers, [load]))
         return {}
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
-        """Declares the vectors that a reduction adds to; returns their name."""
+        """Declares the accumulators of a reduction, and returns their name."""
         writer, name = self.writer, self.writer.names.mint(hint_of(op.result))
         start = ", ".join([f"all({writer.identity(op)})"] * count)
         writer.line(f"vec<{writer.type_of(op.result)}> {name}[{count}] = {{{start}}};")
         return name
 
-    def _limit(self, group: Group, kept: Sequence[SSAValue], row: int) -> Limit:
+    def _limit(self, group: Group, used: Sequence[SSAValue], row: int) -> Limit:
         writer, start = self.writer, "row" if row < group.size else "0"
-        end = writer.ends.of(group.ops, kept, row)
+        end = writer.ends.of(group.ops, used, row)
         length = None if end is None else end.length
         if end is None or length is not None:
             return Limit(start, row if length is None else min(row, length), end=end)
         return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
     def _before(self, end: End, register: str) -> str:
-        """Returns the condition that a register is before an end."""
+        """Returns the C++ condition that `register` is used, for a row with this end."""
         origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
         return f"{add(origin, Expr(register, ADD)).text} < {self.writer.size(end.bound).text}"
 
     def _is_limit(self, value: SSAValue, steps: Sequence[int], bound: Extent) -> bool:
-        """Returns true if the loops that are being printed end where a check does."""
+        """Returns true if a check holds in all iterations, because the printed loop ends at its bound."""
         end, low = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
         if not steps:
             return False
@@ -353,16 +385,22 @@ class VectorStatements(statements.Statements):
         return end is not None and self.limit.divides(MAX_LANES) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
-        """Prefetches the next rows, two pages ahead, while these are reduced: processors foresee what follows within a
-        page, and less of it where something else is read as well."""
+        """Prefetches reduced rows two pages ahead. The prefetcher of a processor stops at the end of a page."""
         writer = self.writer
         if enclosing(op, ForOp) is None and lane_steps(op) == SIDE_BY_SIDE and op not in writer.prefetched:
             writer.prefetched.add(op)
-            ahead = AHEAD // element_bytes(op.result.type)
-            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {ahead}, 0, locality);")
+            distance = PREFETCH_BYTES // element_bytes(op.result.type)
+            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {distance}, 0, locality);")
 
     def _define(self, op: Operation, read: Lanes, place: Place | None, group: Group) -> None:
-        """Makes `read` the vector of an operation's results; stores it to `place` if that is not None."""
+        """Defines the result vector of an operation.
+
+        Args:
+            op: the operation.
+            read: its text.
+            place: array to store it to, or None.
+            group: the group, whose other operations read the vector from a variable.
+        """
         writer, result = self.writer, op.results[0]
         if place is None or any(u.operation in group.ops for u in result.uses):
             name = writer.names.mint(hint_of(result))
@@ -372,7 +410,7 @@ class VectorStatements(statements.Statements):
             writer.line(f"store(&{place.name}[i], {read.whole.text});")
 
     def _vector(self, op: Operation) -> Lanes:
-        """Returns the vector of an operation's results, or the scalar, if they are all the same."""
+        """Returns the result vector of an operation, or a scalar if all operands are scalars."""
         writer, result = self.writer, op.results[0]
         read = [writer.read_vector(v) for v in op.operands]
         if not any(r.is_vector for r in read):
@@ -383,11 +421,11 @@ class VectorStatements(statements.Statements):
         return writer.lanes(result, text)
 
     def _instructions(self, op: Operation, read: Sequence[Lanes]) -> Expr | None:
-        """Returns the operation on vectors, or None if it has no such form."""
+        """Returns an operation on vectors, or None if it must be computed lane by lane."""
         writer, t, source = self.writer, element_type(op.results[0].type), element_type(op.operands[0].type)
         operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
-            # Of truth values the greater one is -1.
+            # The operands are swapped for masks, because true is -1.
             if c_type(source, writer.index) in WIDE:
                 function = f"[](auto a, auto b) {{ return {writer.scalars.print(op, [Expr('a'), Expr('b')]).text}; }}"
                 return call("compare", [Expr(function), *whole])
@@ -432,8 +470,10 @@ class VectorStatements(statements.Statements):
         return Expr(f"convert<{c_target}>({a.text})")
 
     def _load(self, op: LoadOp) -> Lanes:
-        """Returns a vector from memory, if it is contiguous there or its elements are near; the element that all lanes
-        have; or a vector that is loaded lane by lane."""
+        """Returns the vector of a load: from contiguous or near elements, as a gather, or lane by lane.
+
+        A load with one address for all lanes gives a scalar.
+        """
         writer, result, steps = self.writer, op.result, lane_steps(op)
         inside, at = self._inside(op) if steps else None, element_at(writer, op, VECTOR)
         if inside == ("", "") and (near := writer.near(result, steps or (), at)) is not None:
@@ -450,7 +490,7 @@ class VectorStatements(statements.Statements):
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
     def _write(self, op: Write) -> None:
-        """Stores a vector to memory, or combines it into memory, which no other core does meanwhile."""
+        """Stores a vector, or combines it into memory by plain accesses: kernels with atomics run on one core."""
         writer, combined = self.writer, isinstance(op, AtomicRmwOp)
         begin, end = (self._inside(op) if lane_steps(op) == SIDE_BY_SIDE else None) or ("no", "lanes")
         if begin or combined and combining(op) is None:
@@ -465,8 +505,10 @@ class VectorStatements(statements.Statements):
             writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
 
     def _inside(self, op: LoadOp | Write) -> tuple[str, str] | None:
-        """Returns the lane from which on and the lane up to which all checks hold, "" for the first and the last lane;
-        None if these lanes are not side by side."""
+        """Returns the first lane, and the end of the lanes, for which all checks hold, as C++.
+
+        An empty text means the first or the last lane. Returns None if the lanes are not contiguous.
+        """
         writer, begins, ends, all_or_none = self.writer, list[str](), list[str](), list[str]()
         if not all(map(is_same_in_lanes, op.checks)):
             return None

@@ -1,4 +1,4 @@
-"""How fast the cores of this machine copy, read and multiply: what the planner's record of them is made of."""
+"""Measures the rates of the cores for the planner: copying, reading and multiplying."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .build import build
 from .printer import helper_section
 
 ELEMENTS = 256 << 20
-"""Elements of f32 that are read, 1 GB, many times what caches hold; a quarter of them is copied. NumPy asks for huge
-pages for so many."""
+"""Number of f32 elements that are read: 1 GB, much more than the caches. A quarter of them is copied. NumPy uses huge
+pages for arrays of this size."""
 
 STREAMS = (1, 2, 4, 8)
-"""From so many places in turn a core reads; which is fastest differs between processors."""
+"""Numbers of streams that a core reads in turn. The fastest one differs between processors."""
 
 ROUNDS, CHAINS, TRIES = 1_000_000, 12, 11
-"""Multiply-adds of each chain of a core, the chains, and how often all is measured."""
+"""Multiply-adds of a dependence chain, chains per core, and repetitions of a measurement."""
 
 
 def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
-    """Measures all cores; takes a few seconds. Raises ExecutionError where there is no compiler."""
+    """Measures all cores in a few seconds. Raises ExecutionError if there is no compiler."""
     library, threads = _library(), cores()
     source, target = np.ones(elements // 4, np.float32), np.zeros(elements // 4, np.float32)
     long, at = ctypes.c_long, [ctypes.c_void_p(a.ctypes.data) for a in (source, target)]
@@ -39,22 +39,22 @@ def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
 
 
 def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
-    """Returns the bytes per second that `threads` cores, or all, read together. Raises ExecutionError where there is no
+    """Returns the bytes per second that `threads` cores, or all, read in total. Raises ExecutionError if there is no
     compiler."""
     source = np.ones(elements, np.float32)
     return source.nbytes / min(_read(_library(), source, threads or cores()))
 
 
 def _streams(library: ctypes.CDLL, elements: int) -> int:
-    """Returns from how many places in turn one core reads memory fastest, in small pages as PyTorch's tensors are."""
+    """Returns the fastest number of streams for one core, in memory with small pages, as PyTorch allocates it."""
     source = np.frombuffer(mmap.mmap(-1, 4 * elements), np.float32)
     source.fill(1.0)
-    found = _read(library, source, 1)
-    return STREAMS[found.index(min(found))]
+    times = _read(library, source, 1)
+    return STREAMS[times.index(min(times))]
 
 
 def _read(library: ctypes.CDLL, source: Any, threads: int) -> list[float]:
-    """Returns the seconds in which `threads` cores read an array from each of `STREAMS` places in turn."""
+    """Returns the seconds to read an array on `threads` cores, for each number of `STREAMS`."""
     at, size = ctypes.c_void_p(source.ctypes.data), ctypes.c_long(source.size)
     return [_seconds(lambda n=n: library.read(at, size, threads, n)) for n in STREAMS]
 

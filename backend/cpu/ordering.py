@@ -1,4 +1,4 @@
-"""Which operations of a block that is one thread are computed in one loop over SIMD vectors."""
+"""Groups the operations of a block of one thread into loops over SIMD vectors."""
 
 from __future__ import annotations
 
@@ -16,64 +16,66 @@ from ..cpp.ordering import Group, Ordering, is_view, linear_steps, registers
 from ..cpp.writer import memory_extents
 from .ends import Write
 from .folds import columns_of, row_of, row_of_scan
-from .panels import SIDE_BY_SIDE, distances, is_left_to_panels, is_left_to_squares
+from .panels import SIDE_BY_SIDE, distances, is_read_by_panels, is_read_by_transposes
 
 
 class VectorOrdering(Ordering):
-    """Statements whose groups include loads, stores and reductions of rows. A later group repeats loads from global
-    memory and conversions of them: by then they hit the nearest cache, and an array of them would have to be written
-    first."""
+    """Ordering whose groups include loads, stores and reductions of rows.
+
+    A later group repeats loads from global memory and their conversions. The repeated loads hit L1, whereas an array
+    for the values would have to be written and read.
+    """
 
     def __init__(self, block: Block) -> None:
-        self._again: set[SSAValue] = set()
-        """What may be loaded again: nothing has been written since."""
+        self._loadable: set[SSAValue] = set()
+        """Loaded or converted values that a later group may load again, because nothing was written since."""
         self._readers: dict[SSAValue, set[Operation]] = {}
-        """Of what could ever be loaded again: the operations of all groups that do so."""
+        """Value that could be loaded again -> operations of all groups that compute it."""
         super().__init__(block)
         self._number = {op: n for n, s in enumerate(self.statements) for op in (s.ops if isinstance(s, Group) else [s])}
-        """Of each operation: the last statement that computes it."""
+        """Operation -> number of the last statement that computes it."""
 
     def operations(self, block: Block) -> Iterator[Operation]:
-        """Yields the operations of a block, each reduction directly after its source: one loop computes both."""
+        """Yields the operations of a block. A reduction directly follows its source, so that one loop computes both."""
         early = {op: op.source.owner for op in block.ops if isinstance(op, kernel.ReduceRegistersOp)}
         for op in block.ops:
             if getattr(early.get(op), "parent", None) is not block:
                 yield op
-                yield from self._behind_source(op)
+                yield from self._reductions_of(op)
 
-    def _behind_source(self, op: Operation) -> Iterator[Operation]:
+    def _reductions_of(self, op: Operation) -> Iterator[Operation]:
         for user in dict.fromkeys(use.operation for result in op.results for use in result.uses):
             if isinstance(user, kernel.ReduceRegistersOp) and user.parent is op.parent:
                 yield user
-                yield from self._behind_source(user)
+                yield from self._reductions_of(user)
 
     def _place(self, op: Operation) -> None:
-        if is_left_to_panels(op) or is_left_to_squares(op):
+        if is_read_by_panels(op) or is_read_by_transposes(op):
             return
         if op.regions or isinstance(op, Write):
-            self._again.clear()
+            self._loadable.clear()
         size = _size(op)
         if size is None:
             if isinstance(op, Write):
                 self._flush(list(self._pending.values()))
             elif isinstance(op, LoadOp):
-                self._flush(self._behind(op))
+                self._flush(self._predecessors(op))
             makers = (self._maker.get(v) for v in op.operands)
             self._flush([g for g in makers if g is not None and g.size >= MAX_LANES])
             super()._place(op)
             return
         direct = [self._maker.get(v) for v in op.operands]
         needed = [g for g in direct if g is not None and g.size != size]
-        self._flush([*dict.fromkeys([*needed, *self._renumbered(op), *self._behind(op)])])
+        self._flush([*dict.fromkeys([*needed, *self._renumbered(op), *self._predecessors(op)])])
         for value in op.operands:
             self._load_again(size, value)
         self._add(size, op)
-        if _is_loaded(op, self._again):
-            self._again.add(op.results[0])
+        if _is_loaded(op, self._loadable):
+            self._loadable.add(op.results[0])
             self._readers[op.results[0]] = set()
 
-    def _behind(self, op: Operation) -> list[Group]:
-        """Returns the open groups that an operation must follow."""
+    def _predecessors(self, op: Operation) -> list[Group]:
+        """Returns the open groups that must be printed before an operation."""
         if not isinstance(op, LoadOp | Write | Walk):
             return []
         return [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
@@ -81,7 +83,7 @@ class VectorOrdering(Ordering):
     def _load_again(self, size: int, value: SSAValue) -> None:
         """Adds the load or conversion of `value` to the open group of `size`, unless an open group computes it."""
         op = value.owner
-        if value in self._again and value not in self._maker and isinstance(op, Operation):
+        if value in self._loadable and value not in self._maker and isinstance(op, Operation):
             for operand in op.operands:
                 self._load_again(size, operand)
             self._add(size, op)
@@ -94,8 +96,13 @@ class VectorOrdering(Ordering):
         super()._flush(groups)
 
     def is_read_by(self, value: SSAValue, number: int, last: Operation) -> bool:
-        """Returns true if every user of `value` is computed before the statement `number`, or in it up to the operation
-        `last`."""
+        """Returns true if all users of a value are computed before a point.
+
+        Args:
+            value: the value.
+            number: number of a statement.
+            last: operation of the statement; the point is after it.
+        """
         group = self.statements[number]
         assert isinstance(group, Group)
         late = {*group.ops[group.ops.index(last) + 1 :]}
@@ -103,13 +110,13 @@ class VectorOrdering(Ordering):
         return all(self._number.get(op, number + 1) <= number and op not in late for op in users)
 
     def is_kept(self, value: SSAValue, group: Group) -> bool:
-        """Returns true if a result of a group is read by an operation that does not compute it again."""
+        """Returns true if an operation outside the groups that compute a value reads it."""
         inside = self._readers.get(value, set()) | {*group.ops}
         return any(use.operation not in inside for use in value.uses)
 
 
 def _size(op: Operation) -> int | None:
-    """Returns the registers that a loop over SIMD vectors covers for an operation; None if there is no such loop."""
+    """Returns the number of registers in the vector loop of an operation, or None if it has no vector loop."""
     if isinstance(op, kernel.ReduceRegistersOp):
         size = registers(op.source) if (row_of(op) or 1) >= MAX_LANES or columns_of(op) else 1
     elif isinstance(op, kernel.ScanRegistersOp):
@@ -123,29 +130,32 @@ def _size(op: Operation) -> int | None:
     return size if size >= MAX_LANES else None
 
 
-def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
+def _is_loaded(op: Operation, loadable: Collection[SSAValue]) -> bool:
     """Returns true for a load of contiguous global memory, or a conversion of one."""
     if isinstance(op, LoadOp):
         same = op.fill is None or isinstance(op.fill.owner, ConstantOp)
         one = all(registers(v) == 1 for v in op.coordinates)
         return same and one and space_of(op.memory.type) is GLOBAL and lane_steps(op) == SIDE_BY_SIDE
-    return isinstance(op, CastOp) and op.operand in again
+    return isinstance(op, CastOp) and op.operand in loadable
 
 
 Walk = kernel.ReduceRegistersOp | kernel.ScanRegistersOp
-"""Operations that decide how the loop over the registers of their group walks."""
+"""Operations that determine the loop of their group."""
 
 
 def _walk(op: Walk) -> object:
     if isinstance(op, kernel.ScanRegistersOp):
-        found = row_of_scan(op)
-        return None if found is None else ("scan", found.row)
+        loop = row_of_scan(op)
+        return None if loop is None else ("scan", loop.row)
     return row_of(op), columns_of(op)
 
 
 def _conflict(op: LoadOp | Write | Walk, other: Operation) -> bool:
-    """Returns true if `op` must follow `other`: one writes memory of the other, or their loops differ. All memory of a
-    block is one, as its buffers may overlap."""
+    """Returns true if `op` must be printed after `other`.
+
+    One of them writes memory that the other accesses, or their loops differ. Buffers of a block may overlap, so all of
+    them count as the same memory.
+    """
     if isinstance(op, Walk):
         return isinstance(other, Walk) and _walk(op) != _walk(other)
     if not isinstance(other, LoadOp | Write) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
@@ -154,10 +164,10 @@ def _conflict(op: LoadOp | Write | Walk, other: Operation) -> bool:
 
 
 def is_same_in_lanes(value: SSAValue) -> bool:
-    """Returns true if all lanes of a vector read one register of a value, such as the number of a row."""
-    seen, left = set[SSAValue](), [value]
-    while left:
-        current = left.pop()
+    """Returns true if a value is equal in all lanes, such as a row number."""
+    seen, unvisited = set[SSAValue](), [value]
+    while unvisited:
+        current = unvisited.pop()
         op = current.owner
         if current in seen or registers(current) == 1:
             continue
@@ -168,14 +178,14 @@ def is_same_in_lanes(value: SSAValue) -> bool:
             same = (linear := linear_steps(op.registers)) is not None and not any(linear[1][:4])
         else:
             same = isinstance(op, kernel.SplatOp) or isinstance(op, Operation) and is_payload(op)
-            left += op.operands if isinstance(op, Operation) else ()
+            unvisited += op.operands if isinstance(op, Operation) else ()
         if not same:
             return False
     return True
 
 
 def lane_steps(op: LoadOp | Write) -> list[int] | None:
-    """Returns the distances in memory from the first lane to lanes 1, 2, 4 and 8; None where they are no numbers."""
+    """Returns the offsets in memory, in elements, of lanes 1, 2, 4 and 8; None if they are not constant."""
     if not all(map(is_same_in_lanes, op.coordinates)) or op.xor is not None:
         return None
     pitch = pitches(memory_extents(op.memory.type))

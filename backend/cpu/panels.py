@@ -1,5 +1,8 @@
-"""Operands of `kernel.panel_fma` as pointers, strides and ends, so that a matrix in memory is not copied; and registers
-in another order in which lanes are rows, which are transposed in squares of as many rows as there are lanes."""
+"""Operands of `kernel.panel_fma`, and transposes of blocks of registers.
+
+The operands are pointers, strides and bounds, so that a matrix in memory is not copied. A shuffle of registers that
+exchanges lanes and rows is printed as transposes of blocks of lanes × lanes.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,27 @@ from ..cpp.ordering import linear_steps, registers
 from ..cpp.writer import Writer, memory_extents
 
 ROWS, COLUMNS, BOTH = 0, 1, None
-"""What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
+"""Dimension of a matrix that the check of a load bounds: rows, columns, or neither, for a check of the whole matrix."""
 
 PACKED: dict[Attribute, Attribute] = {bf16: f32, i8: i32}
-"""Types of which matrices are multiplied as they lie, and what they are widened to."""
+"""Element type of matrices that are multiplied without a conversion -> type of the accumulator."""
 
 SIDE_BY_SIDE = [1, 2, 4, 8]
-"""What the bits of the number of a lane count, where vectors are widest."""
+"""Offsets of lanes 1, 2, 4 and 8 in a contiguous vector."""
 
 
 @dataclass(frozen=True)
 class Strided:
-    """A matrix in memory: the value that holds its elements, the first of them, and the distances of neighbours in a
-    column and in a row. With `load` it is read from the memory of that load; `sides` are the sides that the checks of
-    the load count, with their steps."""
+    """Matrix with strides.
+
+    Attributes:
+        source: value that holds the elements.
+        first: register of the first element.
+        row: distance of neighbours in a column, in elements.
+        column: distance of neighbours in a row.
+        load: load whose memory is read in place, or None.
+        sides: for each check of the load the dimension that it bounds, with its step.
+    """
 
     source: SSAValue
     first: int
@@ -47,13 +57,21 @@ class Strided:
         return f"{writer.places[self.source].name}{f' + {self.first}' if self.first else ''}"
 
     def checks(self, writer: Writer, side: int | None, most: int) -> Iterator[tuple[str, str]]:
-        """Yields the bounds ("begin" or "end", C++) along a side of `most` rows or columns."""
+        """Yields bounds of a dimension: "begin" or "end" with its C++.
+
+        Args:
+            writer: the writer.
+            side: `ROWS`, `COLUMNS` or `BOTH`.
+            most: number of rows or columns.
+        """
         load = self.load
-        for (own, step), check, (low, high) in zip(self.sides, load.checks, load.bounds, strict=True) if load else ():
-            if own != side:
+        for (dimension, step), check, (low, high) in (
+            zip(self.sides, load.checks, load.bounds, strict=True) if load else ()
+        ):
+            if dimension != side:
                 continue
             at, end, (first, last) = writer.read(check), writer.size(high), writer.ranges.of(check)
-            if step < 0:  # as of a transposed convolution: the first ones may be beyond the end
+            if step < 0:  # the first elements may be out of bounds, as in a transposed convolution
                 if last >= least(high):
                     yield ("begin", _steps(infix(infix(at, "-", end, ADD), "+", Expr("1"), ADD), -step))
                 if first + (most - 1) * step < low:
@@ -66,12 +84,12 @@ class Strided:
 
 
 def _steps(distance: Expr, step: int) -> str:
-    """Returns how many steps cover a distance."""
+    """Returns `distance` / `step`, rounded up, as C++."""
     return distance.text if step == 1 else f"({distance.text} + {step - 1}) / {step}"
 
 
 def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
-    """Returns the matrices of a product; both are read in their narrow type if both are loaded."""
+    """Returns the operands of a matmul. They have their narrow type if both are loaded."""
     sides = (op.lhs, op.depth.data), (op.rhs, op.extents[1])
     lhs, rhs = (_strided(*side, widened=True) for side in sides)
     if packed_type(lhs) and packed_type(rhs):
@@ -80,38 +98,44 @@ def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
 
 
 def packed_type(matrix: Strided) -> Attribute | None:
-    """Returns the type in memory of a matrix, if it is one of `PACKED`."""
-    found = None if matrix.load is None else element_type(matrix.load.result.type)
-    return found if found in PACKED else None
+    """Returns the element type in memory of a matrix if it is in `PACKED`, or None."""
+    element = None if matrix.load is None else element_type(matrix.load.result.type)
+    return element if element in PACKED else None
 
 
 def is_read_by_columns(matrix: Strided) -> bool:
-    """Returns true for a left operand whose neighbours in a column are so near that it is read in place."""
+    """Returns true for a left operand that is read in place by columns, because neighbours in a column are near."""
     return matrix.column != 1 and 0 < matrix.row <= NEAR and packed_type(matrix) is None
 
 
 def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:
-    """Returns the non-zero part of a product of `matrices`, as `Extents` in C++; None if all of it is."""
+    """Returns the bounds of the non-zero part of a matmul, as `Extents` in C++; None if there are no bounds.
+
+    Args:
+        writer: the writer.
+        op: the matmul.
+        matrices: its operands.
+    """
     (lhs, rhs), (rows, columns), depth = matrices, op.extents, op.depth.data
     sides = ((rows, ((lhs, ROWS),)), (columns, ((rhs, COLUMNS),)), (depth, ((lhs, COLUMNS), (rhs, ROWS))))
     nowhere = {"begin": "> 0", "end": "<= 0"}
     zero = dict.fromkeys(f"{text} {nowhere[kind]}" for m in matrices for kind, text in m.checks(writer, BOTH, 1))
     ranges, whole = list[str](), not zero
-    for most, own in sides:
-        found = dict.fromkeys(check for matrix, side in own for check in matrix.checks(writer, side, most))
+    for most, sources in sides:
+        bounds = dict.fromkeys(check for matrix, side in sources for check in matrix.checks(writer, side, most))
         begin, end = "0", str(most)
-        for kind, text in found:
+        for kind, text in bounds:
             begin = f"max<long>({begin}, {text})" if kind == "begin" else begin
             end = f"min<long>({end}, {text})" if kind == "end" else end
         ranges.append(f"{{{begin}, {end}}}")
-        whole = whole and not found
+        whole = whole and not bounds
     if zero:
         ranges[0] = f"{' || '.join(zero)} ? Range{{0, 0}} : Range{ranges[0]}"
     return None if whole else f"{{{', '.join(ranges)}}}"
 
 
 def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
-    """Yields `value` and the sources of its shuffles and casts, each with its first register and the steps of bits."""
+    """Yields a value, and the sources of its shuffles and casts, with the first register and the steps of bits."""
     first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     while True:
         yield value, first, steps
@@ -124,23 +148,30 @@ def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
 
 
 def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
-    """Returns the strides of the matrix that `value` holds row by row: in the memory that it is loaded from, in the
-    source of a shuffle, or in itself. With `widened` casts are read through."""
-    found = Strided(value, 0, columns, 1)
+    """Returns the matrix that `value` holds row by row: in memory, in the source of a shuffle, or in itself.
+
+    Args:
+        value: registers of the matrix.
+        columns: number of columns.
+        widened: whether to look through casts.
+    """
+    strided = Strided(value, 0, columns, 1)
     for source, first, steps in _sources(value):
         if not widened and element_type(source.type) != element_type(value.type):
             break
         if (strides := _strides(steps, columns)) is not None:
-            found = Strided(source, first, *strides)
+            strided = Strided(source, first, *strides)
         if (load := plain_load(source)) is not None and (sides := _sides(load, first, steps, columns)) is not None:
             strides = _strides(distances(load, steps), columns)
-            found = found if strides is None else Strided(source, first, *strides, load, sides)
-    return found
+            strided = strided if strides is None else Strided(source, first, *strides, load, sides)
+    return strided
 
 
 def plain_load(value: SSAValue) -> LoadOp | None:
-    """Returns the load of a value that may be read in place: from memory that the kernel does not write, and zero where
-    its checks do not hold."""
+    """Returns the load of a value that may be read in place, or None.
+
+    Its memory is not written by the kernel, and elements out of bounds are zero.
+    """
     load = value.owner
     if not isinstance(load, LoadOp) or load.xor is not None or load.fill is not None and constant_of(load.fill) != 0:
         return None
@@ -151,8 +182,8 @@ def plain_load(value: SSAValue) -> LoadOp | None:
     return None if any(symbols for _, symbols in pitches(memory_extents(load.memory.type))) else load
 
 
-def is_left_to_panels(op: Operation) -> bool:
-    """Returns true if an operation loads or casts for `kernel.panel_fma` only, which reads the memory itself."""
+def is_read_by_panels(op: Operation) -> bool:
+    """Returns true for a load or cast whose users are all `kernel.panel_fma`, which reads the memory in place."""
     return isinstance(op, LoadOp | CastOp) and all(map(_is_for_panels, op.results[0].uses))
 
 
@@ -164,25 +195,25 @@ def _is_for_panels(use: Use) -> bool:
 
 
 def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[tuple[int | None, int], ...] | None:
-    """Returns the side that each check of a load counts, with its step; None if a check counts something else."""
-    found = list[tuple[int | None, int]]()
+    """Returns the dimension that each check of a load bounds, with its step; None if a check bounds both."""
+    sides = list[tuple[int | None, int]]()
     for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
         strides = _strides([moved(step, bits) for step in steps], columns)
         if strides is None or all(strides) or moved(first, bits):
             return None
-        found.append((ROWS, strides[0]) if strides[0] else (COLUMNS, strides[1]) if strides[1] else (BOTH, 1))
-    return tuple(found)
+        sides.append((ROWS, strides[0]) if strides[0] else (COLUMNS, strides[1]) if strides[1] else (BOTH, 1))
+    return tuple(sides)
 
 
 def distances(load: LoadOp | StoreOp, steps: Sequence[int]) -> list[int]:
-    """Returns the distances in memory of registers whose numbers are `steps` apart."""
+    """Returns the offsets in memory, in elements, of registers at `steps`."""
     bits = bit_steps(load)
     return [moved(step, bits) for step in steps]
 
 
 def _strides(steps: Sequence[int], columns: int) -> tuple[int, int] | None:
-    """Returns the distances of rows and of columns, or None if they are not equal."""
+    """Returns the strides of rows and columns, or None if they are not constant."""
     split = columns.bit_length() - 1
     row, column = (side[0] if side else 0 for side in (steps[split:], steps[:split]))
     equal = [column << b for b in range(split)] + [row << b for b in range(len(steps) - split)]
@@ -190,28 +221,35 @@ def _strides(steps: Sequence[int], columns: int) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True)
-class Squares:
-    """A shuffle of `source` into transposed squares: rows of a square are `pitch` registers apart in the source, and
-    rows of the result `across` registers."""
+class BlockTranspose:
+    """Shuffle that transposes blocks of lanes × lanes registers.
+
+    Attributes:
+        shuffle: the shuffle.
+        across: distance of rows of a block in the result, in registers.
+        pitch: distance of rows of a block in the source.
+    """
 
     shuffle: ShuffleRegistersOp
     across: int
     pitch: int
 
     def source(self, writer: Writer, register: str) -> str | None:
-        """Returns two C++ arguments in one text: the address of the first element of the 16x16 block that `register` is
-        in, and the distance of its rows in elements. Returns None if the values are not in memory."""
+        """Returns two C++ arguments: the address of the block that contains `register`, and the row stride in elements.
+
+        Returns None if the source is not in memory.
+        """
         shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers)
         load = _load_of_rows(self)
         if load is not None and linear is not None:
             at = terms(register, distances(load, linear[1]))
             return f"&{element_at(writer, load, linear[0])} + {at.text}, {distances(load, [self.pitch])[0]}"
-        found = shuffle.source in writer.places
-        return f"&{writer.read(shuffle.result, register).text}, {self.pitch}" if found else None
+        is_stored = shuffle.source in writer.places
+        return f"&{writer.read(shuffle.result, register).text}, {self.pitch}" if is_stored else None
 
 
-def squares_of(op: Operation | Block) -> Squares | None:
-    """Returns the transposed squares of an operation's result, or None."""
+def block_transpose(op: Operation | Block) -> BlockTranspose | None:
+    """Returns the block transpose of a shuffle, or None for other operations."""
     if not isinstance(op, ShuffleRegistersOp) or (linear := linear_steps(op.registers)) is None:
         return None
     steps = [*linear[1]]
@@ -219,25 +257,25 @@ def squares_of(op: Operation | Block) -> Squares | None:
         return None
     first, pitch = steps.index(1), steps[0]
     rows = [pitch * lane for lane in SIDE_BY_SIDE]
-    found = first >= 4 and steps[:4] == rows and steps[first : first + 4] == SIDE_BY_SIDE
-    return Squares(op, 1 << first, pitch) if found else None
+    is_transposed = first >= 4 and steps[:4] == rows and steps[first : first + 4] == SIDE_BY_SIDE
+    return BlockTranspose(op, 1 << first, pitch) if is_transposed else None
 
 
-def _load_of_rows(square: Squares) -> LoadOp | None:
-    """Returns the load of a source, if its squares are contiguous rows in memory and nothing else reads it."""
+def _load_of_rows(square: BlockTranspose) -> LoadOp | None:
+    """Returns the load of the source, if its blocks are contiguous rows in memory and only transposes read it."""
     load = plain_load(square.shuffle.source)
     if load is None or load.checks or distances(load, SIDE_BY_SIDE) != SIDE_BY_SIDE:
         return None
     rows = distances(load, [square.pitch * lane for lane in SIDE_BY_SIDE])
-    squares = all(squares_of(use.operation) for use in load.result.uses)
+    squares = all(block_transpose(use.operation) for use in load.result.uses)
     if rows != [rows[0] * lane for lane in SIDE_BY_SIDE] or not squares:
         return None
     users = [use.operation for shuffle in load.result.uses for use in shuffle.operation.results[0].uses]
-    alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)
-    return load if alike and all(u.parent is load.parent for u in users) else None
+    are_rows = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)
+    return load if are_rows and all(u.parent is load.parent for u in users) else None
 
 
-def is_left_to_squares(op: Operation) -> bool:
-    """Returns true for a load that is only read square by square, in place."""
-    found = [squares_of(use.operation) for use in op.result.uses] if isinstance(op, LoadOp) else []
-    return bool(found) and all(square is not None and _load_of_rows(square) is op for square in found)
+def is_read_by_transposes(op: Operation) -> bool:
+    """Returns true for a load that only block transposes read, in place."""
+    transposes = [block_transpose(use.operation) for use in op.result.uses] if isinstance(op, LoadOp) else []
+    return bool(transposes) and all(square is not None and _load_of_rows(square) is op for square in transposes)

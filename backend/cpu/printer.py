@@ -1,9 +1,9 @@
-"""A module at the kernel level as one C++ text for the cores of a CPU.
+"""Prints a module at the kernel level as C++ for a CPU.
 
-Like the CUDA text it has helpers and then a function for each kernel, with the same names and comments. A function runs
-some blocks of the grid, one after the other, and `k0_grid` all of them, in parallel by OpenMP; what is the same for all
-blocks is computed in front of the loop over them. Shared memory is a buffer of the core, kept from call to call. `run`
-makes all launches of a call; the runtime tells it which, as numbers.
+The text has helpers and one function for each kernel, like the CUDA text, with the same names and comments. The
+function of a kernel runs a range of blocks in a loop; values that are equal for all blocks are computed before the
+loop. `k0_grid` runs all blocks in parallel by OpenMP. Shared memory is a thread-local buffer. `run` executes all
+launches of a call, which the runtime describes as numbers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _HERE = Path(__file__).parent
 
 
 def print_cpp(module: ModuleOp) -> str:
-    """Returns the C++ of all kernels of a module at the kernel level. Raises CompileError, with operation and place,
-    for anything that has no C++."""
+    """Returns the C++ of all kernels of a module at the kernel level.
+
+    Raises:
+        CompileError: for an operation without C++, with its location.
+    """
     most = max((len(op.body.block.args) for op in module.body.ops if isinstance(op, FuncOp)), default=1)
     grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
     declared = f"Grid {grids};\n" if grids else ""
@@ -44,20 +47,20 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     for ours in sorted({*_OURS}):
         writer.names.mint(ours)
     writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
-    given = parameters(writer, func)
+    arguments = parameters(writer, func)
     declare_shared(writer, [op for op in func.walk() if isinstance(op, SharedOp)], memory)
     VectorStatements(writer, func.body.block).print_blocks(block, begin, end)
     blocks = [f"const int {begin}", f"const int {end}", f"unsigned char* const {memory}"]
-    head = f"static void {name}({', '.join([*blocks, *given])}) {{"
+    head = f"static void {name}({', '.join([*blocks, *arguments])}) {{"
     body = [*header(func), head, *writer.lines, "}"]
     asserts = any(key.startswith("asserted") for key in writer.helpers)
-    return "\n".join([*body, _grid(func, name, given, asserts)]) + "\n", writer.helpers
+    return "\n".join([*body, _grid(func, name, arguments, asserts)]) + "\n", writer.helpers
 
 
-def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
-    """Returns the function that runs all blocks, on the buffers `a` and for the sizes `n`."""
+def _grid(func: FuncOp, name: str, arguments: list[str], asserts: bool) -> str:
+    """Returns the C++ function that runs all blocks of a kernel, on buffers `a` with sizes `n`."""
     buffers = len(func.body.block.args)
-    kinds = [parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip() for parameter in given]
+    kinds = [parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip() for parameter in arguments]
     passed = [f"({k}){f'a[{i}]' if i < buffers else f'n[{i - buffers}]'}" for i, k in enumerate(kinds)]
     shared = 0 if func.shared is None else func.shared.data
     first = f"alignas(64) static thread_local unsigned char memory[{shared}]; " if shared else ""
@@ -70,26 +73,26 @@ def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
 
 
 _PRELUDE = "".join(f.read_text() for f in (_HERE.parent / "emulator" / "device_math.h", _HERE / "vector.hpp"))
-"""What every text has."""
+"""Start of every text."""
 
 _HELPERS = read_helpers((_HERE / "functions.hpp").read_text())
 _HELPERS |= {c: Helper(c, f"{HELPERS[c].cuda}\nSTORED({c}, {word})") for c, word in STRUCTS.items()}
 
 _OURS = re.findall(r"\b([a-z]\w*)(?=[(<])", _PRELUDE + "".join(helper.cuda for helper in _HELPERS.values()))
 _OURS += ["lanes", "locality", "mask", "failure", "first", "i", "l", "n", "row"]
-"""What functions, types and the counters of loops over vectors are called in the text: values have other names."""
+"""Names of functions, types and loop counters in the text, which values must not have."""
 
 
 def helper_section(keys: Iterable[str]) -> str:
-    """Returns the definitions of helpers, each after those that it needs."""
-    wanted: dict[str, str] = {}
+    """Returns the definitions of helpers. A definition follows the definitions that it needs."""
+    definitions: dict[str, str] = {}
 
-    def want(key: str) -> None:
+    def add(key: str) -> None:
         helper = _HELPERS.get(key) or HELPERS[key]
         for needed in helper.needs:
-            want(needed)
-        wanted.setdefault(key, helper.host or helper.cuda)
+            add(needed)
+        definitions.setdefault(key, helper.host or helper.cuda)
 
     for key in sorted(keys):
-        want(key)
-    return "\n".join([_PRELUDE.replace("#pragma once\n", ""), *wanted.values()]) + "\n"
+        add(key)
+    return "\n".join([_PRELUDE.replace("#pragma once\n", ""), *definitions.values()]) + "\n"

@@ -1,8 +1,8 @@
-"""Runs a program on the CPU: compiled C++, called on the memory of torch's tensors.
+"""Runs compiled C++ on the CPU, on the memory of torch tensors.
 
-All launches between two steps of PyTorch are one call of the C++, which reads them as an array of numbers that is made
-once for each set of shapes. Pointers, scratch memory and the message of an assertion belong to the call, so several
-threads may call a program at the same time.
+All launches between two steps of PyTorch are one call of the C++ function `run`. It reads them from an array of
+numbers, which is made once for a set of shapes. Pointers, scratch memory and assertion messages belong to the call, so
+several threads may call a program at the same time.
 """
 
 from __future__ import annotations
@@ -35,27 +35,33 @@ from ..host.timing import Span
 from .build import build
 
 SHARED_WORK = 1 << 19
-"""Operations on elements of a launch that cores share: to wake a core costs some ten thousand vectors."""
+"""Least number of element operations of a launch on several cores. Waking a core costs some ten thousand vectors."""
 
 UNKNOWN_TRIPS = 32
-"""Iterations of a loop whose trip count is not constant, where work is estimated."""
+"""Assumed trip count of loops without a constant one, for estimates of work."""
 
 LONG_WORK = 1 << 16
-"""Operations on elements of a call during which other threads of Python may run."""
+"""Least number of element operations of a call that releases the GIL."""
 
 HUGE = 4 << 20
-"""Bytes of a buffer that the system is advised to map in huge pages."""
+"""Least size in bytes of a buffer that is mapped in huge pages."""
 
 _LIBC, _MADV_COLLAPSE = ctypes.CDLL(None), 25
-"""The advice is of Linux from 6.1 on; `mmap` has no name for it."""
+"""C library, and the advice MADV_COLLAPSE of Linux 6.1, which `mmap` does not name."""
 
 _MESSAGE = 200
-"""Bytes for what an assertion says."""
+"""Bytes of the message of an assertion."""
 
 
 class _Launches:
-    """`count` launches as the numbers that `run` of the C++ reads. `shared`: cores share a launch; `work`: operations
-    on single elements in all launches, about."""
+    """Launches as the numbers that the C++ function `run` reads.
+
+    Args:
+        numbers: the numbers.
+        count: number of launches.
+        shared: whether a launch runs on several cores.
+        work: estimated element operations of all launches.
+    """
 
     def __init__(self, numbers: Sequence[int] = (), count: int = 0, shared: bool = False, work: int = 0) -> None:
         self.numbers, self.count, self.shared, self.work = np.array(numbers, dtype=np.int64), count, shared, work
@@ -65,22 +71,29 @@ class _Launches:
 
 @dataclass(frozen=True)
 class _Constants:
-    """The results of constant launches, in `memory`, and the versions of the arguments that they read, by number."""
+    """Results of constant launches.
+
+    Attributes:
+        memory: tensor with the results.
+        seen: state of the arguments that they read, by number (`_seen`).
+    """
 
     memory: Any
     seen: Mapping[int, tuple[int, ...]]
 
     def places(self, plan: LaunchPlan) -> list[tuple[int, int]]:
-        """Returns the place of each buffer: its memory and the offset there; -1 and the address for constants."""
-        behind = 0 if self.memory is None else self.memory.data_ptr() - plan.call_bytes
+        """Returns the memory and offset of each buffer; -1 and the address for constants."""
+        base = 0 if self.memory is None else self.memory.data_ptr() - plan.call_bytes
         scratch = plan.buffers[plan.arguments :]
-        own = [(-1, behind + b.offset) if b.constant else (plan.arguments, b.offset) for b in scratch]
-        return [*((i, 0) for i in range(plan.arguments)), *own]
+        scratch_places = [(-1, base + b.offset) if b.constant else (plan.arguments, b.offset) for b in scratch]
+        return [*((i, 0) for i in range(plan.arguments)), *scratch_places]
 
 
 def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Returns, by number, the address of each argument, the number of changes in place that PyTorch has counted, and a
-    sample of the contents where the extension module is loaded."""
+    """Returns the state of arguments by number, to notice changes.
+
+    The state is the address and PyTorch's version counter, with the extension module also a sample of the contents.
+    """
     native = extension()
     plain = {n: (args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers}
     return plain if native is None else {n: native.seen(args[n]) or seen for n, seen in plain.items()}
@@ -88,8 +101,13 @@ def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, .
 
 @dataclass(frozen=True)
 class _Placed:
-    """A program for arguments of certain shapes: launches, in numbers, and steps of PyTorch; without constant launches,
-    whose results are in `constants`."""
+    """Program for one set of shapes.
+
+    Attributes:
+        plan: launches and buffers.
+        parts: launches as numbers, and steps of PyTorch, without constant launches.
+        constants: results of the constant launches.
+    """
 
     plan: LaunchPlan
     parts: Sequence[_Launches | EagerStep]
@@ -98,11 +116,12 @@ class _Placed:
 
 @dataclass(frozen=True)
 class CpuKernel:
-    """A kernel of a program.
+    """Kernel of a program.
 
-    number  position in the text
-    work    about how many elements a block computes, loads and stores
-    serial  whether its blocks run on one core, because they update the same elements
+    Attributes:
+        number: position in the text.
+        work: estimated element operations of a block.
+        serial: whether its blocks run on one core, because they update the same elements.
     """
 
     number: int
@@ -110,14 +129,16 @@ class CpuKernel:
     serial: bool
 
     def is_shared(self, blocks: int) -> bool:
-        """Returns true if several cores share a launch of `blocks` blocks."""
+        """Returns true if a launch of `blocks` blocks runs on several cores."""
         return not self.serial and blocks > 1 and blocks * self.work >= SHARED_WORK
 
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """What the runtime reads of a module at the kernel level to call its C++. Where all sizes are known, it may be sent
-    to another process."""
+    """Facts of a module at the kernel level that the runtime needs to call its C++.
+
+    With static sizes it can be sent to another process.
+    """
 
     plan: LaunchPlan
     asserts: bool
@@ -137,11 +158,16 @@ class CpuPlan:
 
 
 class CpuProgram:
-    """A compiled program; `run` takes and gives torch tensors on the host.
+    """Compiled program on torch tensors of the host.
 
-    `module` is at the kernel level, or what has to be known of it, and `text` its C++ or the shared object that was
-    built of it. `eager` computes the functions that are left to PyTorch. At most so many `cores` work; without a number
-    as many as PyTorch may use. Raises ExecutionError where there is no compiler.
+    Args:
+        module: module at the kernel level, or its plan.
+        text: its C++, or the path of its shared object.
+        eager: functions that PyTorch computes, by name.
+        cores: largest number of cores; default: the threads of PyTorch.
+
+    Raises:
+        ExecutionError: if there is no compiler.
     """
 
     def __init__(
@@ -154,10 +180,10 @@ class CpuProgram:
         import torch
 
         self.torch, self.eager, self.cores = torch, eager or {}, cores or 1 << 16  # more than a machine has
-        known = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
-        self.plan, self.asserts, self._kernels = known.plan, known.asserts, known.kernels
+        described = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
+        self.plan, self.asserts, self._kernels = described.plan, described.asserts, described.kernels
         self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text))).run
-        building()  # which takes a core for some seconds the first time, and the program's compiler comes before
+        building()  # the first call compiles for some seconds, after the compiler of the program
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         self._placed: dict[Key, _Placed] = {}
@@ -165,8 +191,15 @@ class CpuProgram:
         self._scratch: list[Any] = []
 
     def run(self, args: Sequence[Any], clock: list[tuple[float, float]] | None = None) -> list[Any]:
-        """Returns the results for the tensors `args`; a `clock` gets the begin and end of each step. Raises
-        ExecutionError if the arguments do not fit, or the program stops at an assertion."""
+        """Runs the program.
+
+        Args:
+            args: tensors.
+            clock: list that gets the start and end of each step, in seconds.
+
+        Raises:
+            ExecutionError: if the arguments do not fit, or an assertion fails.
+        """
         torch, key = self.torch, key_of(args)
         placed = self._placed.get(key)
         if placed is None or placed.constants.seen != _seen(args, placed.constants.seen):
@@ -176,7 +209,7 @@ class CpuProgram:
         scratch = self._scratch_of(placed.plan.call_bytes)
         memory = _pointers((*inputs, *outputs, scratch))
         message = ctypes.create_string_buffer(_MESSAGE) if self.asserts else None
-        threads = torch.get_num_threads()  # which also makes it known to OpenMP, in a thread that has not asked before
+        threads = torch.get_num_threads()  # the first call of a thread also sets the number for OpenMP
         for part in placed.parts:
             if isinstance(part, EagerStep):
                 start = perf_counter()
@@ -200,8 +233,7 @@ class CpuProgram:
         return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
     def repeated_calls(self, *described: Any) -> Any:
-        """Returns calls of this program that need no Python, `described` as in `calls.cpp`; None where there are
-        none."""
+        """Returns a cache of calls that need no Python (`calls.cpp`), or None without the extension module."""
         native = extension()
         if native is None:
             return None
@@ -211,39 +243,44 @@ class CpuProgram:
     def remember(
         self, calls: Any, inputs: Sequence[Any], results: Sequence[Any], updates: Sequence[tuple[int, int]]
     ) -> None:
-        """Notes a call in `calls`: its arguments, and results with the strides that the caller sees. By `updates`,
-        pairs (result, argument), arguments change in place; calls in which the program itself does not do that are not
-        noted."""
+        """Adds a call to a cache of `repeated_calls`, unless the caller would have to copy results into arguments.
+
+        Args:
+            calls: the cache.
+            inputs: arguments.
+            results: results with the strides that the caller sees.
+            updates: pairs (result, argument) for arguments that change in place.
+        """
         placed = self._placed[key_of(inputs)]
         plan, places = placed.plan, dict(placed.plan.in_place)
-        known = tuple(places.get(i, example) for i, example in enumerate(results, plan.inputs))
+        examples = tuple(places.get(i, example) for i, example in enumerate(results, plan.inputs))
         launches = placed.parts[0] if placed.parts else _Launches()
         in_place = all(places.get(plan.inputs + r) == a for r, a in updates)
         if len(placed.parts) <= 1 and isinstance(launches, _Launches) and in_place:
             how = (plan.call_bytes, launches.shared, launches.work >= LONG_WORK, tuple(placed.constants.seen))
-            calls.remember(tuple(inputs), known, launches.first, launches.end, *how, (launches, placed.constants))
+            calls.remember(tuple(inputs), examples, launches.first, launches.end, *how, (launches, placed.constants))
 
     def forget_constants(self) -> None:
-        """Drops the results of constant launches: the next call computes them again."""
+        """Drops the results of constant launches. The next call computes them again."""
         self._constants = _Constants(None, {})
         self._placed.clear()
 
     def _scratch_of(self, size: int) -> Any:
-        """Returns scratch memory: that of an earlier call if it is large enough and free."""
+        """Returns scratch memory of `size` bytes: free memory of an earlier call if it is large enough."""
         try:
-            left = self._scratch.pop()
+            scratch = self._scratch.pop()
         except IndexError:
-            left = None
-        return self._empty((size,), "ui8") if left is None or left.nbytes < size else left
+            scratch = None
+        return self._empty((size,), "ui8") if scratch is None or scratch.nbytes < size else scratch
 
     def _empty(self, shape: Sequence[int], dtype: str) -> Any:
-        """Returns a new tensor on the host, whatever the default device is."""
-        made = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device="cpu")
-        _advise_huge_pages(made)
-        return made
+        """Returns a new tensor on the host."""
+        tensor = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device="cpu")
+        _advise_huge_pages(tensor)
+        return tensor
 
     def _place(self, key: Key, args: Sequence[Any]) -> _Placed:
-        """Returns the program for arguments like `args`. Raises ExecutionError for arguments that it does not take."""
+        """Makes the program for the shapes of `args`. Raises ExecutionError for illegal arguments."""
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
         plan = self.plan.check_tensors(args)
@@ -256,17 +293,17 @@ class CpuProgram:
         return placed
 
     def _constants_of(self, plan: LaunchPlan, args: Sequence[Any]) -> _Constants:
-        """Returns the results of the constant launches for the tensors `args`, computed unless they are there."""
+        """Returns the results of the constant launches. Computes them if arguments have changed."""
         launches, old = plan.constant_launches, self._constants
         if launches and (old.memory is None or old.seen != _seen(args, old.seen)):
             read = sorted({b for x in launches for b in x.buffers if b < plan.arguments})
-            made = _Constants(self._empty((plan.constant_bytes,), "ui8"), _seen(args, read))
-            once = self._launches(launches, made.places(plan))
+            constants = _Constants(self._empty((plan.constant_bytes,), "ui8"), _seen(args, read))
+            once = self._launches(launches, constants.places(plan))
             tensors = [_plain(a) if n in read else None for n, a in enumerate(args)]
             message = ctypes.create_string_buffer(_MESSAGE)
             self._launch(once.first, once.end, _pointers(tensors), self.torch.get_num_threads(), message, None)
             _check(message)
-            self._constants = made
+            self._constants = constants
         return self._constants
 
     def _launches(self, launches: Iterable[Launch], places: Sequence[tuple[int, int]]) -> _Launches:
@@ -298,7 +335,7 @@ def _check(message: Any) -> None:
 
 
 def _work(block: Block) -> int:
-    """Returns about how many elements a block computes, loads and stores."""
+    """Estimates the element operations of a block."""
     work = 0
     for op in block.ops:
         if isinstance(op, scf.ForOp):
@@ -313,7 +350,7 @@ def _work(block: Block) -> int:
 
 
 def _plain(tensor: Any) -> Any:
-    """Returns a dense tensor with the elements of `tensor`. Raises ExecutionError for one that is not on the host."""
+    """Returns a dense copy of a tensor, or the tensor if it is dense. Raises ExecutionError for other devices."""
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     if not tensor.is_cpu:
@@ -322,7 +359,7 @@ def _plain(tensor: Any) -> Any:
 
 
 def _advise_huge_pages(tensor: Any, advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)) -> None:
-    """Advises the system to map a large tensor in huge pages: fresh memory is mapped several times faster."""
+    """Advises the system to map a large tensor in huge pages, which is several times faster for new memory."""
     if advice is not None and tensor.nbytes >= HUGE:
         first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = tensor.data_ptr() + tensor.nbytes - first
@@ -330,6 +367,8 @@ def _advise_huge_pages(tensor: Any, advice: int | None = getattr(mmap, "MADV_HUG
 
 
 def collapse_pages(tensor: Any) -> None:
-    """Has the system put memory that is in use into huge pages, which takes a second per GB and makes reads some
-    percent faster. Addresses and contents stay. Does nothing where the system knows no such advice."""
+    """Moves memory in use to huge pages, if the system supports it.
+
+    It takes a second per GB, and makes reads some percent faster. Addresses and contents do not change.
+    """
     _advise_huge_pages(tensor, _MADV_COLLAPSE if sys.platform == "linux" else None)

@@ -1,5 +1,7 @@
-"""How values of a block that is one thread are read: as SIMD vectors, or lane by lane. Loads of vectors whose lanes lie
-anywhere in a buffer are gathers: an offset for each lane, and a mask of the lanes that are inside."""
+"""Reads values as SIMD vectors or lane by lane, for blocks of one thread.
+
+A load whose lanes have arbitrary addresses is a gather: an offset for each lane, and a mask of the lanes in bounds.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,11 @@ from .ordering import is_same_in_lanes
 from .panels import SIDE_BY_SIDE
 
 VECTOR, LANE = "i", "i + l"
-"""The first register of a vector in a loop over them, and the register of one lane."""
+"""C++ of the first register of the current vector, and of the register of one lane."""
 
 
 class Lanes(NamedTuple):
-    """The value that a loop over vectors reads: a vector of the C++ type `element`, or a scalar if all lanes are the
-    same."""
+    """Value in a loop over vectors: a vector of the C++ type `element`, or a scalar that is equal in all lanes."""
 
     text: Expr
     is_vector: bool
@@ -45,7 +46,7 @@ class Lanes(NamedTuple):
 
 
 class VectorWriter(Writer):
-    """The text of a kernel whose blocks are one thread."""
+    """Writer of kernels with blocks of one thread."""
 
     def __init__(self, func: kernel.FuncOp) -> None:
         super().__init__(func)
@@ -54,11 +55,13 @@ class VectorWriter(Writer):
         self.ends = Ends()
         self.prefetched: set[LoadOp] = set()
         self.row = 0
-        """Registers of a row, inside of a loop over the rows of a group: each begins at the register `row`."""
+        """Registers of a row in a loop over rows, or 0. A row starts at the register with the C++ name `row`."""
 
     def line(self, text: str) -> None:
-        """Appends a line. In a row the parts of a register's number are known: compilers do not see that the low one
-        counts up and the high one stays."""
+        """Appends a line. In a loop over rows it replaces the parts of a register number by expressions of `row`.
+
+        Compilers do not see that the high part is constant in a row.
+        """
         if self.row:
             bits = self.row.bit_length() - 1
             text = re.sub(rf"\b{VECTOR} & {self.row - 1}\b", f"{VECTOR} - row", text)
@@ -74,17 +77,24 @@ class VectorWriter(Writer):
         return Expr(f"lane({local.text.text}, l)" if local.element in STRUCTS else f"{local.text.text}[l]")
 
     def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
-        """Declares an array that starts at a cache line, so that no vector of it is in two."""
+        """Declares an array that is aligned to a cache line, so that no vector crosses a line.
+
+        Args:
+            place: name and size.
+            value: value that it holds.
+            start: initial value.
+            head: text before the declaration of a short array.
+        """
         super().array(place, value, start, f"alignas({LINE}) " if place.size >= MAX_LANES else head)
 
     def unroll(self, times: str = "", pad: str = "") -> None:
-        """Compilers for CPUs know when to unroll loops over single elements."""
+        """Prints nothing: compilers for CPUs choose the unrolling of loops over single elements."""
 
     def lanes(self, value: SSAValue, text: Expr, is_vector: bool = True) -> Lanes:
         return Lanes(text, is_vector, self.type_of(value))
 
     def read_vector(self, value: SSAValue) -> Lanes:
-        """Returns the value of a loop over vectors, from the register `VECTOR` on."""
+        """Returns a value in a loop over vectors, from the register `VECTOR` on."""
         if value in self.locals:
             return self.locals[value]
         if value in self.places and is_same_in_lanes(value):
@@ -105,8 +115,13 @@ class VectorWriter(Writer):
         return self.lanes(value, self.by_lanes(value, self.read(value, LANE).text))
 
     def near(self, value: SSAValue, steps: Sequence[int], first: str) -> Expr | None:
-        """Returns a vector of elements at these steps from the `first` one in memory; None if they are too far
-        apart."""
+        """Returns a vector of elements near each other in memory, or None if they are too far apart.
+
+        Args:
+            value: the value, for its type.
+            steps: offsets of lanes 1, 2, 4 and 8 in elements.
+            first: C++ of the first element.
+        """
         if steps == SIDE_BY_SIDE:
             return Expr(f"load(&{first})")
         near = len(steps) == 4 and any(steps) and all(abs(step) <= 2 << bit for bit, step in enumerate(steps))
@@ -114,31 +129,36 @@ class VectorWriter(Writer):
         return Expr(f"load_near<{', '.join(map(str, steps))}>(&{first})") if near and plain else None
 
     def fill(self, op: LoadOp) -> str:
-        """Returns the element of a load whose checks do not hold."""
+        """Returns the fill value of a load, as C++."""
         return f"({self.type_of(op.result)}){'0' if op.fill is None else self.read(op.fill).text}"
 
     def identity(self, op: kernel.ReduceRegistersOp | kernel.ScanRegistersOp) -> str:
-        """Returns the identity of a reduction or scan."""
+        """Returns the identity of a reduction or scan, as C++."""
         t = op.source.type
         return f"({self.type_of(t)}){self.scalars.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)}"
 
     def by_lanes(self, value: SSAValue, single: str) -> Expr:
-        """Returns a vector of the registers of `value`, each computed by the text `single`."""
+        """Returns a vector of registers of `value` that the C++ expression `single` computes lane by lane."""
         return Expr(f"each<{self.type_of(value)}>([&](int l) {{ return {single}; }})")
 
 
 ELEMENTS = ("float", "double", "int", "long long")
-"""C++ types that are gathered."""
+"""C++ types with a gather."""
 
 LARGEST = 2**31 - 1
-"""Elements of a buffer that offsets of 32 bits reach."""
+"""Largest number of elements of a gathered buffer: offsets have 32 bits."""
 
 Holds = Callable[[SSAValue, Sequence[int], Extent], bool]
 
 
 def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
-    """Returns the vector of a load, whose lanes have different coordinates or checks, as a gather; None if the load has
-    no such form. `holds(value, steps, bound)` is true for a check that holds in all vectors of the printed loops."""
+    """Returns a load as a gather, or None if it has no such form.
+
+    Args:
+        writer: the writer.
+        op: the load. Coordinates or checks differ between lanes.
+        holds: function of (value, steps, bound) that returns true if a check holds in all vectors of the loop.
+    """
     extents, element = memory_extents(op.memory.type), writer.type_of(op.result)
     static = [e for e in extents if isinstance(e, int)]
     fits = len(static) == len(extents) and prod(static) <= LARGEST
@@ -165,8 +185,7 @@ def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
 
 
 def _across(steps: Sequence[int], element: str) -> Expr | None:
-    """Returns the vector of `element` that lanes add to a number that grows by `steps`, or 0; None if that is no
-    multiple of the lane."""
+    """Returns the vector of lane offsets for steps of the lane bits, or None if they are no multiple of the lane."""
     low = [*steps[:4]]
     if any(low) and low != [low[0] << bit for bit in range(4)]:
         return None
@@ -174,7 +193,7 @@ def _across(steps: Sequence[int], element: str) -> Expr | None:
 
 
 def _mask(writer: VectorWriter, op: LoadOp, holds: Holds) -> str | None:
-    """Returns the mask of the lanes whose checks hold; None for a check that has no such form."""
+    """Returns the mask of the lanes whose checks hold, or None if a check has no vector form."""
     masks, conditions = list[str](), list[str]()
     for value, steps, lo, hi, under, over in open_checks(writer, op):
         if not under and holds(value, steps, hi):

@@ -36,6 +36,8 @@ LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
 
 PASS_BASES = {"ModulePass", "NestPass", "TilePass", "FuncPass"}
 LONGEST_FILE = 500
+"""Lines without docstrings: an `Args` section makes no file too long."""
+
 LONGEST_FUNCTION = 80
 
 MAY_IMPORT = {
@@ -65,7 +67,7 @@ def _checked_sizes() -> list[Path]:
 
 @pytest.mark.parametrize("path", _checked_sizes(), ids=_name)
 def test_sizes(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").count("\n")
+    lines = path.read_text(encoding="utf-8").count("\n") - sum(map(docstring_lines, ast.walk(_tree(path))))
     assert lines <= LONGEST_FILE, f"{lines} lines; split it by idea"
     long = [
         f"{node.name}: {length} lines"
@@ -74,6 +76,13 @@ def test_sizes(path: Path) -> None:
         and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
     ]
     assert not long
+
+
+def docstring_lines(node: ast.AST) -> int:
+    """Returns the number of lines of the docstring of a node."""
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) or ast.get_docstring(node) is None:
+        return 0
+    return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
 
 
 def _library_imports(path: Path) -> set[str]:
