@@ -135,7 +135,7 @@ class CpuKernel:
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """Facts of a module at the kernel level that the runtime needs to call its C++.
+    """Data of a module at the kernel level that the runtime needs to call its C++.
 
     With static sizes it can be sent to another process.
     """
