@@ -93,8 +93,10 @@ def stages_of(op: loop.ReduceOp | loop.StagedReduceOp) -> tuple[loop.ReduceOp, .
     return (op,) if isinstance(op, loop.ReduceOp) else op.stage_ops
 
 
-def find_split(nest: loop.NestOp, parts: int) -> Split:
-    """Returns how to split the reduction of `nest` into `parts`. Raises ScheduleError if it cannot be split."""
+def divisible_extents(nest: loop.NestOp, parts: int) -> tuple[loop.ReduceOp | loop.StagedReduceOp, dict[int, int]]:
+    """Returns the reduction of `nest` that may be split, and its extents that `parts` divides, by position.
+
+    Raises ScheduleError if there is none."""
     reduction = splittable(nest)
     if isinstance(reduction, str):
         raise ScheduleError(reduction, argument="split_k")
@@ -104,8 +106,14 @@ def find_split(nest: loop.NestOp, parts: int) -> Split:
         raise ScheduleError(
             f"{parts} parts of equal size do not make [{', '.join(map(str, shape))}]", argument="split_k"
         )
+    return reduction, whole
+
+
+def find_split(nest: loop.NestOp, parts: int) -> Split:
+    """Returns how to split the reduction of `nest` into `parts`. Raises ScheduleError if it cannot be split."""
+    reduction, whole = divisible_extents(nest, parts)
     schedule = nest.attributes.get("schedule")
-    chunks = schedule.data.chunk if isinstance(schedule, ScheduleAttr) else [1] * len(shape)
+    chunks = schedule.data.chunk if isinstance(schedule, ScheduleAttr) else [1] * (max(whole) + 1)
     dependence = Dependence()
     needed = frozenset[SSAValue]().union(*(dependence.of(r) for r in reduction.results))
     free = tuple(i for i, a in enumerate(nest.body.block.args) if a in needed)

@@ -20,7 +20,7 @@ from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of, set_limit
-from ..analysis.nest_schedule import find_split, no_parts, no_shared_rows, shared_sums, splittable, stages_of
+from ..analysis.nest_schedule import divisible_extents, no_parts, no_shared_rows, shared_sums, splittable, stages_of
 from ..analysis.operands import PARTS, STORED, copies, packable_loads, wide_factors
 from .matmul import Matmul
 from .nest_info import NestInfo
@@ -159,7 +159,7 @@ def _of_parts(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
         yield Violation(parts > 1, "cache_rows", "blocks that share a reduction have no row of their own to keep")
     for count in map(int, np.unique(parts[parts > 1])):
         try:
-            find_split(info.nest, count)
+            divisible_extents(info.nest, count)
         except ScheduleError as error:
             yield Violation(parts == count, error.argument or "split_k", error.reason)
 

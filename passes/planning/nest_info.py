@@ -66,6 +66,7 @@ class LoadSite:
     """Position of a load.
 
     group  number of the reductions whose loop the load is in; -1 for the loop over the results
+    along  index along which the tensor is contiguous
     alike  numbers of the sites that read the same tensor by the same map over indices of equal extents: they may read
            the same tiles
     """
@@ -73,6 +74,7 @@ class LoadSite:
     op: loop.LoadOp
     indices: tuple[SSAValue, ...]
     group: int
+    along: SSAValue | None
     alike: list[int]
 
 
@@ -149,7 +151,7 @@ class NestInfo:
             around = [groups[o] for o in ancestors(op) if isinstance(o, loop.ReduceOp)]
             same = alike.setdefault((op.source, op.map, tuple(self.extents[i] for i in indices)), [])
             same.append(n)
-            sites.append(LoadSite(op, indices, around[-1] if around else -1, same))
+            sites.append(LoadSite(op, indices, around[-1] if around else -1, contiguous_index(op), same))
         return sites
 
     @cached_property
@@ -290,6 +292,11 @@ class TileExtents:
         self.tile[index] = min(pow2_at_most(extent), pow2_at_least(self.info.extents[index]))
         self.decided.add(index)
         return max(1, extent // self.tile[index])
+
+    def set_all(self, indices: Iterable[SSAValue], extent: int) -> None:
+        """Decides on one extent for all `indices`, or on the range where that is less."""
+        for index in indices:
+            self.set(index, extent)
 
     def pad(self, index: SSAValue, extent: int) -> None:
         """Decides on `extent`, a power of two, even where it exceeds the range: the rest of a tile is padding."""

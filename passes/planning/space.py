@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -101,6 +102,11 @@ class MatmulTiles:
         """The index of each matmul's sum that is tiled."""
         self.main = main_matmul(info, products)
         self.nested = is_nested(products)
+        self.together = {
+            i: axis for g in info.groups for axis in zip(*(op.body.block.args for op in g), strict=True) for i in axis
+        }
+        """Reduction index -> the same one of all reductions that run together."""
+        self.chunks = cache(self._chunks)
 
     def tiles(self, least: int, shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Returns the rows and columns of the main matmul's tiles: at most the range, and at least `least`, which
@@ -111,10 +117,10 @@ class MatmulTiles:
         narrow = 1 if whole else least
         return [*dict.fromkeys((max(least, min(r, rows)), max(narrow, min(c, columns))) for r, c in shapes)]
 
-    def chunks(
-        self, tile: tuple[int, int], warps: int, depths: Sequence[int], keys: Sequence[int]
-    ) -> Iterator[TileExtents]:
-        """Yields a tile with chunks of the reduction indices: those of the matmuls, then of other reductions.
+    def _chunks(
+        self, tile: tuple[int, int], warps: int, depths: tuple[int, ...], keys: tuple[int, ...]
+    ) -> list[TileExtents]:
+        """Returns a tile with chunks of the reduction indices: those of the matmuls, then of other reductions.
 
         Args:
             tile: rows and columns of the main matmul.
@@ -122,13 +128,15 @@ class MatmulTiles:
             depths: chunks of an index that a matmul sums over.
             keys: chunks of an index that one matmul yields and another one sums over.
         """
+        tiles = list[TileExtents]()
         for depth, chunk in product(depths, keys if self.nested else keys[-1:]):
             sizes = TileExtents(self.info)
             sizes.pad(self.main.row, tile[0])
             sizes.pad(self.main.column, tile[1])
             self._chunk_matmuls(sizes, depth, chunk)
             sizes.chunk_reductions(ELEMENTS * min(8, warps))
-            yield sizes
+            tiles.append(sizes)
+        return tiles
 
     def _chunk_matmuls(self, sizes: TileExtents, depth: int, keys: int) -> None:
         """Decides on the reduction indices of the matmuls."""
@@ -136,21 +144,14 @@ class MatmulTiles:
         for p in self.products:
             for index in (p.row, p.column):
                 if index not in sizes.decided and index not in info.free:
-                    self._set(sizes, index, keys)
+                    sizes.set_all(self.together[index], keys)
         for p, longest in zip(self.products, self.longest, strict=True):
             for index in p.reduction.indices:
                 if index not in sizes.decided:
                     inner = self.nested and not p.reduction.outermost
                     whole = inner and pow2_at_least(info.extents[index]) <= WIDEST_HEAD
-                    self._set(sizes, index, (WIDEST_HEAD if whole else depth) if index is longest else 1)
-
-    def _set(self, sizes: TileExtents, index: SSAValue, extent: int) -> None:
-        """Decides on a reduction index and on the same one of the reductions that run together."""
-        for group in self.info.groups:
-            for axis in zip(*(op.body.block.args for op in group), strict=True):
-                if index in axis:
-                    for other in axis:
-                        sizes.set(other, extent)
+                    extent = (WIDEST_HEAD if whole else depth) if index is longest else 1
+                    sizes.set_all(self.together[index], extent)
 
 
 def with_parts(info: NestInfo, points: Points, target: Target, nested: bool) -> Iterator[Points]:

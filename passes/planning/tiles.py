@@ -9,7 +9,6 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects.loop import LoadOp
-from ...dialects.loop.dependence import contiguous_index
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.tile.schedule import Schedule
 from ...target.model import SECTOR, Target
@@ -176,8 +175,8 @@ class Tiles:
 
     def any_of(self, masks: dict[SSAValue, Bools], indices: Collection[SSAValue]) -> Bools:
         """Returns where a mask of one of `indices` is true."""
-        none = np.zeros(self.rows, dtype=np.bool_)
-        return np.logical_or.reduce([none, *(mask for i, mask in masks.items() if i in indices)])
+        where = [mask for i, mask in masks.items() if i in indices]
+        return np.logical_or.reduce(where) if where else np.zeros(self.rows, dtype=np.bool_)
 
     def elements(self, indices: Iterable[SSAValue]) -> Floats:
         return product((self.tile[i] for i in indices), self.rows)
@@ -250,7 +249,7 @@ def _loaded_before(n: int, site: LoadSite, tiles: Tiles) -> Bools:
 
 def _waste(site: LoadSite, tiles: Tiles) -> Floats | float:
     """Returns moved bytes over needed bytes: memory moves whole sectors."""
-    along = contiguous_index(site.op)
+    along = site.along
     if along is None or not site.indices:
         return 1.0
     whole = tiles.info.extents[along]

@@ -138,6 +138,11 @@ class _MatmulSpace(MatmulTiles):
 
     shapes = (*product(EXTENTS, EXTENTS),)
 
+    @property
+    def group_m(self) -> int:
+        """Tiles down a patch of blocks, at most: with nested matmuls blocks share no operands."""
+        return 1 if self.nested else GROUPS[0]
+
     def on_cuda_cores(self) -> Iterator[Schedule]:
         """Yields tiles in the register tiles of their threads."""
         for (rows, columns), thread in product(self.tiles(1, self.shapes), REGISTER_TILES):
@@ -145,7 +150,7 @@ class _MatmulSpace(MatmulTiles):
             warps = max(1, threads // LANES)
             if (threads >= MIN_FMA_THREADS or thread == (1, 1)) and warps <= MAX_COPYING_WARPS:
                 for sizes in self.chunks((rows, columns), warps, DEPTHS["fma"], KEYS[-1:]):
-                    yield sizes.plan(warps, thread=thread)
+                    yield sizes.plan(warps, thread=thread, group_m=self.group_m)
 
     def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Schedule]:
         """Yields tiles in the accumulators of their warps.
@@ -159,13 +164,13 @@ class _MatmulSpace(MatmulTiles):
                     yield replace(plan, **decisions)
             return
         bytes_each = 4 if is_tf32(self.main, precision) and atom == "wgmma" else 2
-        depths = [2 * depth // bytes_each for depth in DEPTHS[atom]]
+        depths = tuple(2 * depth // bytes_each for depth in DEPTHS[atom])
         least = ATOM.m if not self.nested or all(p.row is self.main.row for p in self.products) else 1
         for tile, warps in product(self.tiles(least, self.shapes), MATMUL_WARPS):
             if self._may_have(atom, tile, warps):
                 for sizes in self.chunks(tile, warps, depths, KEYS):
                     if all(self._fits(atom, sizes, warps, p, precision) for p in self.products):
-                        yield sizes.plan(warps, **decisions)
+                        yield sizes.plan(warps, group_m=self.group_m, **decisions)
 
     def _may_have(self, atom: str, tile: tuple[int, int], warps: int) -> bool:
         """Returns true if warps of an atom can have a tile of the result."""
@@ -387,8 +392,8 @@ def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: st
     elif not info.reductions:
         yield from elementwise_plans(info, target)
     else:
-        plans = matmul_plans(info, target, products, precision) if products else []
-        yield from plans if is_nested(products) else (replace(p, group_m=GROUPS[0]) for p in plans)
+        if products:
+            yield from matmul_plans(info, target, products, precision)
         if not products or may_be_rows(info, products):
             yield from row_plans(info, target)
 
