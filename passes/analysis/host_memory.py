@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.hints import isa
@@ -30,10 +30,6 @@ def limit_of(op: Operation, name: str) -> int | None:
     if limit is not None and (not isinstance(limit, IntegerAttr) or limit.value.data < 0):
         raise CompileError(f"is {limit}, no number of bytes", argument=name)
     return None if limit is None else limit.value.data
-
-
-def set_limit(op: Operation, name: str, bytes: int) -> None:
-    op.attributes[name] = IntegerAttr(bytes, i64)
 
 
 def result_bytes(function: FuncOp) -> int:

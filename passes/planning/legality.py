@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, i64
 
 from ...dialects.kernel import aligned
 from ...dialects.loop import NestOp
@@ -19,7 +20,7 @@ from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...target.model import Target
-from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of, set_limit
+from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of
 from ..analysis.nest_schedule import divisible_extents, no_parts, no_shared_rows, shared_sums, splittable, stages_of
 from ..analysis.operands import PARTS, STORED, copies, packable_loads, wide_factors
 from .matmul import Matmul
@@ -215,5 +216,5 @@ def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: Callable[[], Hos
     (points,), room = points_of([decided]), memory().room(nest)
     if room is None or scratch_bytes(NestInfo(nest), points)[0] <= room:
         return False
-    set_limit(nest, SCRATCH_LIMIT, room)
+    nest.attributes[SCRATCH_LIMIT] = IntegerAttr(room, i64)
     return True

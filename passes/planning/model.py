@@ -180,9 +180,6 @@ class Model(ABC):
     to measured times by `benchmarks/gpu/fit.py`.
     """
 
-    fixed: ClassVar[Mapping[str, Any]] = {}
-    """Decisions that all schedules of the kind share."""
-
     unfolds: ClassVar[bool] = False
     """True if copies of windows may be faster than windows (`plan-unfolding`)."""
 

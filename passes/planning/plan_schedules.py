@@ -168,7 +168,7 @@ class PlanSchedulesPass(ModulePass, Decisions):
         planned = {} if self.record is None else self._recorded(ctx, free, target, memory, self.record)
         rest, equal = [nest for nest in free if nest not in planned], EqualNests(len(nests) > 1)
         if simple:
-            planned |= {nest: simple_schedule(nest, model_class(target).fixed) for nest in rest}
+            planned |= {nest: simple_schedule(nest, target.lanes) for nest in rest}
         else:
             planned |= self._fastest(nests, rest, target, memory, equal)
         if decisions and not self.again and not self.exact:

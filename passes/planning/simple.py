@@ -15,8 +15,7 @@ On the cores of a CPU a block is one thread, so there is one warp of one lane; t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
@@ -36,12 +35,12 @@ REGISTER_TILES = (4, 4), (2, 2), (1, 1)
 """Results of a thread, [rows, columns]: the first that leaves work for a whole warp."""
 
 
-def simple_schedule(nest: NestOp, fixed: Mapping[str, Any]) -> ScheduleAttr:
+def simple_schedule(nest: NestOp, lanes: int) -> ScheduleAttr:
     """Returns the schedule of a nest by the table of this module.
 
     Args:
         nest: nest with final indices, accesses and reductions.
-        fixed: decisions of the kind of target, such as one thread a block on a CPU.
+        lanes: threads of a warp of the target; 1 where a block is a single thread.
     """
     info = NestInfo(nest)
     products = find_matmuls(info)
@@ -53,7 +52,7 @@ def simple_schedule(nest: NestOp, fixed: Mapping[str, Any]) -> ScheduleAttr:
         plan = _reductions(info)
     else:
         plan = _elementwise(info)
-    return ScheduleAttr.get(**vars(plan) | {**fixed})
+    return ScheduleAttr(replace(plan, warps=1, lanes=1, thread=()) if lanes == 1 else plan)
 
 
 def _scan(info: NestInfo, index: SSAValue) -> Schedule:

@@ -14,13 +14,13 @@ from math import log2
 import pytest
 import torch
 from support.growing_programs import KINDS
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
 from deplodock.dialects.support.calls import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
-from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, set_limit
+from deplodock.passes.analysis.host_memory import MEMORY_LIMIT
 from deplodock.passes.pass_manager import Observer
 
 EXPONENT = 1.3
@@ -126,7 +126,7 @@ def measured(kind: str, size: int, limit: int | None = None) -> CountCalls:
     with torch.no_grad():
         module = capture(function, args).module
     if limit is not None:
-        set_limit(main_function(module), MEMORY_LIMIT, limit)
+        main_function(module).attributes[MEMORY_LIMIT] = IntegerAttr(limit, i64)
     counter = CountCalls()
     compilation = Compilation(module, observers=[counter])
     counter.size("print-cuda", compilation.at("kernel"))

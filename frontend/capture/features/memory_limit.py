@@ -12,9 +12,10 @@ from torch.fx import Interpreter
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.traits import SymbolTable
 
-from ....passes.analysis.host_memory import MEMORY_LIMIT, set_limit
+from ....passes.analysis.host_memory import MEMORY_LIMIT
 from ..captured_program import CapturedProgram
 from . import Features
 
@@ -83,4 +84,4 @@ def captured(program: CapturedProgram, features: Features) -> None:
     if "memory_limit" in features.facts:
         main = SymbolTable.lookup_symbol(program.module, "main")
         assert main is not None
-        set_limit(main, MEMORY_LIMIT, features.facts["memory_limit"])
+        main.attributes[MEMORY_LIMIT] = IntegerAttr(features.facts["memory_limit"], i64)

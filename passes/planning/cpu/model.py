@@ -71,7 +71,6 @@ class CpuModel(Model):
     caches.
     """
 
-    fixed = {"warps": 1, "lanes": 1, "thread": ()}
     unfolds = True
 
     def _alternatives(self, products: list[Matmul]) -> list[Matmul]:

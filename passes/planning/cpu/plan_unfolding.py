@@ -10,7 +10,7 @@ from math import inf
 from typing import ClassVar, Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
 from xdsl.passes import ModulePass
 
 from ....dialects import loop
@@ -18,7 +18,7 @@ from ....dialects.loop.work import nest_work
 from ....dialects.payload import tensor_bytes
 from ....target.attribute import target_of
 from ....target.model import Target
-from ...analysis.host_memory import SCRATCH_LIMIT, HostMemory, set_limit
+from ...analysis.host_memory import SCRATCH_LIMIT, HostMemory
 from ...analysis.operands import UNFOLD, is_constant, unfoldable_loads
 from ...pass_manager import collect_remarks, emit_remark
 from ...pipelines import parse_passes
@@ -111,7 +111,7 @@ def _seconds(
     *copies, last = (op for op in module.ops if isinstance(op, loop.NestOp))
     if room is not None:
         room -= sum(tensor_bytes(r.type) for op in copies for r in op.res)
-        set_limit(last, SCRATCH_LIMIT, max(0, room))
+        last.attributes[SCRATCH_LIMIT] = IntegerAttr(max(0, room), i64)
     seconds = sum(rank(NestInfo(op), target)[0].cost for op in copies if not all(map(is_constant, op.res)))
     least = seconds + nest_work(nest).flops / target.rates.fma
     if room is not None and room < 0 or least >= limit:
