@@ -9,7 +9,7 @@ from ...progress import steps
 from ...target.host import cores
 from ..cpp.writer import HOST_MARK, KERNELS_MARK
 from ..host.build_cache import cached_file, digest
-from ..host.compiler import known, run_compiler
+from ..host.compiler import compiler_identity, run_compiler
 
 KERNELS = 6
 """Least number of kernels in a part. Every part compiles the helpers again."""
@@ -31,7 +31,7 @@ def build(text: str, march: str = "native") -> Path:
     Raises:
         ExecutionError: if there is no compiler, or the text does not compile.
     """
-    name = digest(text, known(march), *options(march)) + ".so"
+    name = digest(text, compiler_identity(march), *options(march)) + ".so"
     return cached_file("cpu", name, lambda target: build_at(target, text, march))
 
 
@@ -69,7 +69,7 @@ def options(march: str) -> tuple[str, ...]:
     With the tuning of Intel processors g++ prefers vectors of 256 bits, and splits vectors of 512 bits element by
     element. The option `-mprefer-vector-width=512` prevents this.
     """
-    wide = ("-mprefer-vector-width=512",) if "__AVX512F__" in known(march) else ()
+    wide = ("-mprefer-vector-width=512",) if "__AVX512F__" in compiler_identity(march) else ()
     return (*FLAGS, f"-march={march}", *wide)
 
 

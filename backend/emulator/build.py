@@ -19,7 +19,7 @@ from ...target.model import launch_registers
 from ..cpp.device import host_text_of
 from ..dtypes import DTYPES
 from ..host.build_cache import cached_file, digest
-from ..host.compiler import compiler, run_compiler, told
+from ..host.compiler import compiler, output_of, run_compiler
 
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((?P<cluster>\d+)[^)]*\)\s*)?'
@@ -184,6 +184,6 @@ def runtime_library() -> Path:
 def _runtime_object() -> Path:
     """The compiled runtime; its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
-    key = digest(told(compiler(emulator=True), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
+    key = digest(output_of(compiler(emulator=True), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
     how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
     return cached_file("emulator", f"{key}.o", lambda target: _compile(*how, str(target)))

@@ -1,1 +1,1 @@
-"""The host: the plan of launches, memory, compilers and their cache, calls and times."""
+"""Host side of all backends: launch plans, memory, compilers and their cache, calls, and timing."""

@@ -1,4 +1,4 @@
-"""Files that take long to make again. They are code, so only the user may write where they are stored."""
+"""Cache of compiled files. They are code, so their folders must be writable by the user alone."""
 
 from __future__ import annotations
 
@@ -19,32 +19,40 @@ from ...errors import ExecutionError
 from ...target.host import user_folder
 
 SEAL = hashlib.sha256().digest_size
-"""Bytes at the end of a file of the cache, the SHA-256 of those before; loaders of machine code ignore them."""
+"""Bytes of the SHA-256 at the end of a cached file. Loaders of machine code ignore them."""
 
 LIMIT = 4 << 30
-"""Bytes that all caches of the user may take; then what was not used for longest goes, until a quarter is free."""
+"""Largest size of all caches of the user, in bytes. Above it the least recently used files are removed, until a quarter
+is free."""
 
 IN_USE = 600
-"""Seconds for which nothing goes that was used: some process may be about to load it."""
+"""Seconds after its last use in which a file is not removed: a process may be about to load it."""
 
 ABANDONED = 3600
-"""Seconds after which a scratch folder is one of a process that was killed."""
+"""Age in seconds at which a scratch folder belongs to a killed process."""
 
 
 class CacheWarning(UserWarning):
-    """Nothing can be kept, or what was kept was not what had been written."""
+    """The cache cannot be written, or a cached file was damaged."""
 
 
 def cache_folder(kind: str, root: Path | None = None) -> Path:
-    """Returns the folder of the user for files of a `kind`, with mode 0700, under `root` (`$XDG_CACHE_HOME/deplodock`).
-    Raises ExecutionError if it belongs to another user or others may write to it."""
+    """Returns a folder of the cache, made with mode 0700.
+
+    Args:
+        kind: name of the folder.
+        root: folder of all kinds; default: `$XDG_CACHE_HOME/deplodock`.
+
+    Raises:
+        ExecutionError: if the folder belongs to another user, or others can write to it.
+    """
     root = root or user_folder()
     root.parent.mkdir(parents=True, exist_ok=True)
     folder = root / kind
     for folder in (root, root / kind):
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise ExecutionError(
                 f"the cache {folder} has to be a folder of yours that only you may use (chmod 700)", operator="cache"
             )
@@ -56,17 +64,31 @@ def digest(*parts: str) -> str:
 
 
 def cached_bytes(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
-    """Returns the contents of a file of the cache, which `make` returns. Warns and raises as `cached_file`."""
+    """Returns the contents of a cached file.
+
+    Args:
+        kind: folder of the cache.
+        name: name of the file.
+        make: function that returns the contents, called if the file is missing.
+
+    Warns and raises as `cached_file`.
+    """
     path = cached_file(kind, name, lambda target: target.write_bytes(make()) and None)
     return path.read_bytes()[:-SEAL]
 
 
 def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """Returns the file `name` of a `kind`, written by `make` in a scratch folder if it is missing, damaged or not the
-    user's alone: a link, or one that others own or may write. A CacheWarning tells of all but the first.
+    """Returns the path of a cached file, written if it is missing, damaged, a link, or writable by others.
 
-    Readers see the old state or the new one. Where the cache cannot be written, a private temporary folder takes its
-    place, and a CacheWarning says so once. Raises what `make` raises.
+    Writing is atomic. If the cache cannot be written, a private temporary folder replaces it, with one CacheWarning.
+
+    Args:
+        kind: folder of the cache.
+        name: name of the file.
+        make: function that writes the file to a path in a scratch folder. Its exceptions are passed on.
+
+    Warns:
+        CacheWarning: if a file was damaged or writable by others.
     """
     try:
         folder = cache_folder(kind)
@@ -81,37 +103,45 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         folder = _temporary_folder(kind)
         _warn_once(f"{problem}; what is compiled is kept in {folder.parent} until temporary files are removed")
     target = folder / name
-    present = os.path.lexists(target)  # Before the check: another process may finish the same file after it.
+    present = os.path.lexists(
+        target
+    )  # Read before the check, because another process may write the file after the check.
     if not _is_whole(target):
         if present:
             _warn(f"{target} is not what was written there, or not yours alone: it is made again")
         with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
-            made = Path(scratch) / name
-            make(made)
-            with made.open("ab") as file:
-                file.write(hashlib.sha256(made.read_bytes()).digest())
-            made.chmod(made.stat().st_mode & 0o700)
-            os.replace(made, target)
+            written = Path(scratch) / name
+            make(written)
+            with written.open("ab") as file:
+                file.write(hashlib.sha256(written.read_bytes()).digest())
+            written.chmod(written.stat().st_mode & 0o700)
+            os.replace(written, target)
         clean(folder.parent)
     return target
 
 
 def clean(root: Path, limit: int | None = None) -> None:
-    """Removes scratch folders of killed processes in the caches under `root`, and the files that were not used for
-    longest where all have more than `limit` bytes. Other processes may do the same at the same time."""
+    """Removes scratch folders of killed processes, and the least recently used files above a size.
+
+    Several processes may clean at the same time.
+
+    Args:
+        root: folder of all kinds.
+        limit: largest size in bytes; default: `LIMIT`.
+    """
     limit, now = LIMIT if limit is None else limit, time.time()
     files: list[tuple[float, int, Path]] = []
     for path in root.glob("*/*"):
         with suppress(OSError):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode):
-                files.append((found.st_mtime, found.st_size, path))
-            elif path.name.startswith(_SCRATCH) and now - found.st_mtime > ABANDONED:
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                files.append((status.st_mtime, status.st_size, path))
+            elif path.name.startswith(_SCRATCH) and now - status.st_mtime > ABANDONED:
                 shutil.rmtree(path)
     total = sum(size for _, size, _ in files)
-    wanted = total if total <= limit else limit * 3 // 4
+    allowed = total if total <= limit else limit * 3 // 4
     for used, size, path in sorted(files):
-        if total <= wanted or now - used < IN_USE:
+        if total <= allowed or now - used < IN_USE:
             break
         with suppress(OSError):
             path.unlink()
@@ -122,22 +152,22 @@ _SCRATCH = "making-"
 
 
 def _temporary_folder(kind: str) -> Path:
-    """Returns a private folder among the temporary ones, the same in each process if its name is free."""
+    """Returns a private temporary folder, the same for all processes if its name is free."""
     try:
         return cache_folder(kind, Path(tempfile.gettempdir()) / f"deplodock-{os.getuid()}")
     except (OSError, ExecutionError):
-        return cache_folder(kind, _own_folder())
+        return cache_folder(kind, _process_folder())
 
 
 @cache
-def _own_folder() -> Path:
+def _process_folder() -> Path:
     folder = tempfile.mkdtemp(prefix="deplodock-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def _warn(text: str) -> None:
-    """Warns in one line, without a source line."""
+    """Warns without a source line."""
     warnings.warn_explicit(text, CacheWarning, "deplodock", 0)
 
 
@@ -145,16 +175,16 @@ _warn_once = cache(_warn)
 
 
 def _is_whole(path: Path) -> bool:
-    """Returns true if a file is there, the user's alone, and as it was written; it then counts as used now."""
+    """Returns true if a file exists, is writable by the user alone, and has the right SHA-256. Marks it as used."""
     try:
-        found = path.lstat()
-        own = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-        data = path.read_bytes() if own else b""
+        status = path.lstat()
+        is_private = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+        data = path.read_bytes() if is_private else b""
     except OSError:
         return False
     if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
         return False
-    if time.time() - found.st_mtime > IN_USE / 2:
-        with suppress(OSError):  # a cache that is read-only
+    if time.time() - status.st_mtime > IN_USE / 2:
+        with suppress(OSError):  # a read-only cache
             os.utime(path)
     return True

@@ -1,8 +1,8 @@
-"""Calls of a program on a GPU or the CPU: the plan that a call needs, tensors for its results, the steps that PyTorch
-computes, and calls without Python by the extension module `calls.cpp`, built once for this Python and this PyTorch.
+"""Calls of a program on a GPU or the CPU: results, steps that PyTorch computes, and calls without Python.
 
-The module reads the tensor of a Python object in memory. Where it cannot be built, or the tensor is elsewhere, every
-call goes through Python, which takes some microseconds longer.
+Calls without Python need the extension module `calls.cpp`, which is built once for a version of Python and PyTorch. It
+reads the tensor of a Python object in memory. Without the module every call goes through Python, which takes some
+microseconds more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ..dtypes import DTYPES
 from .build_cache import cached_file, digest
-from .compiler import known, run_compiler
+from .compiler import compiler_identity, run_compiler
 from .launch_plan import EagerStep, LaunchPlan
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
@@ -32,19 +32,22 @@ _NAME = "deplodock_calls"
 
 @cache
 def building() -> Future[ModuleType]:
-    """Returns the extension module, which a thread of its own builds or loads."""
+    """Starts a thread that builds or loads the extension module. Returns its future."""
     return ThreadPoolExecutor(1, "calls").submit(load_extension)
 
 
 def extension() -> ModuleType | None:
-    """Returns the extension module; None where there is none, or not yet."""
-    found = building()
-    return found.result() if found.done() and found.exception() is None else None
+    """Returns the extension module, or None if it is not available yet or at all."""
+    future = building()
+    return future.result() if future.done() and future.exception() is None else None
 
 
 def load_extension() -> ModuleType:
-    """Returns the extension module, built if it is not in the cache. Raises ExecutionError, with the reason, where it
-    cannot be built or used."""
+    """Returns the extension module, built if it is not cached.
+
+    Raises:
+        ExecutionError: if it cannot be built or used.
+    """
     import torch
 
     folder = Path(torch.__file__).parent
@@ -52,10 +55,10 @@ def load_extension() -> ModuleType:
     libraries = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 
     def make(target: Path) -> None:
-        found = (*(f"-I{path}" for path in includes), str(_SOURCE), "-o", str(target), f"-L{folder / 'lib'}")
-        run_compiler(*FLAGS, *found, *libraries)
+        arguments = (*(f"-I{path}" for path in includes), str(_SOURCE), "-o", str(target), f"-L{folder / 'lib'}")
+        run_compiler(*FLAGS, *arguments, *libraries)
 
-    made_by = (known("native"), torch.__version__, torch.version.git_version, str(folder))
+    made_by = (compiler_identity("native"), torch.__version__, torch.version.git_version, str(folder))
     key = digest(_SOURCE.read_text(), *made_by, sysconfig.get_config_var("EXT_SUFFIX"), *FLAGS)
     try:
         loader = ExtensionFileLoader(_NAME, str(cached_file("calls", f"{key}.so", make)))
@@ -66,25 +69,33 @@ def load_extension() -> ModuleType:
         raise ExecutionError(f"{_SOURCE.name} is not loaded: {error}", operator="cpu") from error
     for tensor in (torch.empty(0), torch.nn.Parameter(torch.empty(1))):
         if module.address(tensor) != tensor._cdata:
-            raise ExecutionError("this PyTorch keeps tensors elsewhere in its Python objects", operator="cpu")
+            raise ExecutionError(
+                "expected the tensor at its usual offset in a Python object of PyTorch, but got another layout",
+                operator="cpu",
+            )
     return module
 
 
 KEPT_PLANS = 256
-"""So many plans of a program are kept, one for each set of shapes that it was called with."""
+"""Largest number of plans of a program, one for each set of shapes."""
 
 Key = tuple[tuple[Any, Any], ...]
-"""The shapes and types of the tensors that a program is called with."""
+"""Shapes and types of the arguments of a call."""
 
 
 def key_of(tensors: Sequence[Any]) -> Key:
-    """Returns the shapes and types for which a plan is kept."""
+    """Returns the shapes and types of tensors, the key of a plan."""
     return tuple([(t.shape, t.dtype) for t in tensors])
 
 
 def new_results(plan: LaunchPlan, inputs: Sequence[Any], empty: Callable[[Sequence[int], str], Any]) -> list[Any]:
-    """Returns tensors for the results of a call: an argument where it is changed in place, else `empty(shape,
-    type)`."""
+    """Returns tensors for the results of a call.
+
+    Args:
+        plan: plan of the call.
+        inputs: arguments. A result that is computed in place is one of them.
+        empty: function of (shape, type) that allocates a tensor.
+    """
     places, buffers = dict(plan.in_place), enumerate(plan.output_buffers, plan.inputs)
     return [inputs[places[i]].detach() if i in places else empty(static(b.shape), b.dtype) for i, b in buffers]
 
@@ -97,8 +108,19 @@ def compute_eagerly(
     scratch: Any,
     torch: Any,
 ) -> None:
-    """Lets PyTorch compute a step. `arguments` are the tensors of the program's arguments; the other buffers are in the
-    tensor `scratch` of bytes, the arena. Raises ExecutionError."""
+    """Lets PyTorch compute a step.
+
+    Args:
+        step: the step.
+        eager: functions by name.
+        plan: plan of the call.
+        arguments: tensors of the arguments of the program.
+        scratch: the arena, a tensor of bytes with all other buffers.
+        torch: the module.
+
+    Raises:
+        ExecutionError: if the function is missing, or its results have other shapes or types.
+    """
 
     def tensor(number: int) -> Any:
         if number < len(arguments):
@@ -108,7 +130,8 @@ def compute_eagerly(
         return memory.view(getattr(torch, DTYPES[buffer.dtype].torch)).view(buffer.shape)
 
     if step.function not in eager:
-        raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
+        reason = "is left to PyTorch, and the program was made without its function"
+        raise ExecutionError(reason, operator=step.function)
     results = eager[step.function]([tensor(i) for i in step.inputs])
     for i, result in zip(step.outputs, results, strict=True):
         buffer = tensor(i)

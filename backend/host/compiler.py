@@ -12,18 +12,22 @@ from pathlib import Path
 from ...errors import ExecutionError
 
 GNU, CLANG = "Free Software Foundation", "clang"
-"""What versions of g++ and clang say."""
+"""Texts in the versions of g++ and clang."""
 
 OPENMP = {GNU: "", CLANG: "-fopenmp"}
-"""What compilers need an installed library for: g++ comes with its OpenMP."""
+"""Compiler -> option that needs an installed library. g++ includes OpenMP."""
 
 
 def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None:
-    """Returns the path of the first compiler, of CXX and `names`, whose version says a key of `makers` and which links
-    with the option of that key; None if there is none."""
+    """Returns the path of the first usable compiler, or None.
+
+    Args:
+        names: names to try after the environment variable CXX.
+        makers: text in the version of a compiler -> option with which it must link.
+    """
     for name in (os.environ.get("CXX", ""), *names):
         path = shutil.which(name) if name else None
-        version = told(path, "--version") if path else ""
+        version = output_of(path, "--version") if path else ""
         for maker, option in makers.items():
             if path and maker in version and (not option or _links(path, option)):
                 return path
@@ -31,17 +35,17 @@ def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None
 
 
 def _links(path: str, option: str) -> bool:
-    """Returns true if a compiler links a shared object with an option: its libraries may not be installed."""
+    """Returns true if a compiler links a shared object with an option, whose libraries may be missing."""
     command = [path, option, "-shared", "-x", "c++", os.devnull, "-o", os.devnull]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def told(*command: str) -> str:
+def output_of(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def run_compiler(*arguments: str, emulator: bool = False) -> None:
-    """Runs the compiler. Raises ExecutionError with its first error."""
+    """Runs the compiler. Raises ExecutionError with the first error of its output."""
     path = compiler(emulator)
     result = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
@@ -52,8 +56,14 @@ def run_compiler(*arguments: str, emulator: bool = False) -> None:
 
 @cache
 def compiler(emulator: bool = False) -> str:
-    """Returns the path of a C++ compiler with OpenMP: CXX if that is g++ or clang, g++, or clang. The `emulator` takes
-    g++, with or without OpenMP. Raises ExecutionError if there is none."""
+    """Returns the path of a C++ compiler with OpenMP: CXX, g++ or clang.
+
+    Args:
+        emulator: whether it compiles for the emulator, which needs g++, with or without OpenMP.
+
+    Raises:
+        ExecutionError: if there is none.
+    """
     names, makers = (("g++",), {GNU: ""}) if emulator else (("g++", "clang++"), OPENMP)
     if path := find_compiler(names, makers):
         return path
@@ -66,8 +76,10 @@ def compiler(emulator: bool = False) -> str:
 
 
 @cache
-def known(march: str) -> str:
-    """Returns the version of the compiler and its macros for `march`: what is built for one processor is not loaded on
-    another."""
+def compiler_identity(march: str) -> str:
+    """Returns the version of the compiler and its macros for `march`.
+
+    It is a part of cache keys, so that code for one processor is not loaded on another.
+    """
     name = compiler()
-    return told(name, "--version") + told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)
+    return output_of(name, "--version") + output_of(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)

@@ -1,8 +1,8 @@
-"""The host program as plain data: the buffers, their places, and the kernels that run on them in order.
+"""Launch plan: the host program as plain data. It has the buffers and the steps of a program in order.
 
-`@main` of the kernel level takes its inputs and then its results as memrefs; everything that runs a program outside the
-IR (the emulator, the runtimes, the standalone program, the statistics) works from the plan made of it here. Scratch
-buffers are in one allocation, the arena; those whose lifetimes don't overlap may share memory.
+`@main` at the kernel level takes inputs and then results as memrefs. The emulator, the runtimes, standalone programs
+and statistics use the plan instead of the IR. Scratch buffers are in one allocation, the arena. Buffers whose lifetimes
+do not overlap may share memory.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ from ..cpp.writer import index_type
 from ..dtypes import DTYPES, dtype_of
 
 MOST_BLOCKS = 2**31 - 1
-"""Blocks of a grid along its first extent."""
+"""Largest number of blocks of a grid along its first extent."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer in global memory.
+    """Buffer in global memory.
 
-    shape        extents, which may be sizes known only at a call
-    dtype        type of the elements in the IR (`f32`, `bf16`, `i1` with one byte each)
-    first, last  steps that use it, -1 if none does
-    offset       start of a scratch buffer in the arena; the caller owns the memory of arguments
-    constant     true if its contents are the same in every call
+    Attributes:
+        name: name in messages.
+        shape: extents, which may be dynamic.
+        dtype: element type in the IR (`f32`, `bf16`, `i1` with one byte).
+        first, last: first and last step that use it, or -1.
+        offset: start of a scratch buffer in the arena, in bytes.
+        written: whether a step writes it.
+        constant: whether its contents are the same in every call.
     """
 
     name: str
@@ -65,7 +68,7 @@ class Buffer:
 
     @property
     def elements(self) -> int:
-        """The number of elements. Raises ExtentError if that is known only at a call: see `LaunchPlan.at`."""
+        """Number of elements. Raises ExtentError for dynamic extents (`LaunchPlan.at`)."""
         return math.prod(static(self.shape))
 
     @property
@@ -75,8 +78,15 @@ class Buffer:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A `kernel.tensor_map`: TMA tiles of the extents `box` in the argument number `argument` of the kernel, which has
-    the extents `shape` and elements of `dtype`."""
+    """Descriptor of TMA tiles: a `kernel.tensor_map`.
+
+    Attributes:
+        argument: number of the argument of the kernel that holds the tensor.
+        shape: extents of the tensor.
+        dtype: element type.
+        box: extents of a TMA tile.
+        swizzle: bytes of a swizzled row, or 0.
+    """
 
     argument: int
     shape: tuple[Extent, ...]
@@ -91,13 +101,18 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of `kernel`, by its name in the text, on `grid` blocks of `threads` threads, each up to three extents.
+    """Launch of a kernel.
 
-    shared    bytes of dynamic shared memory of a block
-    buffers   arguments of the kernel, as positions in the plan's buffers; `maps` and `sizes` follow them
-    parts     (argument, begin, bytes) of arguments that are a part of their buffer; none while sizes are unknown
-    sizes     integers of `size_bytes` each
-    constant  true if its results are the same in every call
+    Attributes:
+        kernel: name of the kernel in the text.
+        grid, threads: up to three extents of the grid and of a block.
+        shared: dynamic shared memory of a block in bytes.
+        buffers: buffer arguments, as positions in the buffers of the plan.
+        parts: (argument, begin, bytes) for arguments that are a part of their buffer; empty for dynamic sizes.
+        maps: TMA descriptors, the arguments after `buffers`.
+        sizes: integers, the arguments after `maps`.
+        size_bytes: bytes of an integer of `sizes`.
+        constant: whether its results are the same in every call.
     """
 
     kernel: str
@@ -118,19 +133,23 @@ class Launch:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The grid in numbers. Raises ExtentError if that is known only at a call."""
+        """Extents of the grid. Raises ExtentError for dynamic extents."""
         return static(n if isinstance(n, int) else n.symbol for n in self.grid)
 
     @property
     def values(self) -> tuple[int, ...]:
-        """The sizes that the kernel takes. Raises ExtentError if they are known only at a call."""
+        """Sizes that the kernel takes. Raises ExtentError for dynamic sizes."""
         return static(self.sizes)
 
 
 @dataclass(frozen=True)
 class EagerStep:
-    """A `function` that PyTorch computes: it reads the buffers `inputs` and writes the buffers `outputs`, positions in
-    the plan's buffers."""
+    """Step that PyTorch computes.
+
+    Attributes:
+        function: name of the function.
+        inputs, outputs: buffers that it reads and writes, as positions in the buffers of the plan.
+    """
 
     function: str
     inputs: tuple[int, ...]
@@ -139,12 +158,17 @@ class EagerStep:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """The steps of a program in order, and its buffers.
+    """Steps and buffers of a program.
 
-    buffers         arguments of the program first: `arguments` of them, of which the first `inputs` are read
-    arena_bytes     size of the arena, where sizes are known; its last `constant_bytes` are for constant buffers
-    in_place        (result, argument) of results that are written to the memory of an argument
-    program         what `at` makes plans of, where sizes are known only at a call
+    Attributes:
+        buffers: inputs, results, then scratch buffers.
+        steps: launches and steps of PyTorch, in order.
+        arguments: number of inputs and results.
+        inputs: number of inputs.
+        arena_bytes: size of the arena; 0 for dynamic sizes.
+        in_place: pairs (result, argument) for results that are written to the memory of an argument.
+        constant_bytes: size of the constant buffers, at the end of the arena.
+        program: host program of a plan with dynamic sizes, else None.
     """
 
     buffers: tuple[Buffer, ...]
@@ -166,17 +190,21 @@ class LaunchPlan:
 
     @property
     def constant_launches(self) -> tuple[Launch, ...]:
-        """The launches whose results are the same in every call."""
+        """Launches whose results are the same in every call."""
         return tuple(s for s in self.launches if s.constant)
 
     @property
     def call_steps(self) -> tuple[Launch | EagerStep, ...]:
-        """The steps of a call that has the results of constant launches."""
+        """Steps of a call that reuses the results of constant launches."""
         return tuple(s for s in self.steps if isinstance(s, EagerStep) or not s.constant)
 
     def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
-        """Returns the plan for inputs of these shapes, in which everything is a number and no launch is without blocks.
-        Raises ShapeError for a shape that the program is not for, ExecutionError for a grid that is too large."""
+        """Returns the plan for inputs of these shapes, with static sizes and without empty launches.
+
+        Raises:
+            ShapeError: for shapes that the program does not take.
+            ExecutionError: for a grid that is too large.
+        """
         if self.program is None:
             return self
         sizes = bind_sizes(self.program.main, shapes, [b.name for b in self.buffers])
@@ -192,14 +220,14 @@ class LaunchPlan:
 
     @property
     def call_bytes(self) -> int:
-        """Bytes of the arena that are not for constants."""
+        """Bytes of the arena without constant buffers."""
         return self.arena_bytes - self.constant_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of a call in addition to its arguments and constants. Raises ExtentError if known only at a call."""
+        """Bytes of a call in addition to its arguments and constants. Raises ExtentError for dynamic sizes."""
         if self.program is not None:
-            raise ExtentError("how much memory a call takes, is known only at a call")
+            raise ExtentError("the memory of a call depends on dynamic sizes; use LaunchPlan.at")
         places = dict(self.in_place)
         results = enumerate(self.output_buffers, self.inputs)
         return self.call_bytes + sum(b.bytes for i, b in results if i not in places)
@@ -212,41 +240,50 @@ class LaunchPlan:
         for i, buffer in enumerate(self.buffers[:count]):
             if i in results or buffer.written and i not in changed:
                 raise ExecutionError(f"{count} arguments, but argument {buffer.name} is a result of the program")
-        rest = [(i, self.buffers[i]) for i in range(count, self.arguments)]
-        missing = [b.name for i, b in rest if i in changed or 0 not in b.shape and not b.written and i not in results]
+        others = [(i, self.buffers[i]) for i in range(count, self.arguments)]
+        missing = [b.name for i, b in others if i in changed or 0 not in b.shape and not b.written and i not in results]
         if missing:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}: {missing[0]} is missing")
         return replace(self, inputs=count)
 
-    def check_arguments(self, given: Sequence[tuple[tuple[int, ...], str]]) -> LaunchPlan:
-        """Returns the plan for inputs of these shapes and types, as NumPy and PyTorch call them. Raises ExecutionError
-        if the program takes others."""
-        plan = self.with_inputs(len(given)).at([shape for shape, _ in given])
-        for buffer, (shape, dtype) in zip(plan.input_buffers, given, strict=True):
+    def check_arguments(self, inputs: Sequence[tuple[tuple[int, ...], str]]) -> LaunchPlan:
+        """Returns the plan for inputs of these shapes and types.
+
+        Args:
+            inputs: shapes, and types as NumPy and PyTorch name them.
+
+        Raises:
+            ExecutionError: if the program takes other inputs.
+        """
+        plan = self.with_inputs(len(inputs)).at([shape for shape, _ in inputs])
+        for buffer, (shape, dtype) in zip(plan.input_buffers, inputs, strict=True):
             if shape != buffer.shape or dtype != buffer.numpy_dtype.name:
                 reason = f"is {dtype}{list(shape)}, not {buffer.dtype}{list(buffer.shape)}"
                 raise ExecutionError(reason, argument=buffer.name)
         return plan
 
-    def check_tensors(self, given: Sequence[Any]) -> LaunchPlan:
-        return self.check_arguments([(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in given])
+    def check_tensors(self, tensors: Sequence[Any]) -> LaunchPlan:
+        return self.check_arguments([(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors])
 
 
 def make_plan(module: ModuleOp) -> LaunchPlan:
     """Returns the plan of `@main` of a module at the kernel level.
 
-    Results are the last arguments: those that a kernel writes, and those of size zero after the last that none writes.
-    Loops are run: the plan has every launch of them. Raises CompileError if there is no such `@main`, or if it holds
-    anything but allocations, launches, slices, loops and calls of what PyTorch computes.
+    Results are the last arguments: arguments that a kernel writes, and empty ones after the last argument that no
+    kernel writes. Loops are unrolled: the plan has all of their launches.
+
+    Raises:
+        CompileError: if there is no `@main`, or if it has operations other than allocations, launches, slices, loops
+            and calls of functions that PyTorch computes.
     """
     program = _Program(module)
-    known = all(isinstance(n, int) for t in program.main.function_type.inputs for n in extents_of(t))
-    return program.plan(Sizes() if known else None)
+    is_static = all(isinstance(n, int) for t in program.main.function_type.inputs for n in extents_of(t))
+    return program.plan(Sizes() if is_static else None)
 
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel with the numbers of the arguments that it writes, and its launch without grid and buffers."""
+    """Kernel with the numbers of the arguments that it writes, and its launch without grid and buffers."""
 
     func: kernel.FuncOp
     written: frozenset[int]
@@ -262,7 +299,7 @@ class _Kernel:
 
 
 class _Program:
-    """The functions of a module at the kernel level."""
+    """Functions of a module at the kernel level."""
 
     def __init__(self, module: ModuleOp) -> None:
         self.functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
@@ -275,7 +312,7 @@ class _Program:
         self.kernels = {op.sym_name.data: _Kernel.of(op, names[op.sym_name.data]) for op in kernels}
 
     def plan(self, sizes: Sizes | None) -> LaunchPlan:
-        """Returns the plan where symbols have these values, or of the parts that do not depend on them."""
+        """Returns the plan for sizes, or, without sizes, the plan with dynamic sizes."""
         host = _Host(self, sizes)
         for arg in self.main.body.block.args:
             host.new_buffer(arg)
@@ -288,16 +325,16 @@ class _Program:
             if not last.written and not (0 in last.shape and last.first < 0) and inputs - 1 not in results:
                 break
             inputs -= 1
-        own, constant = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
+        call_bytes, constant = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
         program = self if sizes is None else None
         return LaunchPlan(
-            tuple(buffers), tuple(host.steps), arguments, inputs, own + constant, in_place, constant, program
+            tuple(buffers), tuple(host.steps), arguments, inputs, call_bytes + constant, in_place, constant, program
         )
 
 
 @dataclass(frozen=True)
 class _Part:
-    """`bytes` of the buffer number `buffer`, from the byte `begin` on; None for all of it."""
+    """Part of a buffer: `bytes` from the byte `begin` on, or all of it if `bytes` is None."""
 
     buffer: int
     begin: int = 0
@@ -305,7 +342,7 @@ class _Part:
 
 
 class _Host:
-    """Runs `@main` without its kernels, noting allocations and launches."""
+    """Interprets `@main` without running kernels. Records allocations and launches."""
 
     def __init__(self, program: _Program, sizes: Sizes | None) -> None:
         self.kernels, self.functions, self.sizes = program.kernels, program.functions, sizes
@@ -365,15 +402,15 @@ class _Host:
         name = op.kernel.root_reference.data
         if name not in self.kernels:
             raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
-        found = self.kernels[name]
-        taken = found.func.body.block.args
+        callee = self.kernels[name]
+        taken = callee.func.body.block.args
         if len(taken) != len(op.buffers) or any(
             not same_elements(b.type, a.type) for b, a in zip(op.buffers, taken, strict=True)
         ):
             raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
         constant = CONSTANT in op.attributes
-        buffers = self._use(op.buffers, found.written, constant)
-        launch = replace(found.launch, grid=found.func.grid_shape, buffers=buffers, constant=constant)
+        buffers = self._use(op.buffers, callee.written, constant)
+        launch = replace(callee.launch, grid=callee.func.grid_shape, buffers=buffers, constant=constant)
         if self.sizes is not None:
             blocks = math.prod(map(self.sizes.count, launch.grid))
             if blocks > MOST_BLOCKS:
@@ -403,8 +440,13 @@ class _Host:
         self.steps.append(EagerStep(function.sym_name.data, where[:split], where[split:]))
 
     def _use(self, values: Sequence[SSAValue], written: Iterable[int], constant: bool = False) -> tuple[int, ...]:
-        """Returns the buffers of values that the next step uses. It writes those at `written`, with the same contents
-        in every call if `constant`."""
+        """Returns the buffers of values that the next step uses, and updates their lifetimes.
+
+        Args:
+            values: memrefs.
+            written: positions of the values that the step writes.
+            constant: whether it writes the same contents in every call.
+        """
         now, where, written = len(self.steps), tuple(self._parts[v].buffer for v in values), {*written}
         for i, number in enumerate(where):
             old, is_written = self.buffers[number], i in written
@@ -426,20 +468,19 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
 
 
 def _place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
-    """Gives scratch buffers their places in the arena. Returns its bytes for buffers of a call, and after them for
-    constant ones."""
+    """Assigns offsets in the arena to scratch buffers. Returns the bytes of call buffers and of constant buffers."""
     used = [i for i in range(arguments, len(buffers)) if buffers[i].first >= 0]
-    own, constant = ([i for i in used if buffers[i].constant is kept] for kept in (False, True))
-    offsets, size = place([Lifetime(buffers[i].first, buffers[i].last, buffers[i].bytes) for i in own])
-    behind, more = place([Lifetime(0, 0, buffers[i].bytes) for i in constant])
-    for i, offset in zip((*own, *constant), (*offsets, *(size + o for o in behind)), strict=True):
+    of_call, constant = ([i for i in used if buffers[i].constant is is_constant] for is_constant in (False, True))
+    offsets, size = place([Lifetime(buffers[i].first, buffers[i].last, buffers[i].bytes) for i in of_call])
+    constant_offsets, more = place([Lifetime(0, 0, buffers[i].bytes) for i in constant])
+    for i, offset in zip((*of_call, *constant), (*offsets, *(size + o for o in constant_offsets)), strict=True):
         buffers[i] = replace(buffers[i], offset=offset)
     return size, more
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A buffer of `bytes` that the steps `first` to `last` use."""
+    """Lifetime of a buffer: `bytes`, used from step `first` to step `last`."""
 
     first: int
     last: int
@@ -447,13 +488,15 @@ class Lifetime:
 
 
 def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Returns the start of each buffer in the arena, and the bytes of the arena. The largest buffers are placed first,
-    each at the lowest offset that is free during its lifetime."""
+    """Returns the offset of each buffer in the arena, and the bytes of the arena.
+
+    The largest buffers are placed first, at the lowest offset that is free during their lifetime.
+    """
     sizes = [aligned(b.bytes) for b in buffers]
-    beside = _in_use_together(buffers)
+    conflicts = _in_use_together(buffers)
     offsets = [-1] * len(buffers)
     for i in sorted(range(len(buffers)), key=lambda i: (-sizes[i], buffers[i].first)):
-        taken = sorted((offsets[j], offsets[j] + sizes[j]) for j in beside[i] if offsets[j] >= 0)
+        taken = sorted((offsets[j], offsets[j] + sizes[j]) for j in conflicts[i] if offsets[j] >= 0)
         offset = 0
         for begin, end in taken:
             if offset + sizes[i] <= begin:
@@ -464,12 +507,12 @@ def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def _in_use_together(buffers: Sequence[Lifetime]) -> list[list[int]]:
-    """Returns for each buffer those that are in use in one of its steps."""
-    found, live = [list[int]() for _ in buffers], list[int]()
+    """Returns, for each buffer, the buffers whose lifetimes overlap with it."""
+    together, live = [list[int]() for _ in buffers], list[int]()
     for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
         live = [j for j in live if buffers[j].last >= buffers[i].first]
         for j in live:
-            found[i].append(j)
-            found[j].append(i)
+            together[i].append(j)
+            together[j].append(i)
         live.append(i)
-    return found
+    return together

@@ -1,5 +1,4 @@
-"""What the samples of a time say, and how the samples of several arms are taken: side by side; on cores by the clock of
-the host. And when the steps of one call of a program ran."""
+"""Timing: statistics of samples, sampling of several arms in turns, and spans of the steps of a call."""
 
 from __future__ import annotations
 
@@ -13,19 +12,25 @@ from typing import Any, TypeVar
 SampleT = TypeVar("SampleT")
 
 Arms = Mapping[str, Callable[[], object]]
-"""What is compared, by its name: calls that do the same."""
+"""Compared calls by name."""
 
 LEAST = 0.02
-"""Seconds that one sample takes at least: shorter calls are repeated for it."""
+"""Shortest sample in seconds. Shorter calls are repeated."""
 
 MOST = 31
-"""Samples of each arm at most."""
+"""Largest number of samples of an arm."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one arm: median, 20th and 80th percentile of `repetitions`. `graph`: a CUDA graph was timed; `why`:
-    the reason why the arm cannot be one."""
+    """Time of one arm in seconds.
+
+    Attributes:
+        median, p20, p80: median, 20th and 80th percentile.
+        repetitions: number of samples.
+        graph: whether a CUDA graph was timed.
+        why: the reason why the arm cannot be a graph.
+    """
 
     median: float
     p20: float
@@ -41,21 +46,28 @@ class Timing:
 
     @property
     def noise(self) -> float:
-        """Half the interval of 95 % for the median, relative to it, as of samples that scatter normally: sigma is
-        (p80 - p20) / 1.683, the median's error 1.253 sigma / sqrt(n), and the interval 1.96 of that. It does not know
-        what changes from one run to another."""
+        """Relative half width of the 95 % interval of the median, for a normal distribution.
+
+        sigma is (p80 - p20) / 1.683, and the error of the median 1.253 sigma / sqrt(n). Differences between runs are
+        not included.
+        """
         return 1.96 * 1.253 / 1.683 * (self.p80 - self.p20) / self.repetitions**0.5 / self.median
 
     def as_dict(self) -> dict[str, Any]:
-        found = {name: float(f"{getattr(self, name):.5g}") for name in ("median", "p20", "p80")}
-        found["repetitions"] = self.repetitions
-        return found | ({"graph": True} if self.graph else {}) | ({"why": self.why} if self.why else {})
+        facts = {name: float(f"{getattr(self, name):.5g}") for name in ("median", "p20", "p80")}
+        facts["repetitions"] = self.repetitions
+        return facts | ({"graph": True} if self.graph else {}) | ({"why": self.why} if self.why else {})
 
 
 @dataclass(frozen=True)
 class Span:
-    """A step `name`, a kernel or a function of PyTorch, that began at `start` (`time.perf_counter`) and took
-    `seconds`."""
+    """Time of a step: a kernel or a function of PyTorch.
+
+    Attributes:
+        name: name of the step.
+        start: start in seconds of `time.perf_counter`.
+        seconds: duration.
+    """
 
     name: str
     start: float
@@ -63,8 +75,10 @@ class Span:
 
 
 def in_turns(samplers: Mapping[str, Callable[[], SampleT]], rounds: int) -> dict[str, list[SampleT]]:
-    """Returns samples of each arm, one a round, so that other load meets all arms; every other round goes backwards, so
-    that none always follows the same."""
+    """Returns samples of several arms, one of each arm per round, so that other load affects all arms.
+
+    Every second round has the reverse order, so that an arm does not always follow the same one.
+    """
     samples: dict[str, list[SampleT]] = {name: [] for name in samplers}
     for i in range(rounds):
         for name in list(samplers)[:: 1 if i % 2 == 0 else -1]:
@@ -73,8 +87,13 @@ def in_turns(samplers: Mapping[str, Callable[[], SampleT]], rounds: int) -> dict
 
 
 def by_clock(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
-    """Returns the time of a call of each arm. First calls, which compile, are not counted. There are as many samples as
-    fit into `seconds`, at least `least`."""
+    """Times calls of several arms by the clock of the host. First calls, which compile, are not counted.
+
+    Args:
+        arms: calls by name.
+        seconds: time of all samples.
+        least: least number of samples.
+    """
     for arm in arms.values():
         arm()
     once = {name: min(_seconds(arm, 1) for _ in range(3 if least > 1 else 1)) for name, arm in arms.items()}
@@ -86,7 +105,7 @@ def by_clock(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timi
 
 
 def _seconds(call: Callable[[], object], times: int) -> float:
-    """Returns the seconds of a call, by up to `times` of them, or fewer once these take `LEAST`."""
+    """Returns the mean seconds of up to `times` calls. It stops when the calls have taken `LEAST`."""
     some, done, taken = max(1, times // 16), 0, 0.0
     while done < times and taken < LEAST:
         taken += timeit(call, number=some)

@@ -1,7 +1,7 @@
-"""Run a program on the GPU: cubins from NVRTC, loaded by CuPy, on torch's current stream and with torch's memory.
+"""Runs a program on the GPU: cubins of NVRTC, loaded by CuPy, on torch's current stream and memory.
 
-torch and CuPy are imported only here, and only when a program is made. CuPy arrays know no bf16, so buffers are torch
-tensors throughout and kernels get raw pointers.
+torch and CuPy are imported when a program is made. CuPy arrays do not support bf16, so buffers are torch tensors, and
+kernels get raw pointers.
 """
 
 from __future__ import annotations
@@ -30,36 +30,45 @@ from .nvrtc import Compiled, compile_cubin, compiler_build
 from .repeated import make_calls
 
 ALIGNMENT = 16
-"""Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
+"""Alignment of buffers in bytes, the widest access of a kernel."""
 
 KEPT_GRAPHS = 16
-"""So many CUDA graphs of a program are kept, those that were used last, each with its scratch memory."""
+"""Largest number of CUDA graphs of a program, with their scratch memory. The least recently used one is dropped."""
 
 _CYCLES_TO_LAUNCH = 50_000
-"""Cycles of the device in which the host queues a launch with its event, and more."""
+"""Device cycles that suffice for the host to queue a launch with its event."""
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
 
 
 class GraphWarning(UserWarning):
-    """Launches are not made a CUDA graph."""
+    """The launches of a call cannot be a CUDA graph."""
 
 
 class CudaProgram:
-    """A compiled program on a CUDA device, the current one if no number is given; `run` takes and gives torch tensors.
-    Arguments on another device are computed there, by the same program, made when it is needed.
+    """Compiled program on torch tensors of a CUDA device.
 
-    `module` is at the kernel level, or the plan of such a one, and `cuda` its text. Making one compiles and loads the
-    kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
-    `eager` computes, on tensors on the device, the functions that are left to PyTorch. With `graphs` the launches of a
-    call become a CUDA graph, one for each of the last sets of shapes, from the second call with them on. Launches are
-    plain where there is one only, in a call that is traced or part of a CUDA graph of the caller's, and, with a
-    GraphWarning, where something is left to PyTorch or the driver refuses the graph.
-    Raises ExecutionError where there is no CUDA device or no CuPy, or while a CUDA graph is captured; TargetError for a
-    device that no target, or not the saved one, fits, and for a driver that is too old for the machine code.
+    Making a program compiles and loads its kernels. Arguments on another device are computed there, by a second program
+    that is made on demand.
 
-    `run` may be part of a CUDA graph (`torch.cuda.graph`): then nothing is copied from or to the host. Keep the program
-    as long as graphs of it are replayed, since they run its kernels.
+    With `graphs` the launches of a call become a CUDA graph at the second call with a set of shapes. A single launch, a
+    traced call, and a call inside a CUDA graph of the caller are plain launches. So are programs with steps of PyTorch,
+    and graphs that the driver refuses; these emit a GraphWarning.
+
+    `run` may be captured in a CUDA graph (`torch.cuda.graph`). Then nothing is copied from or to the host. The program
+    must live as long as the graph is replayed.
+
+    Args:
+        module: module at the kernel level, or its plan.
+        cuda: its text.
+        saved: (arch, cubin) of an earlier compilation to load instead.
+        eager: functions that PyTorch computes on the device, by name.
+        graphs: whether to use CUDA graphs.
+        device: number of the device; default: the current one.
+
+    Raises:
+        ExecutionError: without a CUDA device or CuPy, or while a CUDA graph is captured.
+        TargetError: if no target, or not the saved one, fits the device, or if the driver is too old for the code.
     """
 
     def __init__(
@@ -93,8 +102,10 @@ class CudaProgram:
         self._making = Lock()
         self.graphs = graphs and not self.plan.eager
         if graphs and self.plan.eager:
-            left = self.plan.eager[0].function
-            warnings.warn(f"launches go without a CUDA graph: {left} is left to PyTorch", GraphWarning, stacklevel=4)
+            eager_name = self.plan.eager[0].function
+            warnings.warn(
+                f"launches go without a CUDA graph: {eager_name} is left to PyTorch", GraphWarning, stacklevel=4
+            )
 
     def _load(self, cubin: bytes, arch: str) -> None:
         """Loads machine code and looks up its kernels. Raises ExecutionError if the driver refuses it."""
@@ -103,18 +114,20 @@ class CudaProgram:
         try:
             for launch in self.plan.launches:
                 if launch.kernel not in self.functions:
-                    found = code[launch.kernel]
-                    if found.cubin not in modules:
-                        modules[found.cubin] = self.cupy.cuda.function.Module()
-                        modules[found.cubin].load(found.cubin)
-                    self.functions[launch.kernel] = self._prepare(modules[found.cubin], found.entry, launch.shared)
+                    machine_code = code[launch.kernel]
+                    if machine_code.cubin not in modules:
+                        modules[machine_code.cubin] = self.cupy.cuda.function.Module()
+                        modules[machine_code.cubin].load(machine_code.cubin)
+                    self.functions[launch.kernel] = self._prepare(
+                        modules[machine_code.cubin], machine_code.entry, launch.shared
+                    )
         except self.cupy.cuda.driver.CUDADriverError as error:
             runs = "CUDA {}.{}".format(*driver_version())
             reason = f"the driver, of {runs}, refuses code for {arch}: {error}{advice(error.status)}"
             raise ExecutionError(reason, operator="cuda") from error
 
     def _prepare(self, module: Any, entry: str, shared: int) -> Any:
-        """Returns the loaded function, with permission for its shared memory. It keeps its module alive."""
+        """Returns a loaded function whose limit of shared memory is raised. The function owns its module."""
         function = module.get_function(entry)
         if shared > _SHARED_WITHOUT_ASKING:
             driver = self.cupy.cuda.driver
@@ -123,13 +136,19 @@ class CudaProgram:
         return function
 
     def run(self, args: Sequence[Any], clock: list[Any] | None = None) -> list[Any]:
-        """Returns the results for the tensors `args`, on the device if any of these is there, else on the host. A
-        `clock` gets an event before each step and one after the last. Asynchronous on torch's current stream, unless
-        the program has assertions. Raises ExecutionError if the arguments do not fit or a launch fails, or for copies
-        from or to the host while a CUDA graph is captured."""
-        there = next((a.device for a in args if getattr(a, "is_cuda", False)), self.device)
-        if there != self.device:
-            return self._on(there).run(args, clock)
+        """Runs the program, asynchronously on torch's current stream unless it has assertions.
+
+        Args:
+            args: tensors. The results are on the device if one of them is, else on the host.
+            clock: list that gets an event before each step and one after the last.
+
+        Raises:
+            ExecutionError: if the arguments do not fit, if a launch fails, or for copies from or to the host while a
+                CUDA graph is captured.
+        """
+        target_device = next((a.device for a in args if getattr(a, "is_cuda", False)), self.device)
+        if target_device != self.device:
+            return self._on(target_device).run(args, clock)
         torch, launches = self.torch, self._placed(args)
         plan = launches.plan
         capturing = torch.cuda.is_current_stream_capturing()
@@ -151,15 +170,22 @@ class CudaProgram:
         return outputs if stays else [t.cpu() for t in outputs]
 
     def _on(self, device: Any) -> CudaProgram:
-        """Returns the same program on another device."""
+        """Returns the same program on another device, made on demand."""
         with self._making:
             if device not in self._elsewhere:
                 self._elsewhere[device] = CudaProgram(*self._made_of, device=device.index)
             return self._elsewhere[device]
 
     def launch(self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None = None) -> None:
-        """Launches a program without steps of PyTorch, as a graph if there is one. `addresses` and `like` are as for
-        `LaunchGraph.launch`. Raises ExecutionError."""
+        """Launches a program without steps of PyTorch, as a CUDA graph if there is one.
+
+        Args:
+            launches: the launches.
+            addresses, like: as for `LaunchGraph.launch`.
+
+        Raises:
+            ExecutionError: if a launch fails.
+        """
         if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
             stream = self.torch.cuda.current_stream(self.device)
             with self.cupy.cuda.Device(self.device.index) as device:
@@ -176,11 +202,20 @@ class CudaProgram:
         arguments: Sequence[Any] = (),
         clock: list[Any] | None = None,
     ) -> None:
-        """Runs all steps of a call whose arguments are at `addresses`, with events for the `clock`. Steps of PyTorch
-        take the `arguments` as tensors. Raises ExecutionError."""
+        """Runs all steps of a call.
+
+        Args:
+            launches: the steps.
+            addresses: addresses of all arguments.
+            arguments: the arguments as tensors, for steps of PyTorch.
+            clock: list that gets events, or None.
+
+        Raises:
+            ExecutionError: if a launch fails.
+        """
         torch, plan = self.torch, launches.plan
         scratch = self._arena(plan)
-        frame, launch = launches.take(), self.cupy.cuda.driver.launchKernel
+        frame, launch = launches.acquire(), self.cupy.cuda.driver.launchKernel
         stream = torch.cuda.current_stream(self.device).cuda_stream
         try:
             with self.cupy.cuda.Device(self.device.index) as device:
@@ -200,44 +235,53 @@ class CudaProgram:
                     clock.append(self._event())
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}{advice(error.status)}", operator="cuda") from error
-        launches.give_back(frame)
+        launches.release(frame)
 
     def repeated_calls(self, *described: Any) -> Any:
-        """Returns calls of this program that are like earlier ones, `described` as in `calls.cpp`; None without any."""
+        """Returns a cache of calls that need no Python (`calls.cpp`), or None without the extension module."""
         native = calls.extension()
         return None if native is None or self.asserts else make_calls(self, native, described)
 
-    def remember(self, known: Any, tensors: Sequence[Any], results: Sequence[Any], updates: Sequence[Any]) -> None:
-        """Notes a call in `known`, of `repeated_calls`: its arguments and results."""
-        known.remember(self._placed(tensors), tensors, [self._is_ready(t) for t in tensors], results)
+    def remember(self, repeated: Any, tensors: Sequence[Any], results: Sequence[Any], updates: Sequence[Any]) -> None:
+        """Adds a call to a cache of `repeated_calls`.
+
+        Args:
+            repeated: the cache.
+            tensors: arguments.
+            results: results.
+            updates: not used: a program on a GPU changes arguments in place itself.
+        """
+        repeated.remember(self._placed(tensors), tensors, [self._is_ready(t) for t in tensors], results)
 
     def _graph(
         self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None, stream: Any
     ) -> LaunchGraph | None:
-        """Returns the graph for these launches. The last ones that were used are kept, each with its scratch memory."""
+        """Returns the CUDA graph of launches from their second call on, or None."""
         with self._making:
-            if (found := self._graphs.pop(launches, None)) is not None:
-                self._graphs[launches] = found
+            if (graph := self._graphs.pop(launches, None)) is not None:
+                self._graphs[launches] = graph
             elif launches.called:
                 try:
                     scratch, places = self._arena(launches.plan), all_addresses(addresses, like)
-                    found = self._graphs[launches] = LaunchGraph(launches, places, scratch, stream)
+                    graph = self._graphs[launches] = LaunchGraph(launches, places, scratch, stream)
                 except ExecutionError as error:
                     self.graphs = False
                     warnings.warn(f"launches go without a CUDA graph: {error}", GraphWarning, stacklevel=5)
                 while len(self._graphs) > KEPT_GRAPHS:
                     self._graphs.pop(next(iter(self._graphs))).close()
             launches.called = True
-        return found
+        return graph
 
     def _arena(self, plan: LaunchPlan) -> Any:
-        """Returns memory for scratch buffers, a tensor of bytes; None where there are none."""
+        """Returns the arena, a tensor of bytes, or None without scratch buffers."""
         size = plan.arena_bytes
         return self._empty((size,), "ui8") if size else None
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
-        """Runs the program for `args` and returns when each step ran, by events. The device sleeps until all steps are
-        queued, so that it never waits for the host. Raises as `run`."""
+        """Runs the program and returns the times of its steps, by events. Raises as `run`.
+
+        The device sleeps until all steps are queued, so that it does not wait for the host.
+        """
         steps, clock = self._placed(args).plan.steps, list[Any]()
         self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(steps)))
         begin = perf_counter()
@@ -253,7 +297,7 @@ class CudaProgram:
         return event
 
     def _wait(self) -> None:
-        """Waits for the launches. Raises ExecutionError for one that stopped; the device has printed why."""
+        """Waits for the launches. Raises ExecutionError if an assertion failed; the device has printed its message."""
         try:
             self.torch.cuda.current_stream(self.device).synchronize()
         except RuntimeError as error:
@@ -261,24 +305,26 @@ class CudaProgram:
             raise ExecutionError(reason, operator="cuda") from error
 
     def _placed(self, args: Sequence[Any]) -> PreparedLaunches:
-        """Returns the launches for arguments of these shapes and types; the last ones are kept. Raises ExecutionError
-        for arguments that the program does not take."""
+        """Returns the launches for the shapes and types of `args`. Raises ExecutionError for illegal arguments."""
         key = key_of(args)
-        if (found := self._plans.get(key)) is None:
+        if (launches := self._plans.get(key)) is None:
             if len(self._plans) >= KEPT_PLANS:
                 self._plans.clear()
             functions = {name: function.ptr for name, function in self.functions.items()}
-            found = self._plans[key] = PreparedLaunches(self.plan.check_tensors(args), functions)
-        return found
+            launches = self._plans[key] = PreparedLaunches(self.plan.check_tensors(args), functions)
+        return launches
 
     def _is_ready(self, tensor: Any) -> bool:
-        """Returns true if a tensor is on the device as kernels read it."""
+        """Returns true if kernels can read a tensor in place: it is on the device, dense and aligned."""
         plain = tensor.device == self.device and tensor.is_contiguous() and not tensor.is_neg()
         return plain and not tensor.data_ptr() % ALIGNMENT
 
     def _on_device(self, tensor: Any, name: str, capturing: bool) -> Any:
-        """Returns the argument `name` on the device, dense and aligned. Raises ExecutionError if it comes from the host
-        while a CUDA graph is captured."""
+        """Returns a dense and aligned copy of an argument on the device.
+
+        Raises:
+            ExecutionError: if it is on the host while a CUDA graph is captured.
+        """
         if capturing and not tensor.is_cuda:
             raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=name)
         tensor = tensor.detach().to(self.device).resolve_neg().contiguous()
@@ -289,7 +335,7 @@ class CudaProgram:
 
 
 def torch_with_cuda() -> Any:
-    """Returns torch, with CUDA initialised. Raises ExecutionError where it sees no device."""
+    """Returns torch with CUDA initialised. Raises ExecutionError without a device."""
     import torch
 
     if not torch.cuda.is_available():
@@ -299,7 +345,7 @@ def torch_with_cuda() -> Any:
 
 
 def _compile(cuda: str, arch: str) -> Compiled:
-    """Returns machine code that the driver takes. Raises TargetError if NVRTC makes none."""
+    """Compiles CUDA. Raises TargetError if the driver is too old for the code of NVRTC."""
     check_driver(compiler_build()[0], driver_version())
     return compile_cubin(cuda, arch)
 

@@ -1,5 +1,4 @@
-"""The CUDA driver itself, for what neither torch nor CuPy offers: which CUDA it runs, and tensor maps, which launches
-pass for a `kernel.tensor_map`, on a device and in the emulator."""
+"""Calls of the CUDA driver that torch and CuPy do not offer: its version, and TMA descriptors (`kernel.tensor_map`)."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def advice(status: int) -> str:
 
 @cache
 def library() -> Any:
-    """libcuda, opened once. Raises ExecutionError where there is none."""
+    """Returns libcuda. Raises ExecutionError without a driver."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -41,17 +40,19 @@ def library() -> Any:
 
 
 def driver_version() -> Version:
-    """The newest CUDA that the driver runs (`cuDriverGetVersion`). Raises ExecutionError where there is no driver."""
+    """Returns the newest version of CUDA that the driver supports. Raises ExecutionError without a driver."""
     number = ctypes.c_int()
     if status := library().cuDriverGetVersion(ctypes.byref(number)):
-        raise ExecutionError(f"the driver does not tell its version: error {status}", operator="cuda")
+        raise ExecutionError(f"cuDriverGetVersion fails: error {status}", operator="cuda")
     return number.value // 1000, number.value % 1000 // 10
 
 
 def check_driver(compiler: Version, driver: Version) -> None:
-    """Raises TargetError if machine code of the NVRTC `compiler` needs a newer major version than `driver`. Within a
-    major version drivers run machine code of every compiler ("minor version compatibility" in the CUDA Compatibility
-    guide), and newer drivers run that of older ones."""
+    """Raises TargetError if machine code of the NVRTC version `compiler` needs a newer driver.
+
+    A driver runs code of all compilers up to its own major version (CUDA Compatibility guide, "minor version
+    compatibility").
+    """
     if driver[0] < compiler[0]:
         have, need = ("{}.{}".format(*v) for v in (driver, compiler))
         reason = (
@@ -62,13 +63,13 @@ def check_driver(compiler: Version, driver: Version) -> None:
 
 
 KEPT_MAPS = 4096
-"""So many encoded maps are kept, by what they describe and where it lies: about a megabyte."""
+"""Largest number of cached descriptors: about a megabyte."""
 
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-"""CUtensorMapSwizzle, by the bytes of a row."""
+"""Bytes of a swizzled row -> CUtensorMapSwizzle."""
 
 _L2_128_BYTES = 2
-"""CUtensorMapL2promotion: fetch 128 bytes into the level-2 cache at once."""
+"""CUtensorMapL2promotion: fetches of 128 bytes into L2."""
 
 _WORDS = 16
 """64-bit words of a CUtensorMap."""
@@ -76,8 +77,11 @@ _WORDS = 16
 
 @dataclass(frozen=True)
 class Encoding:
-    """The arguments of cuTensorMapEncodeTiled after the address, the fastest dimension first. Strides are bytes,
-    without that of the fastest dimension. Elements are not interleaved, and zero outside."""
+    """Arguments of cuTensorMapEncodeTiled after the address, the fastest dimension first.
+
+    Strides are in bytes, without the stride of the fastest dimension. Elements are not interleaved, and zero out of
+    bounds.
+    """
 
     type: int
     extents: tuple[int, ...]
@@ -87,21 +91,27 @@ class Encoding:
     promotion: int = _L2_128_BYTES
 
 
-def encoding(wanted: TensorMap) -> Encoding:
-    """Returns the arguments of the driver for a map. Raises ExtentError if an extent is known only at a call."""
-    shape = static(wanted.shape)
-    strides = [number * wanted.item for number, _ in pitches(shape)]
-    extents, steps, box = (tuple(reversed(n)) for n in (shape, strides[:-1], wanted.box))
-    data_type = DTYPES[wanted.dtype].tensor_map
-    assert data_type is not None, wanted
-    return Encoding(data_type, extents, steps, box, _SWIZZLES[wanted.swizzle])
+def encoding(descriptor: TensorMap) -> Encoding:
+    """Returns the arguments of the driver for a descriptor. Raises ExtentError for dynamic extents."""
+    shape = static(descriptor.shape)
+    strides = [number * descriptor.item for number, _ in pitches(shape)]
+    extents, steps, box = (tuple(reversed(n)) for n in (shape, strides[:-1], descriptor.box))
+    data_type = DTYPES[descriptor.dtype].tensor_map
+    assert data_type is not None, descriptor
+    return Encoding(data_type, extents, steps, box, _SWIZZLES[descriptor.swizzle])
 
 
 @lru_cache(KEPT_MAPS)
-def encode(wanted: TensorMap, address: int) -> Any:
-    """Returns the 128 bytes of a map of the memory at `address`: a NumPy array of one record, passed by value. Equal
-    maps of one address are encoded once. Raises ExecutionError where there is no driver, or if it refuses."""
-    e, rank = encoding(wanted), len(wanted.shape)
+def encode(descriptor: TensorMap, address: int) -> Any:
+    """Encodes a descriptor for the memory at `address`, memoised.
+
+    Returns:
+        The 128 bytes, as a NumPy array of one record, which launches pass by value.
+
+    Raises:
+        ExecutionError: without a driver, or if it refuses the descriptor.
+    """
+    e, rank = encoding(descriptor), len(descriptor.shape)
     result = aligned(_WORDS * 8)
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     status = library().cuTensorMapEncodeTiled(
@@ -119,24 +129,28 @@ def encode(wanted: TensorMap, address: int) -> Any:
         0,
     )
     if status:
-        what = f"{wanted.dtype}{list(static(wanted.shape))} at {address:#x} in boxes {list(wanted.box)}"
-        reason = f"the driver refuses a map of {what}, swizzled by {wanted.swizzle}: error {status}"
+        description = (
+            f"{descriptor.dtype}{list(static(descriptor.shape))} at {address:#x} in boxes {list(descriptor.box)}"
+        )
+        reason = f"the driver refuses a map of {description}, swizzled by {descriptor.swizzle}: error {status}"
         raise ExecutionError(reason, operator="kernel.tensor_map")
     result.flags.writeable = False
     return result.view(f"V{_WORDS * 8}")
 
 
-def describe(wanted: TensorMap, address: int) -> list[int]:
-    """Returns what the emulator reads instead: address, rank, swizzle, bytes of an element, five extents, five of the
-    tile."""
-    fill = [1] * (5 - len(wanted.shape))
-    words = [address, len(wanted.shape), wanted.swizzle, wanted.item]
-    words += [*static(wanted.shape), *fill, *wanted.box, *fill]
+def describe(descriptor: TensorMap, address: int) -> list[int]:
+    """Returns the words that the emulator reads instead of a descriptor.
+
+    They are the address, rank, swizzle, element bytes, five extents, and five extents of the TMA tile.
+    """
+    fill = [1] * (5 - len(descriptor.shape))
+    words = [address, len(descriptor.shape), descriptor.swizzle, descriptor.item]
+    words += [*static(descriptor.shape), *fill, *descriptor.box, *fill]
     return words + [0] * (_WORDS - len(words))
 
 
 def aligned(size: int) -> np.ndarray:
-    """Returns `size` bytes that start at a multiple of 64."""
+    """Returns an array of `size` bytes, aligned to 64 bytes."""
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size]

@@ -1,13 +1,13 @@
-"""Launches with all that stays the same from call to call, and a CUDA graph of all launches of a call.
+"""Prepared launches, and CUDA graphs of all launches of a call.
 
-The driver takes a kernel's parameters as an array of their addresses, and copies them when it launches. They all lie in
-one array of words for each call that is under way: pointers first, then sizes, which never change. A call fills in
-where its memory lies.
+The driver takes the parameters of a kernel as an array of addresses, and copies the parameters at the launch. All
+parameters of a call are in one array of words: pointers first, then sizes, which never change. A call sets the
+pointers.
 
-The graph is made of kernel nodes, one after the other, not captured from a stream, so that every node is known. Where
-an argument or a result has moved, the parameters of the nodes that use it are set anew
-(`cuGraphExecKernelNodeSetParams`), tensor maps included; nothing is copied to a static place. Launches under way are
-not affected, and the driver runs those of one graph one after the other, so they share scratch memory on all streams.
+A graph is built of kernel nodes, not captured from a stream, so that its nodes are known. If an argument or a result
+has moved, the parameters of the nodes that use it are set (`cuGraphExecKernelNodeSetParams`), including TMA
+descriptors. Nothing is copied to static memory. Running launches are not affected. The driver serialises the launches
+of one graph, so they share scratch memory on all streams.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ from ...host.launch_plan import EagerStep, LaunchPlan, TensorMap
 from .driver import advice, encode, library
 
 KEPT_MAPS_OF_CALL = 4096
-"""So many encoded tensor maps are kept for each call that is under way at once."""
+"""Largest number of encoded descriptors of a concurrent call."""
 
 Head = tuple[int, ...]
-"""Function, grid, block and bytes of shared memory, as `cuLaunchKernel` takes them."""
+"""Function, grid, block and bytes of shared memory: arguments of `cuLaunchKernel`."""
 
 
 class Frame:
-    """The parameters of one call. `steps`: launches with the address of their parameters, and steps of PyTorch."""
+    """Parameters of one call.
+
+    Attributes:
+        words: pointers and sizes.
+        steps: launches with the address of their parameters, and steps of PyTorch.
+    """
 
     def __init__(self, launches: PreparedLaunches) -> None:
         self._launches = launches
@@ -45,7 +50,7 @@ class Frame:
         self.maps: dict[tuple[int, int], tuple[Any, int]] = {}
 
     def fill(self, addresses: Sequence[int], scratch: Any) -> None:
-        """Sets the addresses of the arguments of the program and of its scratch memory, a tensor or None."""
+        """Sets the addresses of the arguments and of the scratch memory, a tensor or None."""
         places = np.array([*addresses, 0 if scratch is None else scratch.data_ptr()], np.int64)
         np.add(places[self._launches.memory], self._launches.begins, out=self.pointers)
         if len(self.maps) > KEPT_MAPS_OF_CALL:
@@ -54,29 +59,35 @@ class Frame:
             self._describe(*described)
 
     def move(self, memory: int, address: int) -> set[int]:
-        """Sets a new address of a memory; returns the numbers of the launches that use it."""
+        """Sets a new address of a memory. Returns the numbers of the launches that use it."""
         uses = self._launches.uses[memory]
         if len(self.maps) > KEPT_MAPS_OF_CALL:
-            self.maps = {key: kept for key, kept in self.maps.items() if self.parameters[key[0]] == kept[1]}
+            self.maps = {key: encoded for key, encoded in self.maps.items() if self.parameters[key[0]] == encoded[1]}
         for pointer, begin in uses.pointers:
             self.pointers[pointer] = address + begin
         for described in uses.maps:
             self._describe(*described)
         return uses.steps
 
-    def _describe(self, parameter: int, pointer: int, wanted: TensorMap) -> None:
-        """Makes a parameter the map of the memory that its pointer points to."""
+    def _describe(self, parameter: int, pointer: int, tensor_map: TensorMap) -> None:
+        """Sets a parameter to the descriptor of the memory at a pointer.
+
+        Args:
+            parameter: number of the parameter.
+            pointer: number of the pointer.
+            tensor_map: the descriptor.
+        """
         address = int(self.pointers[pointer])
-        found = self.maps.get((parameter, address))
-        if found is None:
-            record = encode(wanted, address)
-            found = self.maps[parameter, address] = record, record.ctypes.data
-        self.parameters[parameter] = found[1]
+        encoded = self.maps.get((parameter, address))
+        if encoded is None:
+            record = encode(tensor_map, address)
+            encoded = self.maps[parameter, address] = record, record.ctypes.data
+        self.parameters[parameter] = encoded[1]
 
 
 @dataclass
 class Uses:
-    """The uses of a memory: pointers (number, offset in bytes), maps, and steps by number."""
+    """Uses of a memory: pointers (number, offset in bytes), descriptors, and numbers of steps."""
 
     pointers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     maps: list[tuple[int, int, TensorMap]] = field(default_factory=list[tuple[int, int, TensorMap]])
@@ -84,10 +95,19 @@ class Uses:
 
 
 class PreparedLaunches:
-    """The steps of a plan whose sizes are known. `functions` are the addresses of the loaded kernels. `memory` and
-    `begins` have for every pointer its memory, an argument or (after the last) the arena, and the offset in bytes;
-    `order` has the word of each parameter; `maps` are parameters that are tensor maps, with the pointer that they
-    describe; `uses` has by memory what changes with its address."""
+    """Steps of a plan with static sizes.
+
+    Args:
+        plan: the plan.
+        functions: addresses of the loaded kernels.
+
+    Attributes:
+        memory: for each pointer the number of its argument, or the number of arguments for the arena.
+        begins: for each pointer the offset in bytes.
+        order: for each parameter the number of its word.
+        maps: (parameter, pointer, descriptor) for TMA descriptors.
+        uses: for each memory the parameters and steps that depend on its address.
+    """
 
     def __init__(self, plan: LaunchPlan, functions: Mapping[str, int]) -> None:
         self.plan = plan
@@ -110,9 +130,9 @@ class PreparedLaunches:
                 self.uses[memory].pointers.append((len(pointers), offset + begin))
                 self.uses[memory].steps.add(len(self.steps) - 1)
                 pointers.append((memory, offset + begin))
-            for wanted in step.maps:
-                self.maps.append((len(order), first + wanted.argument, wanted))
-                self.uses[pointers[first + wanted.argument][0]].maps.append(self.maps[-1])
+            for tensor_map in step.maps:
+                self.maps.append((len(order), first + tensor_map.argument, tensor_map))
+                self.uses[pointers[first + tensor_map.argument][0]].maps.append(self.maps[-1])
                 order.append((0, False))
             for value in step.values:
                 order.append((len(sizes), True))
@@ -124,15 +144,15 @@ class PreparedLaunches:
         self._free: list[Frame] = []
         self.called = False
 
-    def take(self) -> Frame:
-        """Returns parameters for a call; several may be under way."""
+    def acquire(self) -> Frame:
+        """Returns the parameters of a call, for its own use until `release`."""
         try:
             return self._free.pop()
         except IndexError:
             return Frame(self)
 
-    def give_back(self, frame: Frame) -> None:
-        """Takes parameters back from a call that has launched everything."""
+    def release(self, frame: Frame) -> None:
+        """Reuses the parameters of a call after its last launch."""
         self._free.append(frame)
 
 
@@ -142,7 +162,7 @@ def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 class KernelNode(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2."""
+    """CUDA_KERNEL_NODE_PARAMS_v2 of the driver."""
 
     _fields_ = (
         ("func", ctypes.c_void_p),
@@ -157,16 +177,24 @@ class KernelNode(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """Calls that differ only in the addresses of these `arguments`, by number; `places` are all addresses of one
-    call."""
+    """Calls that differ in the addresses of some arguments only.
+
+    Attributes:
+        arguments: numbers of these arguments.
+        places: addresses of all arguments of one call.
+    """
 
     arguments: tuple[int, ...]
     places: tuple[int, ...]
 
 
 def all_addresses(addresses: Sequence[int], like: Moving | None) -> Sequence[int]:
-    """Returns the addresses of all arguments, where `addresses` are only those in which calls `like` one another
-    differ."""
+    """Returns the addresses of all arguments.
+
+    Args:
+        addresses: addresses of `like.arguments`, or of all arguments.
+        like: group of similar calls, or None.
+    """
     if like is None:
         return addresses
     places = list(like.places)
@@ -176,13 +204,21 @@ def all_addresses(addresses: Sequence[int], like: Moving | None) -> Sequence[int
 
 
 class LaunchGraph:
-    """The launches of a program for certain shapes as a graph. `scratch`, a tensor of bytes or None, is the arena,
-    which the graph owns from now on; `stream` of torch is the one on which it was allocated. Raises ExecutionError
-    where the driver refuses the graph, or if a step is left to PyTorch."""
+    """CUDA graph of the launches of a program for one set of shapes.
+
+    Args:
+        launches: the launches.
+        addresses: addresses of all arguments.
+        scratch: the arena, a tensor of bytes or None. The graph owns it.
+        stream: stream of torch on which the arena was allocated.
+
+    Raises:
+        ExecutionError: if the driver refuses the graph, or if PyTorch computes a step.
+    """
 
     def __init__(self, launches: PreparedLaunches, addresses: Sequence[int], scratch: Any, stream: Any) -> None:
         self._scratch, self._lock, self._streams = scratch, Lock(), {stream.cuda_stream}
-        self._known, self._frame = [*addresses], Frame(launches)
+        self._addresses, self._frame = [*addresses], Frame(launches)
         self._like: Moving | None = None
         self._frame.fill(addresses, scratch)
         self._graph, self._run = ctypes.c_void_p(), ctypes.c_void_p()
@@ -193,28 +229,35 @@ class LaunchGraph:
                 raise ExecutionError(f"{step.function} is left to PyTorch", operator="cuda")
             before = (ctypes.c_void_p * 1)(self._nodes[-1][0].value) if self._nodes else None
             (function, *sizes), parameters = step
-            node, what = ctypes.c_void_p(), KernelNode(function, *sizes, parameters)
-            how = (self._graph, before, ctypes.c_size_t(len(self._nodes[:1])), ctypes.byref(what))
+            node, parameters_of_node = ctypes.c_void_p(), KernelNode(function, *sizes, parameters)
+            how = (self._graph, before, ctypes.c_size_t(len(self._nodes[:1])), ctypes.byref(parameters_of_node))
             call("cuGraphAddKernelNode_v2", ctypes.byref(node), *how)
-            self._nodes.append((node, what))
+            self._nodes.append((node, parameters_of_node))
         call("cuGraphInstantiateWithFlags", ctypes.byref(self._run), self._graph, ctypes.c_ulonglong(0))
 
     def launch(self, addresses: Sequence[int], stream: Any, like: Moving | None = None) -> bool:
-        """Launches the graph on a stream of torch, for arguments at `addresses`; returns False if it was closed
-        meanwhile. For calls `like` one another `addresses` are those of `like.arguments` only. Raises ExecutionError if
-        the driver refuses it."""
+        """Launches the graph. Returns false if it was closed.
+
+        Args:
+            addresses: addresses of all arguments, or of `like.arguments`.
+            stream: stream of torch.
+            like: group of similar calls, or None.
+
+        Raises:
+            ExecutionError: if the driver refuses the launch.
+        """
         with self._lock:
             if not self._run:
                 return False
-            old, known = self._known, self._like
-            if like is not None and like is known:
+            old, like_before = self._addresses, self._like
+            if like is not None and like is like_before:
                 places = zip(like.arguments, addresses)
             else:
                 places = enumerate(all_addresses(addresses, like))
             try:
                 self._move([(n, address) for n, address in places if old[n] != address])
-            except BaseException:  # then nothing is known of where they lie
-                self._like, self._known = None, [-1] * len(old)
+            except BaseException:  # the addresses in the nodes are unknown then
+                self._like, self._addresses = None, [-1] * len(old)
                 raise
             self._like = like
             handle = stream.cuda_stream
@@ -226,17 +269,17 @@ class LaunchGraph:
         return True
 
     def _move(self, moved: Sequence[tuple[int, int]]) -> None:
-        """Sets the parameters of all nodes that use moved arguments: their numbers and addresses."""
+        """Sets the parameters of the nodes that use moved arguments, pairs of number and address."""
         nodes: set[int] = set()
         for argument, address in moved:
             nodes |= self._frame.move(argument, address)
-            self._known[argument] = address
+            self._addresses[argument] = address
         for number in sorted(nodes):
-            node, what = self._nodes[number]
-            call("cuGraphExecKernelNodeSetParams_v2", self._run, node, ctypes.byref(what))
+            node, parameters = self._nodes[number]
+            call("cuGraphExecKernelNodeSetParams_v2", self._run, node, ctypes.byref(parameters))
 
     def close(self) -> None:
-        """Gives the graph back to the driver; launches under way end before."""
+        """Destroys the graph. Running launches end first."""
         with self._lock:
             run, self._run = self._run, ctypes.c_void_p()
             graph, self._graph = self._graph, ctypes.c_void_p()
@@ -247,7 +290,7 @@ class LaunchGraph:
             self._scratch = None
 
     def __del__(self) -> None:
-        with suppress(Exception):  # of one that could not be made, or at the end of the process
+        with suppress(Exception):  # a graph that was not completed, or the end of the process
             self.close()
 
 

@@ -1,6 +1,6 @@
-"""Compiling CUDA text to cubins with NVRTC, which needs no GPU, and reading what the compiler says about it.
+"""Compiles CUDA to cubins with NVRTC, which needs no GPU, and reads the log of the compiler.
 
-Kernels are compiled one by one, at the same time, and kept one by one: by text, options and compiler.
+Kernels are compiled separately and in parallel. The cache key of a kernel is its text, the options and the compiler.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..kernel_texts import KernelText, MachineCode, kernel_texts, pack
 from .driver import Version
 
 FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
-"""Flags of every compilation. No fast math: what PyTorch rounds, we round."""
+"""Flags of every compilation. Fast math is off, so that results are rounded as PyTorch rounds them."""
 
 UNCACHED = ("-no-cache",)
-"""Flags from NVRTC 13.0 on. Where there is a GPU, NVRTC keeps what it compiles; for a text that it has compiled before
-its log is empty, and registers and spills of the kernels are unknown."""
+"""Flags from NVRTC 13.0 on. On a machine with a GPU, NVRTC caches its results, and the log of a cached result is empty,
+without registers and spills."""
 
 
 @dataclass(frozen=True)
 class KernelUse:
-    """Resources of one kernel: registers of a thread, bytes spilled and on the stack, static shared memory."""
+    """Resources of one kernel: registers per thread; spilled, stack and static shared memory in bytes."""
 
     registers: int = 0
     spill_stores: int = 0
@@ -48,9 +48,15 @@ class KernelUse:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The machine code of a module for `arch` (`kernel_texts.unpack` returns the kernels), the compiler's log, and each
-    kernel's use of resources by its name. `warnings`: lines of the log that say that code was compiled worse than it
-    was written (C75xx)."""
+    """Machine code of a module.
+
+    Attributes:
+        arch: architecture.
+        cubin: machine code of all kernels (`kernel_texts.unpack`).
+        log: log of the compiler.
+        kernels: resources of each kernel, by name.
+        warnings: lines of the log about worse code than written (C75xx).
+    """
 
     arch: str
     cubin: bytes
@@ -60,16 +66,18 @@ class Compiled:
 
 
 def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: bool = True) -> Compiled:
-    """Compiles CUDA C++ for `arch` (`"sm_90a"`), equal kernels once, one kernel a core.
+    """Compiles CUDA C++, one kernel per core, equal kernels once.
 
     Args:
-        name: what messages call the text.
-        cached: keeps results in a folder of the user; where all are there, NVRTC is not even loaded.
+        source: the text.
+        arch: architecture, such as `sm_90a`.
+        name: name of the text in messages.
+        cached: whether to cache results. NVRTC is not loaded if all kernels are cached.
 
     Raises:
         TargetError: for an unknown arch.
-        ExecutionError: where NVRTC is not installed.
-        CompileError: with the compiler's first message, if it refuses the text.
+        ExecutionError: if NVRTC is not installed.
+        CompileError: if the compiler refuses the text, with its first message.
     """
     if not check_arch(arch).has("cluster") and "__cluster_dims__" in source:
         raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
@@ -87,17 +95,17 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
         return log.decode(errors="replace"), cubin
 
     with ThreadPoolExecutor(max(1, min(cores(), len(different))), "nvrtc") as threads:
-        made = dict(zip((t.text for t in different), threads.map(compiled, different), strict=True))
-    whole = "\n".join(log for log, _ in made.values())
-    found = kernel_uses(whole)
-    entries = [(kernel, entry, made[text.text][1]) for text in texts for kernel, entry in text.entries.items()]
+        results = dict(zip((t.text for t in different), threads.map(compiled, different), strict=True))
+    whole = "\n".join(log for log, _ in results.values())
+    uses = kernel_uses(whole)
+    entries = [(kernel, entry, results[text.text][1]) for text in texts for kernel, entry in text.entries.items()]
     code = {kernel: MachineCode(cubin, entry) for kernel, entry, cubin in entries}
     warnings = tuple(line.strip() for line in whole.splitlines() if re.search(r"\bC75\d\d\b", line))
-    return Compiled(arch, pack(code), whole, {kernel: found[entry] for kernel, entry, _ in entries}, warnings)
+    return Compiled(arch, pack(code), whole, {kernel: uses[entry] for kernel, entry, _ in entries}, warnings)
 
 
 def check_arch(arch: str) -> Target:
-    """Returns the target that `arch` names; raises TargetError for anything else."""
+    """Returns the target of an architecture. Raises TargetError for an unknown name."""
     if not re.fullmatch(r"sm_[0-9]{2,3}[a-f]?", arch):
         raise TargetError(f"{arch!r} is no architecture", argument="arch")
     return get_target(arch)
@@ -105,7 +113,7 @@ def check_arch(arch: str) -> Target:
 
 @cache
 def _nvrtc() -> ModuleType:
-    """Returns the binding with its library loaded. Raises ExecutionError."""
+    """Returns the Python binding of NVRTC, with its library loaded. Raises ExecutionError."""
     try:
         from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -120,8 +128,13 @@ def _nvrtc() -> ModuleType:
 
 @cache
 def compiler_build() -> tuple[Version, str]:
-    """Returns the version of NVRTC and its build, from the installed packages, or else from the library. Cached code is
-    not taken from another build. Raises ExecutionError where there is none."""
+    """Returns the version and build of NVRTC, from the installed packages or the library.
+
+    The build is a part of cache keys.
+
+    Raises:
+        ExecutionError: if NVRTC is not installed.
+    """
     try:
         bindings = metadata.version("cuda-bindings")
         major = bindings.partition(".")[0]
@@ -131,11 +144,11 @@ def compiler_build() -> tuple[Version, str]:
     except (metadata.PackageNotFoundError, ValueError):
         pass
     _, major, minor = _nvrtc().nvrtcVersion()
-    with suppress(OSError):  # where the system does not tell what is loaded
+    with suppress(OSError):  # a system without /proc
         maps = Path("/proc/self/maps").read_text()
         library = Path("/" + next(line for line in maps.splitlines() if "libnvrtc.so" in line).partition("/")[2])
-        found = library.resolve().stat()
-        return (major, minor), f"{library.resolve()} {found.st_size} {found.st_mtime_ns}"
+        status = library.resolve().stat()
+        return (major, minor), f"{library.resolve()} {status.st_size} {status.st_mtime_ns}"
     return (major, minor), f"{major}.{minor}"
 
 
@@ -144,7 +157,7 @@ def nvrtc_version() -> str:
 
 
 def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:
-    """Returns the log, a zero and the machine code."""
+    """Compiles a text. Returns the log, a zero byte and the machine code."""
     nvrtc = _nvrtc()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))[0]
     try:
@@ -176,7 +189,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 
 def kernel_uses(log: str) -> dict[str, KernelUse]:
-    """Returns the resources of each kernel, from the log of `--ptxas-options=-v`."""
+    """Parses the resources of each kernel in the log of `--ptxas-options=-v`."""
     uses = dict[str, KernelUse]()
     for part in log.split("Compiling entry function '")[1:]:
         frames, used = _FRAME.findall(part), _USED.search(part)  # of the kernel and of functions that it calls

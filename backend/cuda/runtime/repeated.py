@@ -1,7 +1,8 @@
-"""Calls on a GPU that are like an earlier one, which only allocate results and launch.
+"""Fast calls on a GPU: a call that is similar to an earlier one only allocates results and launches.
 
 The extension module of `backend/host/calls.cpp` compares types, shapes, strides, devices, dispatch keys and gradients
-of the arguments, and addresses of constants. Every other call returns NotImplemented: Python makes it and notes it.
+of the arguments, and addresses of constants. For other calls the cache returns NotImplemented. Python then makes the
+call and adds it to the cache.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ if TYPE_CHECKING:
     from . import CudaProgram
 
 KEPT_CALLS = 16
-"""So many calls are known, those first that were made last."""
+"""Largest number of remembered calls, the most recent first."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """A call: snapshots of its inputs and constants, whether a gradient would be noted, and (shape, strides, type) of
-    each result of `@main`. `moving` are inputs and results, the arguments of `@main` that may move."""
+class RememberedCall:
+    """Remembered call.
+
+    Attributes:
+        launches: prepared launches.
+        inputs, constants: snapshots of the inputs and constants.
+        gradients: whether autograd would record the call.
+        results: shape, strides and type of each result of `@main`.
+        moving: inputs and results, whose addresses change between calls.
+    """
 
     launches: PreparedLaunches
     inputs: Any
@@ -33,9 +41,17 @@ class Known:
 
 
 class Calls:
-    """The calls of a program, described as for `Calls` of `calls.cpp`. `sources`: for each argument of `@main` a leaf
-    of the caller's arguments or a tensor; `leaves`: the leaves of the result; `state`: the state of the program's
-    modules."""
+    """Cache of calls of a program.
+
+    Args:
+        program: the program.
+        extension: the extension module.
+        sources: for each argument of `@main` the number of a leaf of the caller's arguments, or a tensor.
+        leaves: leaves of the result.
+        result: tree of the result, with numbers of leaves.
+        build: function that builds the result, or None for tuples and lists.
+        state: state of the modules of the program.
+    """
 
     def __init__(
         self,
@@ -52,19 +68,19 @@ class Calls:
         self._leaf_of = dict(self._inputs)
         self._constants = tuple(s for s in sources if not isinstance(s, int))
         self._leaves, self._result, self._build = tuple(leaves), result, build
-        self._known: tuple[Known, ...] = ()
+        self._remembered: tuple[RememberedCall, ...] = ()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result for these arguments, or NotImplemented."""
-        torch, alike = self._program.torch, self._extension.is_alike
-        found = next((known for known in self._known if alike(known.inputs, args, False)), None)
+        """Returns the result of a call that is similar to a remembered one, or NotImplemented."""
+        torch, compare = self._program.torch, self._extension.is_alike
+        match = next((remembered for remembered in self._remembered if compare(remembered.inputs, args, False)), None)
         if (
-            found is None
+            match is None
             or kwargs
             or not self._extension.holds(self._state)
-            or not alike(found.constants, self._constants, True)
+            or not compare(match.constants, self._constants, True)
             or torch.cuda.is_current_stream_capturing()
-            or found.gradients
+            or match.gradients
             and torch.is_grad_enabled()
         ):
             return NotImplemented
@@ -72,11 +88,11 @@ class Calls:
         if any(place % 16 for place in places):
             return NotImplemented
         device, empty = self._program.device, torch.empty_strided
-        results = [empty(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in found.results]
+        results = [empty(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in match.results]
         places += [r.data_ptr() for r in results]
-        self._program.launch(found.launches, places, found.moving)
-        if found is not self._known[0]:
-            self._known = (found, *(k for k in self._known if k is not found))
+        self._program.launch(match.launches, places, match.moving)
+        if match is not self._remembered[0]:
+            self._remembered = (match, *(k for k in self._remembered if k is not match))
         leaves = [
             results[n] if kind == 0 else args[self._leaf_of[n]] if kind == 1 else v for kind, n, v in self._leaves
         ]
@@ -85,8 +101,14 @@ class Calls:
     def remember(
         self, launches: PreparedLaunches, tensors: Sequence[Any], ready: Sequence[bool], results: Sequence[Any]
     ) -> None:
-        """Notes a call of the arguments `tensors` of `@main`, of which the `ready` ones were read in place, with its
-        results as the caller got them."""
+        """Remembers a call, if all of its arguments were read in place.
+
+        Args:
+            launches: prepared launches.
+            tensors: arguments of `@main`.
+            ready: for each argument whether it was read in place.
+            results: results, with the strides that the caller sees.
+        """
         if not all(ready) or any(type(r) is not self._program.torch.Tensor for r in results):
             return
         inputs: dict[int, Any] = {leaf: tensors[argument] for argument, leaf in self._inputs}
@@ -97,13 +119,20 @@ class Calls:
             shapes = tuple((tuple(r.shape), r.stride(), r.dtype) for r in results)
             places = tuple(t.data_ptr() for t in (*tensors, *results))
             moving = Moving((*(argument for argument, _ in self._inputs), *range(len(tensors), len(places))), places)
-            call = Known(launches, seen, constants, gradients, shapes, moving)
-            self._known = (call, *self._known[: KEPT_CALLS - 1])
+            call = RememberedCall(launches, seen, constants, gradients, shapes, moving)
+            self._remembered = (call, *self._remembered[: KEPT_CALLS - 1])
 
 
 def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -> Calls | None:
-    """Returns the calls of a program, `described` as in `frontend/repeated_calls.py`; None where Python must make every
-    call: for named arguments, lists, and arguments that are changed or returned without being the caller's."""
+    """Returns a cache of calls, or None if Python must make every call.
+
+    Python makes calls with named arguments or lists, and calls that change or return tensors of the program.
+
+    Args:
+        program: the program.
+        extension: the extension module.
+        described: description of arguments and results (`frontend/repeated_calls.py`).
+    """
     args, kwargs, examples, sources, changed, result, leaves, build, state = described
     numbers = [*range(len(examples))]
     inputs = sorted(s for s in sources if isinstance(s, int))
@@ -113,5 +142,5 @@ def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -
 
 
 def _rebuilt(tree: Any, leaves: Sequence[Any]) -> Any:
-    """Returns leaves in the tuples and lists of a tree of their numbers."""
+    """Returns a tree of tuples and lists with leaves in place of their numbers."""
     return leaves[tree] if type(tree) is int else type(tree)(_rebuilt(part, leaves) for part in tree)

@@ -1,5 +1,7 @@
-"""Measuring on a GPU: what each arm takes on the device, and by the clock of the host, side by side; and, where ncu is
-installed, what it counts of kernels: bytes of device memory, and how busy that and the SMs are."""
+"""Timing on a GPU: device times and host times of several arms in turns, and counters of ncu.
+
+The counters are the bytes of device memory, and the utilisation of memory and SMs.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,23 @@ from . import torch_with_cuda
 
 _FLUSHED_BYTES = 256 * 1024 * 1024
 _AT_LEAST = 0.1
-"""Seconds of repetitions, if there are a hundred of them."""
+"""Least seconds of all repetitions, if they are at least a hundred."""
 
 
 def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) -> dict[str, Timing]:
-    """Returns the device time of each arm, by events around the replay of a CUDA graph, without launches of the host.
-    The arms take turns, so that clocks and temperature are alike. Before each the level-2 cache is flushed, or, unless
-    `cold`, the arm has run. The `Timing` of an arm that cannot be captured says why. Without `repetitions` there are
-    100 to 1000. Raises ExecutionError without CUDA."""
+    """Returns the device time of each arm, by events around the replay of a CUDA graph.
+
+    The arms take turns, so that clocks and temperature are equal. An arm that cannot be captured is called; its
+    `Timing` has the reason.
+
+    Args:
+        arms: calls by name.
+        repetitions: number of samples; default: 100 to 1000.
+        cold: whether L2 is flushed before a sample. Otherwise the arm runs once before it.
+
+    Raises:
+        ExecutionError: without CUDA.
+    """
     torch = torch_with_cuda()
     flushed = torch.empty(_FLUSHED_BYTES if cold else 0, dtype=torch.uint8, device="cuda")
     for arm in arms.values():
@@ -46,8 +57,11 @@ def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) 
 
 
 def _graph(torch: Any, arm: Callable[[], object]) -> Any:
-    """Returns a CUDA graph of the arm, or why there is none. Waits for the device are found before the capture: a
-    capture that breaks off may leave PyTorch's generator of random numbers in its state."""
+    """Returns a CUDA graph of an arm, or the reason why it has none.
+
+    Calls that wait for the device are detected before the capture, because an aborted capture may leave the random
+    number generator of PyTorch in the state of a capture.
+    """
     graph = torch.cuda.CUDAGraph()
     try:
         with warnings.catch_warnings():  # PyTorch calls the mode a prototype at each first use
@@ -68,7 +82,7 @@ def _graph(torch: Any, arm: Callable[[], object]) -> Any:
 
 
 def _seconds(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[str, list[float]]:
-    """Returns the seconds of each repetition of each arm."""
+    """Returns the seconds of all repetitions, by arm."""
 
     def events(run: Callable[[], object]) -> tuple[Any, Any]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -87,7 +101,7 @@ def _seconds(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[str
 
 
 def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
-    """Returns the seconds from the start of a call to its result, by the host's clock; the arms take turns."""
+    """Returns the seconds from the start of a call to its result, by the clock of the host, with arms in turns."""
     torch = torch_with_cuda()
 
     def seconds(arm: Callable[[], object]) -> float:
@@ -108,13 +122,18 @@ _METRICS = (
 )
 
 _LIMIT = 300
-"""Seconds of a program under ncu, which runs each kernel several times."""
+"""Time limit of a program under ncu in seconds. ncu runs each kernel several times."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes of device memory that a launch reads and writes, and the shares of the peak of memory and of the busiest
-    unit."""
+    """Counters of a launch.
+
+    Attributes:
+        bytes: bytes of device memory that are read and written.
+        memory: share of the peak bandwidth.
+        compute: share of the peak of the busiest unit of the SMs.
+    """
 
     bytes: float
     memory: float
@@ -122,33 +141,39 @@ class Counters:
 
 
 def ncu_missing() -> str | None:
-    """Returns why nothing can be counted; None where it can."""
+    """Returns the reason why ncu cannot be used, or None."""
     return None if shutil.which("ncu") else "ncu is not installed"
 
 
 def count(command: Sequence[str]) -> dict[str, Counters]:
-    """Returns the counters of each kernel in a run of `command`, means of its launches, by its name in machine code
-    (`kernel_texts.entries`). Raises ExecutionError where ncu returns none, such as without the permission to count."""
+    """Runs a command under ncu.
+
+    Returns:
+        Mean counters of each kernel, by its name in machine code (`kernel_texts.entries`).
+
+    Raises:
+        ExecutionError: if ncu returns none, for example without permission.
+    """
     options = ("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none")
     ncu = ["ncu", *options, "--metrics", ",".join(_METRICS), "-k", f"regex:^{ENTRY}$", *command]
     try:
         done = subprocess.run(ncu, capture_output=True, text=True, check=False, timeout=_LIMIT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ExecutionError(f"counts nothing: {error}", operator="ncu") from None
-    found = _read(done.stdout)
-    if not found:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        reason = next((line for line in said if "==ERROR==" in line), said[-1] if said else "it says nothing")
+    counters = _read(done.stdout)
+    if not counters:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        reason = next((line for line in lines if "==ERROR==" in line), lines[-1] if lines else "no output")
         raise ExecutionError(f"counts nothing: {reason.removeprefix('==ERROR==').strip()[:200]}", operator="ncu")
-    return found
+    return counters
 
 
 def _read(text: str) -> dict[str, Counters]:
-    """Returns the counters in the output of ncu: names, units, and a line for each launch."""
+    """Parses the CSV output of ncu."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     launches: dict[str, list[Counters]] = {}
     for row in csv.DictReader(lines):
-        if row["ID"]:  # which the line of the units has not
+        if row["ID"]:  # the row of units has none
             total, memory, compute = (float(row[m].replace(",", "")) for m in _METRICS)
             launches.setdefault(row["Kernel Name"], []).append(Counters(total, memory / 100, compute / 100))
     return {

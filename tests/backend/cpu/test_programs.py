@@ -88,7 +88,7 @@ def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     """The same text as another compiler understands it."""
     function, args = PROGRAMS[name]
     monkeypatch.setenv("CXX", "clang++")
-    for known in (host_compiler.compiler, host_compiler.known):
+    for known in (host_compiler.compiler, host_compiler.compiler_identity):
         known.cache_clear()
         request.addfinalizer(known.cache_clear)
     _close(deplodock.compile(function, args, target="cpu")(*args), function(*args))
