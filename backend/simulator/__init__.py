@@ -1,9 +1,9 @@
-"""A SIMT simulator of the kernel level: all threads of a block as one array axis.
+"""SIMT simulator of the kernel level. The threads of a block are one axis of arrays.
 
-It runs a program in any scalar domain and reports, with the op that did it: reads of memory that was never written,
-accesses out of bounds or misaligned, barriers that not all threads reach, elements that two threads write differently,
-results that nobody writes. It counts bank conflicts, sectors, bytes and operations. What orders accesses, and so data
-races, is the emulator's: threads run in step here.
+It runs a program in any scalar domain. It reports errors with the responsible op: reads of unwritten memory; accesses
+that are out of bounds or misaligned; barriers that some threads do not reach; different values that two threads write
+to one element; results that are never written. It counts bank conflicts, sectors, bytes and operations. Data races are
+checked by the emulator, because the threads of the simulator run in lockstep.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from .report import Finding, KernelCounts, Report
 Values: TypeAlias = tuple[Any, ...]
 Ready: TypeAlias = Callable[[], bool]
 Steps: TypeAlias = Generator[Ready, None, Values]
-"""A program that gives way with the condition under which it can go on, and ends with values."""
+"""Coroutine of a program. It yields the condition under which it can continue, and returns values."""
 
 _FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "math.copysign"}
 
 MAX_ELEMENTS = 1 << 22
-"""Elements of the largest value; a grid of more blocks than fit is run in batches."""
+"""Largest number of elements of a value. Larger grids run in batches of blocks."""
 
 ASYNCHRONOUS = (
     kernel.WarpSpecializeOp,
@@ -61,12 +61,17 @@ ASYNCHRONOUS = (
     kernel.GroupBarrierOp,
     kernel.FenceAsyncOp,
 )
-"""What makes a kernel asynchronous; copies into shared memory need an mbarrier."""
+"""Operations of asynchronous kernels. TMA loads need an mbarrier, so `MbarInitOp` detects them."""
 
 
 @dataclass
 class Launcher:
-    """Runs launches, one after another; `position` says where, and `machine` are the blocks that run at present."""
+    """Runs launches one after the other.
+
+    Attributes:
+        position: op that is running.
+        machine: state of the running blocks.
+    """
 
     interpreter: Interpreter
     position: Position
@@ -86,7 +91,13 @@ class Launcher:
             stop(op, ranked(value, 2 + rank), wrong)
 
     def launch(self, function: kernel.FuncOp, buffers: Sequence[GlobalBuffer], blocks: int) -> None:
-        """Run so many blocks of a kernel."""
+        """Runs the first `blocks` blocks of a kernel.
+
+        Args:
+            function: the kernel.
+            buffers: its arguments.
+            blocks: number of blocks.
+        """
         for position, buffer in enumerate(buffers):
             buffer.writer, buffer.position = None, position
         counts = KernelCounts(function.sym_name.data, blocks)
@@ -95,9 +106,9 @@ class Launcher:
         if size > 1 and function.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in function.walk()):
             raise ExecutionError("wgmma in a cluster of blocks that are no whole warpgroups")
         with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
-            each = size if is_asynchronous(function) else batch_size(function)
-            for first in range(0, blocks, each):
-                last = min(first + each, blocks)
+            blocks_at_once = size if is_asynchronous(function) else batch_size(function)
+            for first in range(0, blocks, blocks_at_once):
+                last = min(first + blocks_at_once, blocks)
                 blocks_run = np.arange(first, last, dtype=np.int64)[::size]
                 head = self.domain, self.report, counts, blocks_run, function.threads * size, first == 0
                 self.machine = Machine(*head, self.sizes, size)
@@ -106,7 +117,7 @@ class Launcher:
                 step(last - first)
 
     def _run(self, body: Region, args: Sequence[object]) -> None:
-        """The whole kernel; a deadlock is a finding, and the end."""
+        """Runs the body of a kernel. A deadlock is reported and ends the run."""
         machine, everybody = self.machine, self.machine.active
         block = np.arange(machine.threads)[None, :] // machine.block_threads
         programs = [(everybody & (block == r), self._block(body, args, r)) for r in range(machine.cluster)]
@@ -120,7 +131,7 @@ class Launcher:
         return ()
 
     def _turns(self, programs: list[tuple[Array, Steps]]) -> Steps:
-        """Run programs, each with its threads, until all have ended; gives way when none of them can go on."""
+        """Runs coroutines, each with its threads, until all have ended. It yields if none of them can continue."""
         waiting: list[tuple[Array, Steps, Ready]] = [(active, steps, lambda: True) for active, steps in programs]
         while waiting:
             turn = next((i for i, (_, _, ready) in enumerate(waiting) if ready()), None)
@@ -136,7 +147,13 @@ class Launcher:
         return ()
 
     def _region(self, region: Region, args: Sequence[object], scope: dict[SSAValue, Any]) -> Steps:
-        """The values that a region yields; those in `scope` are there already, and its own are added."""
+        """Runs a region. Returns the values that it yields.
+
+        Args:
+            region: the region.
+            args: values of its arguments.
+            scope: values that are defined so far. Values of the region are added.
+        """
         scope.update(zip(region.block.args, args, strict=True))
         for op in region.block.ops:
             if isinstance(op, scf.YieldOp):
@@ -150,8 +167,8 @@ class Launcher:
     def _execute(self, op: Operation, scope: dict[SSAValue, Any]) -> Values:
         run = OPERATIONS.get(type(op))
         if run is not None:
-            found = run(self.machine, op, scope)
-            return () if found is None else found if isinstance(found, tuple) else (found,)
+            result = run(self.machine, op, scope)
+            return () if result is None else result if isinstance(result, tuple) else (result,)
         results = self.interpreter.run_op(op, tuple(scope[v] for v in op.operands))
         if op.name in _FLOPS:
             size = shape_of(op.results[0].type)
@@ -159,7 +176,7 @@ class Launcher:
         return results
 
     def _for(self, op: scf.ForOp, scope: dict[SSAValue, Any]) -> Steps:
-        """The values that a loop carries to its end; threads may run different numbers of iterations."""
+        """Runs a loop, whose trip count may differ between threads. Returns its carried values."""
         machine, outer = self.machine, self.machine.active
         lower, upper, step = (ranked(scope[v], 2) for v in (op.lb, op.ub, op.step))
         state = tuple(scope[v] for v in op.iter_args)
@@ -178,7 +195,7 @@ class Launcher:
         return state
 
     def _if(self, op: scf.IfOp, scope: dict[SSAValue, Any]) -> Steps:
-        """The results of a conditional; each side runs for the threads that take it."""
+        """Runs the branches of a conditional for the threads that take them. Returns its results."""
         machine, outer, condition = self.machine, self.machine.active, ranked(scope[op.cond], 2)
         results: list[Values] = []
         for region, chosen in ((op.true_region, condition), (op.false_region, ~condition)):
@@ -192,7 +209,13 @@ class Launcher:
         return tuple(where(condition, a, b, r) for a, b, r in zip(yes, no, op.results, strict=True))
 
     def _until(self, ready: Ready, op: Operation, text: str) -> Steps:
-        """Give way until `ready`; a deadlock says that `op` waits `text`."""
+        """Yields until `ready`.
+
+        Args:
+            ready: condition.
+            op: op that waits, for the report of a deadlock.
+            text: condition as text.
+        """
         machine, active = self.machine, self.machine.active
         if not ready():
             thread = machine.running()[0]
@@ -203,13 +226,13 @@ class Launcher:
         return ()
 
     def _wait(self, op: kernel.MbarWaitOp, scope: dict[SSAValue, Any]) -> Steps:
-        wanted, index = self.machine.uniform(scope[op.parity]), self.machine.uniform(scope[op.index])
-        found = set(self.machine.barriers(op, scope[op.barriers], scope[op.index]))
-        text = f"for parity {wanted} of mbarrier {index}"
-        return self._until(lambda: all(b.phase % 2 != wanted for b in found), op, text)
+        awaited, index = self.machine.uniform(scope[op.parity]), self.machine.uniform(scope[op.index])
+        mbarriers = set(self.machine.barriers(op, scope[op.barriers], scope[op.index]))
+        text = f"for parity {awaited} of mbarrier {index}"
+        return self._until(lambda: all(b.phase % 2 != awaited for b in mbarriers), op, text)
 
     def _cluster_barrier(self, op: kernel.ClusterBarrierOp, scope: dict[SSAValue, Any]) -> Steps:
-        """The block, or a partition of it, waits for the other threads of its cluster."""
+        """Lets the block, or a partition of its warps, wait for the other threads of its cluster."""
         machine, before = self.machine, self.machine.cluster_phase
         if partition_of(op) is None:
             machine.barrier_of_block(op)
@@ -239,24 +262,26 @@ CONTROL: dict[type[Operation], Callable[[Launcher, Any, dict[SSAValue, Any]], St
     kernel.ClusterBarrierOp: Launcher._cluster_barrier,
     kernel.WarpSpecializeOp: Launcher._partitions,
 }
-"""What holds other operations, or waits."""
+"""Op that contains other ops, or waits -> coroutine that runs it."""
 
 
 def is_asynchronous(function: kernel.FuncOp) -> bool:
-    """Whether something goes on beside the threads of a block, or warps or blocks go different ways: such
-    blocks, or clusters, run alone."""
+    """Returns true for kernels whose blocks or clusters are simulated one at a time.
+
+    They have asynchronous ops, clusters, or warps with different programs.
+    """
     return function.cluster_size > 1 or any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
 
 
 def batch_size(function: kernel.FuncOp) -> int:
-    """How many blocks run at once without very large arrays."""
+    """Returns the number of blocks that run in one batch, limited by `MAX_ELEMENTS`."""
     widest = max((math.prod(shape_of(r.type)) for op in function.walk() for r in op.results), default=1)
     shared = sum(op.result.type.get_shape()[0] for op in function.walk() if isinstance(op, kernel.SharedOp))  # pyright: ignore
     return max(1, MAX_ELEMENTS // max(function.threads * widest, shared))
 
 
 def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
-    """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet."""
+    """Makes the shared buffers of a kernel: at their offsets, or consecutively if they have none yet."""
     ops = [op for op in function.walk() if isinstance(op, kernel.SharedOp)]
     sizes = [memory_bytes(op.result.type) for op in ops]
     ends = [op.offset.data + size for op, size in zip(ops, sizes, strict=True) if op.offset is not None]
@@ -288,7 +313,7 @@ __all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
 
 
 class SimulationResult(NamedTuple):
-    """The results of `@main`, in the representation of the scalar domain, and what was found on the way."""
+    """Results of `@main` in the scalar domain, and the report."""
 
     outputs: list[Array]
     report: Report
@@ -302,12 +327,19 @@ def simulate(
     domain: str | TypedDomain = "typed",
     eager: Eager | None = None,
 ) -> SimulationResult:
-    """Run `@main` of a program at the kernel level: its first arguments are `args`, the rest its results.
+    """Runs `@main` of a program at the kernel level.
 
-    With `max_blocks` only that many blocks of each launch run, and results may stay unwritten. `eager` computes the
-    functions that are left to PyTorch. A mistake of the program is a finding in the report (`report.raise_errors()`
-    makes it an error), not an exception; a program that cannot be run at all, or arguments that do not fit, raise
-    ExecutionError.
+    Errors of the program are findings in the report; `report.raise_errors()` raises them.
+
+    Args:
+        module: the program.
+        args: first arguments of `@main`. The other arguments are its results.
+        max_blocks: largest number of blocks of a launch that run. Results may then stay unwritten.
+        domain: scalar domain, or its name.
+        eager: functions that PyTorch computes, by name.
+
+    Raises:
+        ExecutionError: if the program cannot be run, or the arguments do not fit.
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain
     main = main_function(module)
@@ -324,7 +356,9 @@ def simulate(
     memory += [GlobalBuffer.empty(scalars, static(b.shape), b.element) for b in plan.buffers[len(args) :]]
     for result, argument in plan.in_place:
         if not argument < len(args) <= result:
-            raise ExecutionError(f"argument {argument} of @main is to hold result {result}, but is none that is given")
+            raise ExecutionError(
+                f"argument {argument} of @main must hold result {result}, but is not one of the {len(args)} arguments"
+            )
         memory[result] = memory[argument]
     report, position = Report(), Position()
     interpreter = Interpreter(module, listeners=(position,))
@@ -356,10 +390,17 @@ def simulate(
 
 
 def _run_eager(step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDomain, eager: Eager) -> None:
-    """Let PyTorch compute a step."""
+    """Lets PyTorch compute a step.
+
+    Args:
+        step: the step.
+        memory: all buffers.
+        domain: scalar domain.
+        eager: functions by name.
+    """
     outputs = [memory[i] for i in step.outputs]
-    given = [memory[i].data.reshape(memory[i].shape) for i in step.inputs]
-    results = call_eager(step.function, eager, given, [(numpy_dtype(b.element), b.shape) for b in outputs])
+    inputs = [memory[i].data.reshape(memory[i].shape) for i in step.inputs]
+    results = call_eager(step.function, eager, inputs, [(numpy_dtype(b.element), b.shape) for b in outputs])
     for buffer, result in zip(outputs, results, strict=True):
         buffer.data[...] = domain.encode(result, buffer.element).reshape(-1)
         if buffer.written is not None:

@@ -1,6 +1,6 @@
-"""The state of a running kernel: all threads of some blocks, who is active, and the accesses they make.
+"""State of a running kernel: the threads of some blocks, the active threads, and their accesses to memory.
 
-Everything asynchronous has happened as soon as it was started; of mbarriers there are the counts.
+Asynchronous operations are completed when they are issued. An mbarrier has its counts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from .memory import GlobalBuffer, SharedBuffer, moved, sectors, wavefronts
 from .report import KernelCounts, Kind, Report
 
 MAX_WIDTH = 16
-"""Bytes of the widest access of a thread."""
+"""Widest access of a thread in bytes."""
 
 
 Mover = kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
-"""What accesses memory."""
+"""Operations that access memory."""
 
 Scope: TypeAlias = Mapping[SSAValue, Any]
-"""The values that are there when an operation runs."""
+"""Values that are defined when an operation runs."""
 
 
 def register_offsets(bases: tuple[int, ...], exclusive_or: bool) -> Array:
-    """For every register number, the combination of the steps of its set bits."""
+    """Returns the offset of every register: the sum, or exclusive or, of the steps of the set bits of its number.
+
+    Args:
+        bases: step of each bit.
+        exclusive_or: whether steps are combined by exclusive or.
+    """
     offsets = np.zeros(1, np.int64)
     for step in bases:
         offsets = np.concatenate([offsets, offsets ^ step if exclusive_or else offsets + step])
@@ -39,21 +44,23 @@ def register_offsets(bases: tuple[int, ...], exclusive_or: bool) -> Array:
 
 @dataclass
 class Access:
-    """One load or store by all threads: everything is [blocks, threads, registers].
+    """Load or store of all threads, as arrays [blocks, threads, registers].
 
-    `place` is the flat element, `mask` where the access happens and is legal.
+    Attributes:
+        place: flat element number.
+        mask: true if the access happens and is legal.
     """
 
     place: Array
     mask: Array
 
     def selected(self) -> tuple[Array, Array, Array]:
-        """(block, thread, place) of every access that happens, flat."""
+        """Returns block, thread and element of the accesses that happen, flat."""
         block, thread, _ = np.nonzero(self.mask)
         return block, thread, self.place[self.mask]
 
     def spread(self, flags: Array) -> Array:
-        """Flags of the accesses that happen, at their [block, thread, register]."""
+        """Returns flags of the accesses that happen as [block, thread, register]."""
         where = np.zeros(self.mask.shape, np.bool_)
         where[self.mask] = flags
         return where
@@ -61,7 +68,14 @@ class Access:
 
 @dataclass(eq=False)
 class Barrier:
-    """An mbarrier: the arrivals and bytes that are missing in this phase."""
+    """State of an mbarrier.
+
+    Attributes:
+        arrivals: arrivals of a phase.
+        missing: missing arrivals of the current phase.
+        bytes: missing bytes of the current phase.
+        phase: number of the phase.
+    """
 
     arrivals: int
     missing: int
@@ -69,7 +83,12 @@ class Barrier:
     phase: int = 0
 
     def arrive(self, announced: int, arrivals: int = 1) -> None:
-        """Count arrivals and announced bytes, negative ones of a copy; begin the next phase if nothing is missing."""
+        """Counts arrivals and bytes. Starts the next phase if nothing is missing.
+
+        Args:
+            announced: expected bytes, negative for bytes that a copy has written.
+            arrivals: number of arrivals.
+        """
         self.bytes += announced
         self.missing -= arrivals
         if not self.missing and not self.bytes:
@@ -79,10 +98,18 @@ class Barrier:
 
 @dataclass
 class Machine:
-    """Some blocks of one launch. Values are arrays [blocks, threads] or [blocks, threads, registers].
+    """Blocks of one launch. Values are arrays [blocks, threads] or [blocks, threads, registers].
 
-    The blocks of a cluster are one block here, with the threads of all of them one after the other; `cluster` is how
-    many they are, and `numbers` has the first.
+    A cluster is simulated as one block with the threads of all of its blocks.
+
+    Attributes:
+        numbers: number of each block, or of the first block of each cluster.
+        threads: threads of a block or cluster.
+        measured: whether the first block is measured.
+        cluster: blocks of a cluster.
+        active: active threads.
+        shared: shared buffers.
+        waits: waiting thread -> op and condition.
     """
 
     domain: TypedDomain
@@ -98,7 +125,7 @@ class Machine:
     waits: dict[int, tuple[Operation, str]] = field(default_factory=dict)
     ended: Array = field(init=False)
     arrived: Array = field(init=False)
-    """Threads that have ended, and that wait at the barrier of the cluster."""
+    """Threads that wait at the barrier of the cluster; `ended` has the threads that have ended."""
     cluster_phase: int = 0
 
     def __post_init__(self) -> None:
@@ -111,37 +138,50 @@ class Machine:
 
     @property
     def rows(self) -> Array:
-        """[block, thread] -> the row of shared buffers that is its own block's."""
+        """[block, thread] -> row of its block in shared buffers."""
         if self.cluster == 1:
             return np.broadcast_to(np.arange(len(self.numbers))[:, None], self.active.shape)
         return np.arange(self.threads)[None, :] // self.block_threads
 
     @property
     def grid_threads(self) -> Array:
-        """[block, thread] -> its number in the whole grid."""
+        """[block, thread] -> number of the thread in the grid."""
         return self.numbers[:, None] * self.block_threads + np.arange(self.threads)
 
     def everywhere(self, value: Array) -> Array:
-        """A value of every thread as [block, thread]."""
+        """Returns a value broadcast to [block, thread]."""
         return np.broadcast_to(ranked(value, 2), self.active.shape)
 
     def running(self) -> list[int]:
         return [int(t) for t in np.flatnonzero(self.active[0])]
 
     def element(self, buffer: SharedBuffer, place: Array, thread: int) -> int:
-        """The element of all of a shared buffer that the number `place` in its part is to a thread."""
+        """Returns the element number in the whole shared buffer.
+
+        Args:
+            buffer: part of a shared buffer.
+            place: element number in the part.
+            thread: the thread.
+        """
         return int(self.everywhere(place)[0, thread] + self.everywhere(buffer.start)[0, thread])
 
     def uniform(self, value: Array) -> int:
-        """The one value that active threads have, or the first one's."""
+        """Returns the value of the first active thread."""
         return int(self.everywhere(value)[self.active][0])
 
     def first_runs(self) -> bool:
-        """Whether the block that is measured, the first, is running."""
+        """Returns true if the measured block, the first one, is running."""
         return self.measured and (self.cluster == 1 or bool(self.active[0, : self.block_threads].any()))
 
     def find(self, kind: Kind, op: Operation, where: Array, message: str) -> None:
-        """Report a mistake made where `where`, indexed by [block, thread, ...], holds."""
+        """Reports an error of some threads.
+
+        Args:
+            kind: kind of the error.
+            op: the op.
+            where: true for wrong threads, as [block, thread, ...].
+            message: text with `{who}` for the first thread.
+        """
         if not where.any():
             return
         block, thread = (int(i) for i in np.argwhere(where)[0][:2])
@@ -150,11 +190,18 @@ class Machine:
         self.report.add(kind, op, message.format(who=who), int(np.count_nonzero(where)))
 
     def complain(self, kind: Kind, op: Operation, text: str, thread: int) -> None:
-        """Report a mistake of a thread of a block, or cluster, that runs alone."""
+        """Reports an error of one thread, if one block or cluster is simulated at a time.
+
+        Args:
+            kind: kind of the error.
+            op: the op.
+            text: text after the name of the thread.
+            thread: the thread.
+        """
         self.find(kind, op, ranked(np.arange(self.threads) == thread, 2), f"{{who}}{text}")
 
     def barrier_of_block(self, op: Operation) -> None:
-        """The active blocks are at a barrier, which all of their threads have to reach."""
+        """Reports threads that do not reach a barrier of their block."""
         active = self.active.reshape(-1, self.block_threads)
         arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
         missing = (~active & (arrive & ~all_arrive)[:, None]).reshape(self.active.shape)
@@ -162,29 +209,42 @@ class Machine:
         if self.first_runs() and arrive[0]:
             self.counts.barriers += 1
 
-    def together(self, op: Operation, what: str, threads: int = 32) -> None:
-        """Report active threads whose warps, or groups of so many `threads`, are not there as a whole."""
+    def together(self, op: Operation, action: str, threads: int = 32) -> None:
+        """Reports active threads whose warp, or group of threads, is only partly active.
+
+        Args:
+            op: the op.
+            action: text about the threads, for the message.
+            threads: threads of a group.
+        """
         groups = self.active.reshape(len(self.active), -1, threads)
         alone = (groups & ~groups.all(axis=2, keepdims=True)).reshape(self.active.shape)
-        self.find("divergent", op, alone, f"{{who}} {what} without the other {threads - 1} threads")
+        self.find("divergent", op, alone, f"{{who}} {action} without the other {threads - 1} threads")
 
-    def count_flops(self, each: int) -> None:
-        self.counts.flops += each * int(np.count_nonzero(self.active))
+    def count_flops(self, operations: int) -> None:
+        self.counts.flops += operations * int(np.count_nonzero(self.active))
 
     # -- mbarriers and clusters
 
     def barriers(self, op: Operation, buffer: SharedBuffer, index: Array, ranks: Array | None = None) -> list[Barrier]:
-        """What every active thread names, in its own block or in that of `ranks`; what was not set up is reported."""
+        """Returns the mbarriers of the active threads. Reports mbarriers without `kernel.mbar_init`.
+
+        Args:
+            op: the op.
+            buffer: buffer of mbarriers.
+            index: index of each thread.
+            ranks: block of the cluster for each thread; default: its own block.
+        """
         rows = buffer.rows(self.rows) if ranks is None else self.everywhere(ranks)
         named = [(t, int(rows[0, t]), int(self.everywhere(index)[0, t])) for t in self.running()]
-        there = [(t, r, i) for t, r, i in named if 0 <= r < self.cluster and 0 <= i < buffer.data.shape[1]]
-        found = [buffer.data[r, i] for _, r, i in there]
-        if len(there) < len(named) or None in found:
+        legal = [(t, r, i) for t, r, i in named if 0 <= r < self.cluster and 0 <= i < buffer.data.shape[1]]
+        states = [buffer.data[r, i] for _, r, i in legal]
+        if len(legal) < len(named) or None in states:
             self.find("uninitialised", op, self.active, "{who}: an mbarrier that was not set up")
-        return [b for b in found if b is not None]
+        return [b for b in states if b is not None]
 
     def meet(self, arrived: Array | None = None, ended: int | None = None) -> None:
-        """Threads are at the cluster's barrier, or a block has ended, so that the barrier no longer waits for it."""
+        """Counts threads at the barrier of the cluster, or an ended block, for which the barrier does not wait."""
         if arrived is not None:
             self.arrived = self.arrived | arrived
         if ended is not None:
@@ -194,7 +254,7 @@ class Machine:
             self.cluster_phase += 1
 
     def deadlock(self) -> None:
-        """Nobody can go on: say what the first of them waits for."""
+        """Reports a deadlock, with the condition of the first waiting thread."""
         thread = min(self.waits)
         op, text = self.waits[thread]
         self.complain("deadlock", op, f" waits {text}, which never comes", thread)
@@ -208,7 +268,14 @@ class Machine:
         coordinates: Sequence[Array],
         checks: Sequence[Array] = (),
     ) -> Access:
-        """Where `op` reads or writes; accesses outside of the buffer are reported and left out."""
+        """Returns the accesses of an op. Reports and skips accesses that are out of bounds.
+
+        Args:
+            op: the op.
+            buffer: its memory.
+            coordinates: coordinates of the first register.
+            checks: values of its checks.
+        """
         registers, xor = op.registers, op.xor is not None
         full = (*self.active.shape, registers)
         mask = np.broadcast_to(self.active[:, :, None], full)
@@ -221,7 +288,14 @@ class Machine:
     def inside(
         self, op: Mover, buffer: GlobalBuffer | SharedBuffer, mask: Array, coordinates: Sequence[Array]
     ) -> Access:
-        """The accesses at `coordinates` where `mask` holds; those outside of the buffer are reported and left out."""
+        """Returns the accesses at coordinates. Reports and skips accesses that are out of bounds.
+
+        Args:
+            op: the op.
+            buffer: its memory.
+            mask: true for accesses that happen.
+            coordinates: coordinates of every register.
+        """
         place, legal = np.zeros(mask.shape, np.int64), mask
         for d, (extent, value) in enumerate(zip(buffer.shape, coordinates, strict=True)):
             value = np.broadcast_to(value, mask.shape)
@@ -237,15 +311,28 @@ class Machine:
         return Access(np.where(legal, place, 0), legal)
 
     def register_places(self, value: Array, bases: Sequence[int], xor: bool) -> Array:
-        """`value`, one for each thread, in every register: with the bases of the set bits of the register's number."""
+        """Returns the value of every register: the value of the thread combined with the offset of the register.
+
+        Args:
+            value: value of each thread.
+            bases: step of each bit of a register number.
+            xor: whether offsets are combined by exclusive or.
+        """
         offsets = register_offsets(tuple(bases), xor)
         value = np.asarray(value)
         value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
         return value ^ offsets if xor else value + offsets
 
     def measure(self, op: Mover, access: Access, buffer: GlobalBuffer | SharedBuffer) -> None:
-        """Report accesses of several elements that are not aligned to their size. Count bytes of global memory for all
-        blocks; its sectors, or wavefronts of shared memory, for the first."""
+        """Reports misaligned accesses, and counts their cost.
+
+        Bytes of global memory are counted for all blocks, sectors and wavefronts for the first block.
+
+        Args:
+            op: the op.
+            access: its accesses.
+            buffer: its memory.
+        """
         c, vec, item = self.counts, op.vec.data, buffer.itemsize
         width, address = min(vec * item, MAX_WIDTH), access.place * item + buffer.offset
         wrong = (address[:, :, ::vec] % width != 0) & access.mask[:, :, ::vec]
@@ -273,7 +360,15 @@ def load(
     access: Access,
     fill: Array,
 ) -> Array:
-    """Registers from memory."""
+    """Returns the registers of a load. Reports reads of unwritten memory.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        buffer: its memory.
+        access: its accesses.
+        fill: value of masked registers.
+    """
     machine.measure(op, access, buffer)
     if buffer.data.size == 0:
         return np.broadcast_to(fill, access.mask.shape)
@@ -286,7 +381,15 @@ def load(
 
 
 def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, access: Access, value: Array) -> None:
-    """Registers to global memory; two threads that write one element have to write the same."""
+    """Stores registers to global memory. Reports two threads that write different values to one element.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        buffer: its memory.
+        access: its accesses.
+        value: the registers.
+    """
     machine.measure(op, access, buffer)
     if not access.mask.any():
         return
@@ -300,7 +403,15 @@ def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, acc
 def combine_global(
     machine: Machine, op: kernel.AtomicRmwOp, buffer: GlobalBuffer, access: Access, value: Array
 ) -> None:
-    """Registers combined into global memory, which holds something already."""
+    """Combines registers into global memory. Reports unwritten memory.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        buffer: its memory.
+        access: its accesses.
+        value: the registers.
+    """
     machine.measure(op, access, buffer)
     if not access.mask.any():
         return
@@ -318,7 +429,15 @@ def store_shared(
     access: Access,
     value: Array,
 ) -> None:
-    """Registers to shared memory; two threads that write one element at once have to write the same."""
+    """Stores registers to shared memory. Reports two threads that write different values to one element in one op.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        buffer: its memory.
+        access: its accesses.
+        value: the registers.
+    """
     machine.measure(op, access, buffer)
     block, thread, place = access.selected()
     at = machine.rows[block, thread], place

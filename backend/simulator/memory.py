@@ -1,5 +1,7 @@
-"""Memories of a simulated launch, with what of them was written, and how well one block's accesses use them: wavefronts
-of shared memory, sectors of global memory."""
+"""Memory of a simulated launch: buffers, the elements that were written, and the cost of accesses.
+
+The cost is the number of wavefronts of shared memory, and of sectors of global memory.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from ...dialects.payload import is_float
 from ..dtypes import numpy_dtype
 from ..interpreter.domains import Array, TypedDomain
 
-NOBODY = -1
+NO_THREAD = -1
 
 
 def poison(domain: TypedDomain, element: Attribute) -> Array:
-    """What memory holds before it is written: NaN, or an integer too large to be an index."""
+    """Returns the contents of unwritten memory: NaN, or an integer that is too large for an index."""
     if is_float(element):
         return domain.constant(float("nan"), element)
     dtype = numpy_dtype(element)
@@ -30,10 +32,16 @@ def poison(domain: TypedDomain, element: Attribute) -> Array:
 
 @dataclass
 class GlobalBuffer:
-    """A buffer in global memory, flat. `written`: None for an input, which is all there from the start.
+    """Buffer in global memory.
 
-    `writer` is the thread of the whole grid that wrote an element during the current launch, `position` the buffer's
-    number among the arguments of its kernel.
+    Attributes:
+        data: elements, flat.
+        shape: extents.
+        element: element type.
+        written: whether each element was written; None for an input.
+        writer: thread of the grid that wrote each element in the current launch.
+        position: number of the argument of the kernel.
+        offset: start in bytes.
     """
 
     data: Array
@@ -51,17 +59,26 @@ class GlobalBuffer:
         return GlobalBuffer(data, tuple(shape), element, np.zeros(size, np.bool_))
 
     def view(self, first: int, shape: tuple[int, ...]) -> GlobalBuffer:
-        """The elements from number `first` on as a buffer of that shape, in the same memory."""
+        """Returns a buffer of `shape` in the same memory, from the element `first` on."""
         part = slice(first, first + int(np.prod(shape, dtype=np.int64)))
         written = None if self.written is None else self.written[part]
         return GlobalBuffer(self.data[part], shape, self.element, written)
 
     def store(self, domain: TypedDomain, place: Array, thread: Any, value: Array) -> tuple[Array, Array]:
-        """Write elements, each by a thread of the grid: where another thread writes an element in the same launch too,
-        and where it writes something else."""
+        """Writes elements.
+
+        Args:
+            domain: scalar domain.
+            place: element numbers.
+            thread: thread of the grid that writes each element.
+            value: values.
+
+        Returns:
+            For each element whether another thread writes it in the same launch, and whether it writes another value.
+        """
         if self.writer is None:
-            self.writer = np.full(self.data.size, NOBODY, np.int64)
-        other = (self.writer[place] != NOBODY) & (self.writer[place] != thread)
+            self.writer = np.full(self.data.size, NO_THREAD, np.int64)
+        other = (self.writer[place] != NO_THREAD) & (self.writer[place] != thread)
         wrong = other & ~domain.same(self.data[place], value)
         self.data[place], self.writer[place] = value, thread
         if self.written is not None:
@@ -79,11 +96,16 @@ class GlobalBuffer:
 
 @dataclass
 class SharedBuffer:
-    """A buffer in the shared memory of every simulated block: `data` is [blocks, elements], and so is `written`. The
-    elements of mbarriers are `Barrier`s.
+    """Buffer in the shared memory of every simulated block.
 
-    `offset` is its place in bytes. For a part of it each thread has a `start`, and `size` elements from there on. In a
-    cluster `ranks` says for each thread whose instance it means, if that is not its own block's.
+    Attributes:
+        data: elements as [blocks, elements]. Elements of mbarriers are `Barrier`s.
+        written: whether each element was written.
+        element: element type.
+        offset: start in shared memory in bytes.
+        size: number of elements.
+        start: first element of a part of the buffer, for each thread.
+        ranks: block of the cluster whose buffer each thread accesses; None for its own block.
     """
 
     data: Array
@@ -101,9 +123,9 @@ class SharedBuffer:
     def missing(self, place: Any) -> Array:
         return ~self.written[place]
 
-    def rows(self, own: Array) -> Array:
-        """Whose instance each thread means: that of `ranks`, or its own."""
-        return own if self.ranks is None else np.broadcast_to(self.ranks, own.shape)
+    def rows(self, own_rows: Array) -> Array:
+        """Returns the row of `data` that each thread accesses."""
+        return own_rows if self.ranks is None else np.broadcast_to(self.ranks, own_rows.shape)
 
     @property
     def itemsize(self) -> int:
@@ -115,8 +137,13 @@ SECTOR = 32
 
 
 def _requests(address: Array, mask: Array, vec: int) -> tuple[Array, Array]:
-    """The first byte of every wide access and whether it happens, as [requests of a warp, lanes], for accesses [...,
-    threads of a block, registers]."""
+    """Returns the address of every wide access, and whether it happens, as [requests of warps, lanes].
+
+    Args:
+        address: byte addresses as [..., threads, registers].
+        mask: true for accesses that happen.
+        vec: registers of an access.
+    """
     *_, threads, registers = address.shape
     lanes = min(LANES, threads)
     first = address[..., ::vec].reshape(-1, lanes, registers // vec)
@@ -132,8 +159,14 @@ def _distinct(values: Array, valid: Array) -> tuple[Array, Array]:
 
 
 def moved(address: Array, mask: Array, vec: int, itemsize: int) -> int:
-    """Bytes that the accesses [blocks, threads, registers] move; lanes of a warp that ask for one place in one request
-    get it together."""
+    """Returns the bytes that accesses move. Equal addresses of a request of a warp count once.
+
+    Args:
+        address: byte addresses as [blocks, threads, registers].
+        mask: true for accesses that happen.
+        vec: registers of an access.
+        itemsize: bytes of a register.
+    """
     address, mask = np.broadcast_arrays(address, mask)
     first, happens = _requests(address, mask, vec)
     _, new = _distinct(first, happens)
@@ -141,9 +174,15 @@ def moved(address: Array, mask: Array, vec: int, itemsize: int) -> int:
 
 
 def wavefronts(address: Array, mask: Array, vec: int, itemsize: int) -> tuple[int, int]:
-    """(needed, without conflicts) passes over shared memory for the accesses [threads, registers] at byte `address`.
+    """Returns the wavefronts of shared memory: needed ones, and those without bank conflicts.
 
-    A pass serves 32 banks of four bytes; accesses of 8 (16) bytes go half (quarter) warp by half (quarter) warp.
+    A wavefront serves 32 banks of four bytes. Accesses of 8 or 16 bytes take a half or a quarter of a warp at a time.
+
+    Args:
+        address: byte addresses as [threads, registers].
+        mask: true for accesses that happen.
+        vec: registers of an access.
+        itemsize: bytes of a register.
     """
     first, happens = _requests(address, mask, vec)
     width = vec * itemsize
@@ -155,14 +194,21 @@ def wavefronts(address: Array, mask: Array, vec: int, itemsize: int) -> tuple[in
     word = rows[:, :, None] // 4 + np.arange(words)
     word = word.reshape(len(rows), -1)
     valid = np.repeat(valid, words, axis=1)
-    found, new = _distinct(word, valid)
-    key = np.arange(len(rows))[:, None] * BANKS + found % BANKS
+    words_of_row, new = _distinct(word, valid)
+    key = np.arange(len(rows))[:, None] * BANKS + words_of_row % BANKS
     per_bank = np.bincount(key[new], minlength=len(rows) * BANKS).reshape(-1, BANKS)
     return int(per_bank.max(axis=1).sum()), int(valid.any(axis=1).sum())
 
 
 def sectors(address: Array, mask: Array, vec: int, itemsize: int) -> tuple[int, int]:
-    """(touched, least possible) 32-byte sectors of global memory for the accesses at byte `address`."""
+    """Returns the 32-byte sectors of global memory: touched ones, and the least possible number.
+
+    Args:
+        address: byte addresses as [threads, registers].
+        mask: true for accesses that happen.
+        vec: registers of an access.
+        itemsize: bytes of a register.
+    """
     first, happens = _requests(address, mask, vec)
     width = vec * itemsize
     pieces = max(1, width // SECTOR)

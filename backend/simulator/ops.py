@@ -1,4 +1,7 @@
-"""The kernel dialect, executed: all threads of some blocks at once. What holds other operations is in program.py."""
+"""Executes operations of the kernel dialect for all threads of some blocks.
+
+Ops that contain other ops are in `__init__.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,25 @@ def registers(x: Array, value: SSAValue) -> Array:
 
 
 def bit_numbers(bits: Sequence[int], size: int) -> Array:
-    """For every register number below `size`, the number that its given bits form, the first being bit 0."""
+    """Returns, for every register number below `size`, the number that some of its bits form, the first as bit 0."""
     numbers = np.arange(size)
     return sum((((numbers >> b) & 1) << i for i, b in enumerate(bits)), np.zeros(size, np.int64))
 
 
 def _identify(m: Machine, op: kernel.IdOp, v: Scope) -> Array:
     thread = np.arange(m.threads, dtype=np.int64)[None, :]
-    first, rank, own = m.numbers[:, None], thread // m.block_threads, thread % m.block_threads
+    first, rank, of_block = m.numbers[:, None], thread // m.block_threads, thread % m.block_threads
     match op.kind.data:
         case kernel.Id.BLOCK:
             return first if m.cluster == 1 else first + rank
         case kernel.Id.RANK:
             return rank
         case kernel.Id.THREAD:
-            return own
+            return of_block
         case kernel.Id.LANE:
             return thread % LANES
         case kernel.Id.WARP:
-            return own // LANES
+            return of_block // LANES
 
 
 @contextmanager
@@ -85,7 +88,7 @@ def _atomic_rmw(m: Machine, op: kernel.AtomicRmwOp, v: Scope) -> None:
 
 
 def _copy_async(m: Machine, op: kernel.CopyAsyncOp, v: Scope) -> None:
-    """A copy is there at once, with zeros where nothing is copied."""
+    """Completes a copy at once, with zeros in masked elements."""
     target: SharedBuffer = v[op.target]
     with _where(m, op.predicate, v):
         access = _access(m, op, v)
@@ -98,7 +101,7 @@ def _copy_async(m: Machine, op: kernel.CopyAsyncOp, v: Scope) -> None:
 def _shuffle_xor(m: Machine, op: kernel.ShuffleXorOp, v: Scope) -> Array:
     x = ranked(v[op.source], 2 + len(shape_of(op.source.type)))
     partner = np.arange(m.threads) ^ op.mask.data
-    m.find("divergent", op, m.active & ~m.active[:, partner], "{who} shuffles with a lane that is not there")
+    m.find("divergent", op, m.active & ~m.active[:, partner], "{who} shuffles with an inactive lane")
     return x if x.shape[1] == 1 else x[:, partner]
 
 
@@ -110,8 +113,8 @@ def _shuffle(m: Machine, op: kernel.ShuffleOp, v: Scope) -> Array:
     m.find("divergent", op, m.active & (lane >= LANES), "{who} shuffles with a lane of another warp")
     partner = (threads - threads % LANES)[:, None] + ((lane % LANES)[..., None] ^ flips)
     partner = np.broadcast_to(partner, x.shape)
-    there = np.take_along_axis(m.active[..., None], partner, axis=1).all(axis=2)
-    m.find("divergent", op, m.active & ~there, "{who} shuffles with a lane that is not there")
+    is_active = np.take_along_axis(m.active[..., None], partner, axis=1).all(axis=2)
+    m.find("divergent", op, m.active & ~is_active, "{who} shuffles with an inactive lane")
     return np.take_along_axis(x, partner, axis=1)
 
 
@@ -138,10 +141,10 @@ def _reduce_registers(m: Machine, op: kernel.ReduceRegistersOp, v: Scope) -> Arr
 def _scan_registers(m: Machine, op: kernel.ScanRegistersOp, v: Scope) -> tuple[Array, Array]:
     x, carry = registers(v[op.source], op.source), np.array(registers(v[op.init], op.init))
     size, element = x.shape[2], element_type(op.source.type)
-    kept = [b for b in range(size.bit_length() - 1) if b not in op.bits.get_values()]
+    scanned = [b for b in range(size.bit_length() - 1) if b not in op.bits.get_values()]
     x, shape = np.array(x), np.broadcast_shapes(x.shape[:2], carry.shape[:2])
     x, carry = (np.array(np.broadcast_to(a, (*shape, a.shape[2]))) for a in (x, carry))
-    for r, at in enumerate(bit_numbers(kept, size)):
+    for r, at in enumerate(bit_numbers(scanned, size)):
         carry[:, :, at] = combine_values(m.domain, op.kind.data, carry[:, :, at], x[:, :, r], element)
         x[:, :, r] = carry[:, :, at]
     m.count_flops(size)
@@ -188,7 +191,7 @@ def _set_up(m: Machine, op: kernel.MbarInitOp, v: Scope) -> None:
 
 
 def _arrive(m: Machine, op: kernel.MbarExpectOp | kernel.MbarArriveOp, v: Scope) -> None:
-    """Every active thread arrives; what more than are counted do is for the emulator to see."""
+    """Counts the arrivals of active threads. The emulator reports threads that should not arrive."""
     rank = op.rank if isinstance(op, kernel.MbarArriveOp) else None
     for barrier in m.barriers(op, v[op.barriers], v[op.index], None if rank is None else v[rank]):
         barrier.arrive(op.bytes.data if isinstance(op, kernel.MbarExpectOp) else 0)
@@ -209,7 +212,7 @@ def _accumulators(m: Machine, op: kernel.AccumulatorsOp, v: Scope) -> Array:
 
 
 def _nothing(m: Machine, op: Operation, v: Scope) -> None:
-    """What orders, and what waits for asynchronous operations, which are done at once here."""
+    """Skips ops that order or wait for asynchronous operations, which are completed when they are issued."""
 
 
 OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
@@ -263,4 +266,4 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
         _nothing,
     ),
 }
-"""What runs an operation, from the values of its operands: gives the value of its result, if it has one."""
+"""Op -> function of the blocks, the op and the values of operands that returns the values of results."""

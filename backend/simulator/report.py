@@ -1,4 +1,4 @@
-"""What a simulation found out: mistakes, each with the op that made it, and counts of what each kernel moved."""
+"""Report of a simulation: errors with the responsible op, and counts of each launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ MAX_TEXT = 120
 
 @dataclass
 class Finding:
-    """One mistake of one op, seen `count` times; `message` describes the first time."""
+    """Error of an op.
+
+    Attributes:
+        kind: kind of the error.
+        message: description of the first occurrence.
+        op: text of the op.
+        location: location of the op, if known.
+        count: number of occurrences.
+    """
 
     kind: Kind
     message: str
@@ -34,14 +42,18 @@ class Finding:
 
 @dataclass
 class KernelCounts:
-    """What one launch did. Bytes and operations are of all blocks that ran; wavefronts and sectors were measured in the
-    first block.
+    """Counts of one launch. Wavefronts, sectors and barriers are counted in the first block, the rest in all blocks.
 
-    `loaded`, `stored`: bytes by position of the buffer among the kernel's arguments. `load_widths`, `store_widths`: the
-    same by the bytes of an access of a thread (TMA copies, which no thread moves, left out). `wavefronts`: passes that
-    shared memory needed, `ideal_wavefronts` without bank conflicts. `sectors`: 32-byte pieces of global memory that
-    requests touched, `ideal_sectors` with every piece fully used. `flops`: float operations (a fused multiply-add is
-    two). `barriers`: barriers a block went through. `duplicates`: stores of what another thread stored there as well.
+    Attributes:
+        kernel: name of the kernel.
+        blocks: number of blocks.
+        loaded, stored: bytes by number of the kernel argument.
+        load_widths, store_widths: bytes by width in bytes of an access of a thread, without TMA copies.
+        wavefronts, ideal_wavefronts: wavefronts of shared memory, and their number without bank conflicts.
+        sectors, ideal_sectors: touched 32-byte sectors of global memory, and their number if all bytes were used.
+        flops: floating-point operations. A fused multiply-add counts as two.
+        barriers: barriers of the block.
+        duplicates: stores of a value that another thread stores to the same element.
     """
 
     kernel: str
@@ -66,7 +78,7 @@ def op_text(op: Operation) -> str:
 
 @dataclass
 class Report:
-    """All findings, each op's mistakes of one kind together, and the counts of every launch in order."""
+    """Findings, one for each op and kind, and the counts of the launches in order."""
 
     launches: list[KernelCounts] = field(default_factory=list)
     _findings: dict[tuple[str, Operation], Finding] = field(default_factory=dict)
@@ -76,15 +88,22 @@ class Report:
         return list(self._findings.values())
 
     def add(self, kind: Kind, op: Operation, message: str, count: int = 1) -> None:
-        """Record that `op` made a mistake `count` times."""
-        found = self._findings.get((kind, op))
-        if found is not None:
-            found.count += count
+        """Records errors of an op.
+
+        Args:
+            kind: kind of the error.
+            op: the op.
+            message: description of the first occurrence.
+            count: number of occurrences.
+        """
+        finding = self._findings.get((kind, op))
+        if finding is not None:
+            finding.count += count
         else:
             self._findings[kind, op] = Finding(kind, message, op_text(op), location_text(op), count)
 
     def raise_errors(self) -> None:
-        """Raise ExecutionError for the first finding, if there is any."""
+        """Raises ExecutionError for the first finding, if there is one."""
         if findings := self.findings:
             others = f"; {quantity(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
             raise ExecutionError(f"{findings[0]}{others}", location=findings[0].location)

@@ -1,4 +1,4 @@
-"""Tensor cores of a simulated kernel: matrices of a warp, TMA copies, and products of warps and warpgroups."""
+"""Tensor cores of the simulator: matrices of a warp, TMA copies, `mma` and `wgmma`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ _LANE = np.arange(LANES)
 
 
 def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer, origin: Array) -> Array:
-    """The registers of every lane, from the rows that the lanes of its warp name."""
+    """Executes `ldmatrix`: returns the registers of every lane, from rows at the addresses of the lanes.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        buffer: shared memory.
+        origin: element number of the row of each lane.
+    """
     count, active = op.count.data, machine.active
     access = _rows(machine, op, buffer, origin)
     nothing = machine.domain.constant(0, element_type(op.result.type))
@@ -35,18 +42,26 @@ def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer,
         :, :, :count
     ]  # block, warp, matrix, row, step, element
     row, element = _held(op)
-    found = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
-    found = found.transpose(0, 1, 4, 2, 3, 5)
-    return found.reshape(*active.shape, -1)
+    lanes = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
+    lanes = lanes.transpose(0, 1, 4, 2, 3, 5)
+    return lanes.reshape(*active.shape, -1)
 
 
 def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer, origin: Array, value: Array) -> None:
-    """The rows that the lanes of a warp name, from the registers of all its lanes."""
+    """Executes `stmatrix`: stores the registers of a warp to rows at the addresses of its lanes.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        buffer: shared memory.
+        origin: element number of the row of each lane.
+        value: the registers.
+    """
     count, active, steps = op.count.data, machine.active, 1 << len(op.steps)
     access = _rows(machine, op, buffer, origin)
-    each = word_elements(op.value.type)
-    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * each))
-    held = held.reshape(len(active), -1, 32, steps, count, each).transpose(0, 1, 3, 4, 2, 5)
+    lanes = word_elements(op.value.type)
+    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * lanes))
+    held = held.reshape(len(active), -1, 32, steps, count, lanes).transpose(0, 1, 3, 4, 2, 5)
     rows = np.zeros((*held.shape[:3], 4, ROWS, op.row), held.dtype)  # block, warp, step, matrix, row, element
     row, element = _held(op)
     rows[:, :, :, :count, row, element] = held
@@ -56,7 +71,7 @@ def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer
 
 
 def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: SharedBuffer, origin: Array) -> Access:
-    """Where the rows lie; from here on only lanes that name one are active."""
+    """Returns the accesses of matrix rows. Deactivates the lanes without a row address."""
     active = machine.active
     machine.together(op, "moves matrices")
     machine.active = active & (np.arange(machine.threads) % 32 < ROWS * op.count.data)
@@ -64,26 +79,32 @@ def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: S
 
 
 def _held(op: kernel.LdMatrixOp | kernel.StMatrixOp) -> tuple[Array, Array]:
-    """[lane, e] -> row and element of a matrix."""
-    each = op.row // 4
-    pair, group, e = each * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(each)
+    """Returns row and column of a matrix for [lane, element]."""
+    elements = op.row // 4
+    pair, group, e = elements * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(elements)
     return (pair + e, group) if op.trans is not None else (group, pair + e)
 
 
 def mma(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) -> Array:
-    """The accumulators after the products of every warp."""
+    """Executes `mma`: returns the accumulators of every warp.
+
+    Args:
+        machine: the blocks.
+        op: the op.
+        lhs, rhs, acc: registers of the operands and accumulators.
+    """
     machine.together(op, "multiplies")
     atom = op.atom
     one = fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
     rows, cols = op.rows.get_values(), op.cols.get_values()
     halves, down = [1, *(1 << bit for bit in rows[: atom.row_bits])], [1 << bit for bit in rows[atom.row_bits :]]
-    left = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # block, warp, i, m, k
-    right = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # block, warp, j, k, n
+    a = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # block, warp, i, m, k
+    b = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # block, warp, j, k, n
     narrow = element_type(op.lhs.type)
-    left, right = (machine.domain.factor(x, narrow, atom.accumulator) for x in (left, right))
-    left = left.reshape(-1, left.shape[2] * atom.m, atom.k)
-    right = np.moveaxis(right, 2, 3).reshape(len(left), atom.k, -1)
-    product = machine.domain.matmul(left, right).reshape(len(left), -1, atom.m, 1 << len(cols), atom.n)
+    a, b = (machine.domain.factor(x, narrow, atom.accumulator) for x in (a, b))
+    a = a.reshape(-1, a.shape[2] * atom.m, atom.k)
+    b = np.moveaxis(b, 2, 3).reshape(len(a), atom.k, -1)
+    product = machine.domain.matmul(a, b).reshape(len(a), -1, atom.m, 1 << len(cols), atom.n)
 
     c = _by_warp(machine, acc, op.acc)
     r = np.arange(c.shape[-1])
@@ -97,19 +118,19 @@ def mma(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) 
 
 
 def _coordinates(layout: Linear) -> tuple[Array, Array]:
-    """[lane, register] -> row and column of one fragment."""
+    """Returns row and column of a fragment for [lane, register]."""
     held = [[layout.apply(r, lane, 0) for r in range(layout.registers)] for lane in range(LANES)]
     return tuple(np.moveaxis(np.array(held), 2, 0))
 
 
 def matrices(registers: Array, layout: Linear) -> Array:
-    """[block, warp, number, row, column] from the fragments that follow each other in the registers of lanes."""
+    """Returns the matrices of consecutive fragments as [block, warp, number, row, column]."""
     count = registers.shape[-1] // layout.registers
-    found = np.zeros((*registers.shape[:2], count, *layout.shape), registers.dtype)
+    result = np.zeros((*registers.shape[:2], count, *layout.shape), registers.dtype)
     row, column = _coordinates(layout)
     held = registers.reshape(*registers.shape[:3], count, layout.registers)
-    found[:, :, :, row, column] = held.swapaxes(2, 3)
-    return found
+    result[:, :, :, row, column] = held.swapaxes(2, 3)
+    return result
 
 
 def _by_warp(machine: Machine, x: Array, value: SSAValue) -> Array:
@@ -120,19 +141,31 @@ def _by_warp(machine: Machine, x: Array, value: SSAValue) -> Array:
 
 
 def swizzled(address: Array, swizzle: int) -> Array:
-    """Byte addresses in shared memory with pieces of 16 bytes exchanged: see dialects/kernel/tma.py."""
+    """Returns swizzled byte addresses in shared memory (`dialects/kernel/tma.py`)."""
     mask = swizzle // 16 - 1 if swizzle else 0
     return address ^ (((address >> 7) & mask) << 4)
 
 
 def tile_in_shared(t: TensorMapType, shared: SharedBuffer, place: int) -> Array:
-    """The elements of the shared buffer in which a TMA copy at element `place` lies, in the order of the TMA copy."""
+    """Returns the elements of a shared buffer that a TMA tile covers, in the order of the tile.
+
+    Args:
+        t: descriptor type.
+        shared: the buffer.
+        place: first element of the tile.
+    """
     at = (place + np.arange(math.prod(t.shape))) * shared.itemsize + shared.offset
     return (swizzled(at, t.swizzle.data) - shared.offset) // shared.itemsize
 
 
 def tile_in_global(t: TensorMapType, shape: tuple[int, ...], first: list[int]) -> tuple[Array, Array]:
-    """(element of the buffer, whether there is one) of every element of a TMA copy whose first is at `first`."""
+    """Returns the element number in the tensor, and whether it is in bounds, for each element of a TMA tile.
+
+    Args:
+        t: descriptor type.
+        shape: extents of the tensor.
+        first: coordinates of the first element.
+    """
     elements, inside = np.zeros((), np.int64), np.ones((), np.bool_)
     for extent, count, begin in zip(shape, t.shape, first, strict=True):
         c = begin + np.arange(count)
@@ -144,8 +177,10 @@ def tile_in_global(t: TensorMapType, shape: tuple[int, ...], first: list[int]) -
 def _copies(
     m: Machine, op: kernel.TmaLoadOp | kernel.TmaStoreOp, values: Scope
 ) -> Iterator[tuple[int, Array, Array, Array]]:
-    """For every active thread: its number, the elements of the shared buffer, those of the buffer in global memory,
-    and which of these there are. What leaves shared memory is reported and left out."""
+    """Yields the TMA copies of active threads. Reports and skips copies that exceed the shared buffer.
+
+    A copy is the thread, the elements in shared memory, the elements in global memory, and whether these are in bounds.
+    """
     memory, shared = values[op.map], values[op.shared]
     table = m.counts.loaded if isinstance(op, kernel.TmaLoadOp) else m.counts.stored
     for thread in m.running():
@@ -160,7 +195,13 @@ def _copies(
 
 
 def tma_load(m: Machine, op: kernel.TmaLoadOp, values: Scope) -> None:
-    """Copies into shared memory, of this block or those that they are multicast to; their bytes count at mbarriers."""
+    """Executes TMA loads to this block, or multicast to several blocks. Their bytes count at mbarriers.
+
+    Args:
+        m: the blocks.
+        op: the op.
+        values: values of the operands.
+    """
     memory, shared = values[op.map], values[op.shared]
     for thread, places, elements, inside in _copies(m, op, values):
         if memory.missing(elements[inside]).any():
@@ -176,22 +217,34 @@ def tma_load(m: Machine, op: kernel.TmaLoadOp, values: Scope) -> None:
 
 
 def tma_store(m: Machine, op: kernel.TmaStoreOp, values: Scope) -> None:
-    """Copies out of shared memory."""
+    """Executes TMA stores.
+
+    Args:
+        m: the blocks.
+        op: the op.
+        values: values of the operands.
+    """
     memory, shared = values[op.map], values[op.shared]
     for thread, places, elements, inside in _copies(m, op, values):
-        found = shared.data[m.rows[0, thread], places[inside]]
-        _, wrong = memory.store(m.domain, elements[inside], m.grid_threads[0, thread], found)
+        tile = shared.data[m.rows[0, thread], places[inside]]
+        _, wrong = memory.store(m.domain, elements[inside], m.grid_threads[0, thread], tile)
         if wrong.any():
             m.complain("conflict", op, " writes what another thread writes differently", thread)
 
 
 _WARPGROUP = np.arange(128)
 _ROW = _WARPGROUP[:, None] // 32 * 16 + _WARPGROUP[:, None] % 32 // 4
-"""[thread, 1] -> the first row of which a thread holds elements."""
+"""[thread, 1] -> first row of the accumulator of a thread."""
 
 
 def wgmma(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
-    """The accumulators after the products of the active warpgroups."""
+    """Executes `wgmma`: returns the accumulators of the active warpgroups.
+
+    Args:
+        m: the blocks.
+        op: the op.
+        values: values of the operands.
+    """
     assert isinstance(op.acc.type, AsyncAccumulatorsType)
     m.together(op, "multiplies", 128)
     registers, wide = op.acc.type.registers, element_type(op.acc.type.registers)
@@ -201,22 +254,22 @@ def wgmma(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
     r = np.arange(size)[None, :]
     rows, columns = _ROW + 8 * (r >> 1 & 1), r // 4 * 8 + 2 * (_WARPGROUP[:, None] % 4) + (r & 1)
     for first in sorted({thread // 128 * 128 for thread in m.running()}):
-        left, right = (
+        a, b = (
             m.domain.factor(x, op.element, wide)
             for x in (
                 _lhs(m, op, values, first),
                 _in_shared(m, op, values, first, op.rhs, op.rhs_offset, op.columns, op.rhs_transposed is not None),
             )
         )
-        found = m.domain.matmul(left[None], right.T[None])[0][rows, columns]
+        product = m.domain.matmul(a[None], b.T[None])[0][rows, columns]
         mine = slice(first, first + 128)
-        result[0, mine] = m.domain.binary("arith.addf", result[0, mine], found, wide) if accumulate else found
+        result[0, mine] = m.domain.binary("arith.addf", result[0, mine], product, wide) if accumulate else product
         m.counts.flops += 2 * GROUP_ROWS * op.columns * op.depth
     return result
 
 
 def _lhs(m: Machine, op: kernel.WgmmaOp, values: Scope, first: int) -> Array:
-    """A as [64, k], from shared memory or the registers of the warpgroup's threads."""
+    """Returns A as [64, k], from shared memory or the registers of the warpgroup."""
     if op.lhs_offset is not None:
         return _in_shared(m, op, values, first, op.lhs, op.lhs_offset, GROUP_ROWS, op.lhs_transposed is not None)
     held = np.broadcast_to(ranked(values[op.lhs], 3), (1, m.threads, op.depth // 2))[:, first : first + 128]
@@ -235,8 +288,17 @@ def _in_shared(
     count: int,
     turned: bool,
 ) -> Array:
-    """[line, k] of the `count` rows of A or columns of B of the warpgroup from thread `first` on, which lie across k
-    where they are `turned`."""
+    """Returns an operand of `wgmma` in shared memory as [row of A or column of B, k].
+
+    Args:
+        m: the blocks.
+        op: the op.
+        values: values of the operands.
+        memory, offset: operands with the buffer and the offset.
+        first: first thread of the warpgroup.
+        count: number of rows or columns.
+        turned: whether k is the slow dimension in memory.
+    """
     buffer, at = values[memory], m.element(values[memory], values[offset], first)
     line, k = np.arange(count)[:, None], np.arange(op.depth)[None, :]
     place = at + line * op.row + k
