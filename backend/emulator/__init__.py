@@ -1,10 +1,11 @@
-"""The emulator: the printed CUDA text itself, compiled by the host compiler, run and watched.
+"""Emulator: runs the printed CUDA text on the CPU, compiled by the host compiler, and checks every memory access.
 
-One fiber for each CUDA thread under a seeded order, and every access to memory seen before it happens. It finds what no
-interpreter of the IR can: mistakes of the printer, and, with the line of the CUDA text, races, reads of memory that
-nobody wrote, accesses out of bounds or misaligned, barriers and shuffles that not every thread reaches.
+Every CUDA thread is a fiber; a seed decides their order. The emulator finds errors of the printer. It reports, with the
+line of the CUDA text: races, reads of unwritten memory, accesses out of bounds or misaligned, and barriers and shuffles
+that some threads do not reach.
 
-Whether two accesses race is decided by what orders them, not by what happened to run first; so few seeds are enough.
+A race is detected by the happens-before relation of two accesses, not by the order in which they ran. So few seeds are
+enough.
 """
 
 from __future__ import annotations
@@ -32,28 +33,36 @@ from ..interpreter.running import Eager, call_eager
 from .build import build_library, build_standalone, kernel_bounds, runtime_library, source_name
 
 ACCESS_LIMIT = 4_000_000_000
-"""Memory accesses after which a launch is given up, about a minute's worth."""
+"""Memory accesses after which a launch is stopped: about a minute."""
 
 _FLOAT_ATOMICS = re.compile(r"void atomic_(add|mul)\((float|double)\*")
-"""The helpers of whose results the rounding depends on the order of the threads."""
+"""Helpers whose rounding depends on the order of threads."""
 
 ROUNDING = 2.0**-6
-"""How far results may lie apart, as a part of the largest: a step or two of a bf16."""
+"""Tolerance of results that depend on the order of threads, relative to the largest: one or two steps of bf16."""
 
 _LOCK = threading.Lock()
-"""One run at a time: a runtime has one device."""
+"""Lock of the runtime, which has one device."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Something that a kernel must not do.
+    """Error of a kernel.
 
-    `kind`: race, uninitialised, out-of-bounds, misaligned, divergent barrier, divergent shuffle, shuffle, deadlock,
-    arithmetic, trap, assertion (of the program: `payload.assert`), too long, unwritten, schedule, fence (stores or
-    registers that something asynchronous may not see yet), divergent (threads of a warpgroup that do not act together),
-    protocol (asynchronous operations that count wrongly, or outlive their block) or internal (of the emulator, not of
-    the kernel). `line` is the line of the CUDA text, 0 where there is none; `other_line` that of the access that it
-    races with.
+    Attributes:
+        kind: one of these kinds.
+            Memory: race, uninitialised, out-of-bounds, misaligned, unwritten.
+            Threads: divergent barrier, divergent shuffle, shuffle, divergent (only some threads of a warpgroup act),
+            deadlock, schedule (a result depends on the seed).
+            Asynchronous operations: fence (stores or registers may not be visible), protocol (wrong counts or
+            lifetimes).
+            Others: arithmetic, trap, assertion (`payload.assert`), too long, internal (an error of the emulator).
+        text: description.
+        kernel: name of the kernel.
+        block, thread: numbers of the block and thread.
+        line: line of the CUDA text, or 0.
+        source: text of the line.
+        other_block, other_thread, other_line: second access of a race.
     """
 
     kind: str
@@ -80,17 +89,28 @@ class Report:
 def run_cuda_on_cpu(
     source: str, plan: LaunchPlan, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1), eager: Eager | None = None
 ) -> tuple[list[np.ndarray], list[Report]]:
-    """Compile a printed program for the host and run it, as `EmulatedProgram` does."""
+    """Compiles a printed program for the host and runs it.
+
+    Args:
+        source: the CUDA text.
+        plan: its launch plan.
+        args: arguments.
+        seeds: seeds of the order of threads.
+        eager: functions that PyTorch computes, by name.
+
+    Returns:
+        The results and reports of `EmulatedProgram.run`.
+    """
     return EmulatedProgram(source, plan, eager=eager).run(args, seeds)
 
 
 def run_standalone_on_cpu(source: str) -> subprocess.CompletedProcess[str]:
-    """Build a standalone program (`emit_standalone`) with the host compiler and run it: its exit code and output."""
+    """Builds and runs a standalone program (`emit_standalone`) on the host. Returns its exit code and output."""
     return subprocess.run([str(build_standalone(source))], capture_output=True, text=True, check=False)
 
 
 def compile_many(sources: Sequence[str]) -> list[EmulatedModule]:
-    """Compile several printed programs in one go, which costs little more than one of them."""
+    """Compiles several printed programs as one shared object, which takes little longer than one program."""
     with steps("compiling the CUDA for this machine", len(sources), "programs"):
         library = _Library(build_library(sources))
     return [EmulatedModule(source, library, number) for number, source in enumerate(sources)]
@@ -98,7 +118,13 @@ def compile_many(sources: Sequence[str]) -> list[EmulatedModule]:
 
 @dataclass(frozen=True)
 class EmulatedModule:
-    """A printed program, compiled for the host: part of a shared object."""
+    """Printed program that is compiled for the host.
+
+    Attributes:
+        source: the CUDA text.
+        library: shared object.
+        number: number of the program in the shared object.
+    """
 
     source: str
     library: _Library
@@ -106,13 +132,19 @@ class EmulatedModule:
 
 
 class EmulatedProgram:
-    """A printed program with its plan, ready to run on the host."""
+    """Printed program with its plan, which runs on the host."""
 
     def __init__(
         self, source: str, plan: LaunchPlan, module: EmulatedModule | None = None, eager: Eager | None = None
     ) -> None:
-        """`module` is what `compile_many` gave for this source; without it the source is compiled alone. `eager`
-        computes the functions that are left to PyTorch."""
+        """Compiles the program unless it is compiled.
+
+        Args:
+            source: the CUDA text.
+            plan: its launch plan.
+            module: result of `compile_many` for this text, or None.
+            eager: functions that PyTorch computes, by name.
+        """
         self.eager = eager or {}
         self.plan = plan
         self.module = module or compile_many([source])[0]
@@ -122,28 +154,37 @@ class EmulatedProgram:
             raise ExecutionError(f"the CUDA text has no kernel {missing[0]}")
 
     def run(self, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1)) -> tuple[list[np.ndarray], list[Report]]:
-        """The results under the first seed, and every report, without repetitions.
+        """Runs the program with several orders of threads.
 
-        The seed orders the threads: 0 ascending, 1 descending, any other at random. A result that depends on the seed
-        is itself a report; where atomic operations add or multiply floats, if it does by more than their rounding.
-        Raises ExecutionError if the arguments do not fit the plan.
+        A result that depends on the seed is reported. With atomic additions or products of floats, it is reported if
+        the difference exceeds their rounding.
+
+        Args:
+            args: arguments.
+            seeds: 0 for ascending, 1 for descending, others for random orders.
+
+        Returns:
+            The results with the first seed, and all reports without repetitions.
+
+        Raises:
+            ExecutionError: if the arguments do not fit the plan.
         """
         plan = self.plan.check_arguments([(a.shape, a.dtype.name) for a in args])
-        found: list[np.ndarray] = []
+        results: list[np.ndarray] = []
         reports: dict[tuple[Any, ...], Report] = {}
         with steps("emulator", len(plan.steps) * len(seeds), "launches") as step:
             for seed in seeds:
                 outputs, new = self._run_once(plan, args, seed, step)
                 for r in new:
                     reports.setdefault((r.kind, r.kernel, r.line, r.text if not r.line else ""), r)
-                if not found:
-                    found = outputs
+                if not results:
+                    results = outputs
                 elif not reports:
-                    for b, x, y in zip(plan.output_buffers, found, outputs, strict=True):
+                    for b, x, y in zip(plan.output_buffers, results, outputs, strict=True):
                         if x.tobytes() != y.tobytes() and not (self.reassociates and _are_near(x, y)):
-                            what = f"{b.name} depends on the order of the threads"
-                            reports["schedule", b.name] = Report("schedule", what)
-        return found, list(reports.values())
+                            reason = f"{b.name} depends on the order of the threads"
+                            reports["schedule", b.name] = Report("schedule", reason)
+        return results, list(reports.values())
 
     def _run_once(
         self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int, step: Step
@@ -175,7 +216,7 @@ class EmulatedProgram:
 
 @cache
 def _runtime() -> ctypes.CDLL:
-    """The runtime, which the device code of every program calls: there is one, and it keeps what it maps."""
+    """Loads the runtime, which the code of all programs calls. It is loaded once, because it never unmaps memory."""
     c, u64 = ctypes.CDLL(str(runtime_library()), ctypes.RTLD_GLOBAL), ctypes.c_uint64
     c.emu_buffer_new.argtypes = [u64, ctypes.c_uint, ctypes.c_int]
     c.emu_buffer_data.restype = ctypes.c_void_p
@@ -189,7 +230,7 @@ def _runtime() -> ctypes.CDLL:
 
 
 class _Library:
-    """The kernels of some programs: a shared object, loaded as long as this lives."""
+    """Shared object with the kernels of some programs. It is unloaded with this object."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -216,7 +257,15 @@ class _Library:
     def launch(
         self, module: EmulatedModule, launch: Launch, buffers: Sequence[Buffer], ids: Sequence[int], seed: int
     ) -> bool:
-        """Run one kernel; False if it had to be stopped."""
+        """Runs one kernel. Returns false if it was stopped.
+
+        Args:
+            module: the program.
+            launch: the launch.
+            buffers: buffers of the plan.
+            ids: number of each buffer in the runtime.
+            seed: order of threads.
+        """
         count = len(launch.buffers)
         grid, threads = ((ctypes.c_uint * 3)(*(*sizes, 1, 1)[:3]) for sizes in (launch.blocks, launch.threads))
         numbers = (ctypes.c_int * count)(*(ids[i] for i in launch.buffers))
@@ -241,16 +290,23 @@ class _Library:
         return not stopped
 
     def call(self, step: EagerStep, eager: Eager, buffers: Sequence[Buffer], ids: list[int]) -> None:
-        """Let PyTorch compute a step: its results are new buffers with contents, in place of those that wait for it."""
-        given = [self.read(ids[i], buffers[i]) for i in step.inputs]
-        wanted = [(buffers[i].numpy_dtype, static(buffers[i].shape)) for i in step.outputs]
-        for i, result in zip(step.outputs, call_eager(step.function, eager, given, wanted), strict=True):
+        """Lets PyTorch compute a step. Its results replace the buffers in `ids`.
+
+        Args:
+            step: the step.
+            eager: functions by name.
+            buffers: buffers of the plan.
+            ids: number of each buffer in the runtime.
+        """
+        arrays = [self.read(ids[i], buffers[i]) for i in step.inputs]
+        types = [(buffers[i].numpy_dtype, static(buffers[i].shape)) for i in step.outputs]
+        for i, result in zip(step.outputs, call_eager(step.function, eager, arrays, types), strict=True):
             ids[i] = self.new_buffer(buffers[i], result)
 
     def unwritten(self, plan: LaunchPlan, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
-        given = {i for step in plan.eager for i in step.outputs} | {result for result, _ in plan.in_place}
-        for i in [i for i in range(plan.inputs, plan.arguments) if i not in given]:
+        computed = {i for step in plan.eager for i in step.outputs} | {result for result, _ in plan.in_place}
+        for i in [i for i in range(plan.inputs, plan.arguments) if i not in computed]:
             first = ctypes.c_uint64()
             if count := self.c.emu_buffer_unwritten(ids[i], ctypes.byref(first)):
                 text = f"{count} elements of {plan.buffers[i].name}, from element {first.value} on, are never written"
@@ -258,18 +314,18 @@ class _Library:
         return reports
 
     def take_reports(self, module: EmulatedModule, kernel: str) -> list[Report]:
-        """The reports so far, which are forgotten."""
-        found: list[tuple[str, str, list[int]]] = []
+        """Returns and clears the reports of the runtime."""
+        raw_reports: list[tuple[str, str, list[int]]] = []
         for i in range(self.c.emu_report_count()):
             kind, text = (f(i).decode() for f in (self.c.emu_report_kind, self.c.emu_report_text))
             n = (ctypes.c_uint64 * 6)()
             self.c.emu_report_numbers(i, n)
-            found.append((kind, text, [*n]))
+            raw_reports.append((kind, text, [*n]))
         self.c.emu_forget_reports()
-        lines = _lines(self.path, source_name(module.number), {o for *_, n in found for o in n[4:6] if o})
+        lines = _lines(self.path, source_name(module.number), {o for *_, n in raw_reports for o in n[4:6] if o})
         source = dict(enumerate(module.source.splitlines(), 1))
         reports: list[Report] = []
-        for kind, text, n in found:
+        for kind, text, n in raw_reports:
             line, other = (lines.get(o, 0) for o in n[4:6])
             reports.append(
                 Report(kind, text, kernel, n[0], n[1], line, source.get(line, "").strip(), n[2], n[3], other)
@@ -278,7 +334,7 @@ class _Library:
 
 
 def _are_near(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether float results may be the same but for rounding."""
+    """Returns true if float results are equal up to `ROUNDING`."""
     if x.dtype.kind in "iub":
         return False
     a, b = x.astype(np.float64), y.astype(np.float64)
@@ -288,17 +344,17 @@ def _are_near(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _lines(path: Path, source: str, offsets: Collection[int]) -> dict[int, int]:
-    """The lines of the text `source` that the instructions at `offsets` of a shared object come from."""
+    """Returns the line of the text `source` for instructions at `offsets` of a shared object."""
     command = ["addr2line", "-a", "-i", "-e", str(path), *map(hex, offsets)]
     try:
         printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout if offsets else ""
     except OSError:
         return {}
-    found: dict[int, int] = {}
+    lines_by_offset: dict[int, int] = {}
     for address, frames in re.findall(r"^(0x[0-9a-f]+)\n((?:(?!0x).*\n)*)", printed, re.MULTILINE):
         lines = re.findall(rf"{re.escape(source)}:(\d+)", frames)
-        found[int(address, 16)] = int(lines[-1]) if lines else 0
-    return found
+        lines_by_offset[int(address, 16)] = int(lines[-1]) if lines else 0
+    return lines_by_offset
 
 
 __all__ = ["EmulatedModule", "EmulatedProgram", "Report", "compile_many", "run_cuda_on_cpu", "run_standalone_on_cpu"]

@@ -1,9 +1,11 @@
-"""The printed CUDA as the host compiler reads it, and the shared objects that it makes of it, each once.
+"""Translates printed CUDA for the host compiler, and builds cached shared objects.
 
-The text of kernels and helpers stays as it is printed; device.h gives its words a meaning. Only four things change:
-helpers whose body is inline assembly get their host text, `extern __shared__` becomes a pointer to the block's, arrays
-of a thread lie at addresses that are aligned as they ask for and no better (where a host's stack happens to have them
-says nothing), and `extern "C"` goes, so that several programs fit into one translation unit. Line numbers are kept.
+`device.h` defines the words of CUDA. The text changes in four places, and keeps its line numbers:
+
+- Helpers with inline assembly are replaced by their host text.
+- `extern __shared__` becomes a pointer to the memory of the block.
+- Arrays of a thread get exactly the alignment that they request, so that a missing alignment is found.
+- `extern "C"` is removed, so that several programs fit into one translation unit.
 """
 
 from __future__ import annotations
@@ -37,37 +39,46 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the head of a kernel says: blocks of a cluster, and registers that a thread has at the launch; 0 where the
-    launch bounds leave that to the compiler."""
+    """Launch bounds of a kernel.
+
+    Attributes:
+        cluster: blocks of a cluster.
+        registers: registers of a thread at the launch, or 0 if the compiler chooses them.
+    """
 
     cluster: int
     registers: int
 
 
 def kernel_names(source: str) -> tuple[str, ...]:
-    """The kernels of a printed text, in order."""
+    """Returns the names of the kernels of a printed text, in order."""
     return tuple(kernel_bounds(source))
 
 
 def kernel_bounds(source: str) -> dict[str, Bounds]:
-    """What the heads of the kernels of a printed text say, by their names, in the order of the text."""
-    found: dict[str, Bounds] = {}
+    """Returns the launch bounds of the kernels of a printed text, by name, in order."""
+    bounds: dict[str, Bounds] = {}
     for match in _KERNEL.finditer(_COMMENT.sub("", source)):
-        if match["name"] in found:
-            raise ExecutionError("two kernels of one name in the CUDA text")
+        if match["name"] in bounds:
+            raise ExecutionError(f"expected different names of kernels, but the CUDA text has {match['name']} twice")
         registers = launch_registers(int(match["threads"]), int(match["blocks"])) if match["blocks"] else 0
-        found[match["name"]] = Bounds(int(match["cluster"] or 1), registers)
-    return found
+        bounds[match["name"]] = Bounds(int(match["cluster"] or 1), registers)
+    return bounds
 
 
 def host_text(source: str, *, standalone: bool = False) -> str:
-    """One program's text for the host. Raises ExecutionError for inline assembly without a host text.
+    """Translates a program for the host.
 
-    A standalone program includes headers, of which the emulator has the CUDA runtime's.
+    Args:
+        source: the CUDA text.
+        standalone: whether it is a standalone program, which includes headers of the CUDA runtime.
+
+    Raises:
+        ExecutionError: for inline assembly without a host text.
     """
     text = _replace_assembly(source)
     if _INCLUDE.search(text) and not standalone:
-        raise ExecutionError("the emulator knows no header that CUDA text may include")
+        raise ExecutionError("expected a CUDA text without #include, because the emulator has no CUDA headers")
     text = _SHARED.sub(_shared, text)
     text = "\n".join(line if line.startswith("struct") else _ARRAY.sub(_placed, line) for line in text.split("\n"))
     text = re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
@@ -78,11 +89,11 @@ def host_text(source: str, *, standalone: bool = False) -> str:
 
 
 def _placed(array: re.Match[str]) -> str:
-    """A declaration of an array in registers, as one that is aligned to what it asks for and to nothing more."""
+    """Returns the declaration of an array in registers with exactly the requested alignment."""
     before, alignment, element, name, size, start = array.groups(default="")
     alignment = alignment or f"alignof({element})"
-    kept = f"EmuArray<{element}, {size}, {alignment}> emu_{name}{start};"
-    return f"{before}{kept} {element} (&{name})[{size}] = emu_{name}.array;"
+    declaration = f"EmuArray<{element}, {size}, {alignment}> emu_{name}{start};"
+    return f"{before}{declaration} {element} (&{name})[{size}] = emu_{name}.array;"
 
 
 def _shared(memory: re.Match[str]) -> str:
@@ -91,7 +102,7 @@ def _shared(memory: re.Match[str]) -> str:
 
 
 def translation_unit(sources: Sequence[str]) -> str:
-    """All programs in one text, each in a namespace, with a function `emu_<number>_<name>` for each kernel."""
+    """Returns a text of all programs, in namespaces, with a function `emu_<number>_<name>` for each kernel."""
     parts = ['#include "device.h"']
     for number, source in enumerate(sources):
         parts += [f"namespace source{number} {{", f'#line 1 "{source_name(number)}"', host_text(source), "}"]
@@ -112,7 +123,7 @@ def _replace_assembly(source: str) -> str:
 
 
 def _host_helper(text: str) -> str:
-    """What stands for a helper on the host, on as many lines."""
+    """Returns the host text of a helper, with the same number of lines."""
     if not re.search(r"\basm\b", text):
         return text
     host = host_text_of(text)
@@ -124,21 +135,21 @@ def _host_helper(text: str) -> str:
 
 _HERE = Path(__file__).parent
 PLAIN = ("-U_FORTIFY_SOURCE",)
-"""Undoes a default of some distributions, with which g++ checks longjmp, which then aborts the process where one
-thread's stack is left for another's, and replaces memcpy by a function whose accesses are not seen."""
+"""Option that disables a default of some distributions. With it longjmp to another stack aborts the process, and memcpy
+becomes a function whose accesses are not checked."""
 
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=default", *PLAIN)
 _DEVICE_FLAGS = (
     *("-std=c++17", "-O1", "-gdwarf-4", "-g1", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
     *PLAIN,
-    # Every memory access becomes a call of the runtime, which defines what -fsanitize=thread only declares.
+    # Every memory access calls the runtime, which defines the functions of -fsanitize=thread.
     *("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"),
-    # An index outside of a thread's own array, which is no memory of the runtime, calls it too, and so does any access,
-    # to whatever memory, at an address that is not aligned to its type, and what C++ leaves undefined for integers.
+    # The sanitizers report indices outside of a thread's array, which the runtime does not know, misaligned accesses to
+    # any memory, and undefined arithmetic of integers.
     "-fsanitize=bounds,alignment,integer-divide-by-zero,shift-exponent",
-    # The arithmetic of CUDA: integers wrap, nothing is contracted that isn't written so, pointers may be cast.
+    # The arithmetic of CUDA: integers wrap, only explicit calls are contracted, pointers may be cast.
     *("-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-delete-null-pointer-checks"),
-    # A variable that is read before it is written reads as something that shows; return addresses name the line.
+    # An uninitialised variable has a conspicuous pattern. Return addresses give the line.
     *("-ftrivial-auto-var-init=pattern", "-fno-optimize-sibling-calls"),
 )
 
@@ -148,20 +159,21 @@ _compile = partial(run_compiler, emulator=True)
 
 
 def build_library(sources: Sequence[str]) -> Path:
-    """The shared object for these programs, to be used with that of `runtime_library`.
+    """Builds the shared object of some programs. It needs the shared object of `runtime_library`.
 
-    Raises ExecutionError if the text does not compile.
+    Raises:
+        ExecutionError: if the text does not compile.
     """
     return _build(translation_unit(sources), ".so", *_LINK)
 
 
 def build_standalone(source: str) -> Path:
-    """The executable of a standalone program. Raises ExecutionError if the text does not compile."""
+    """Builds the executable of a standalone program. Raises ExecutionError if the text does not compile."""
     return _build(host_text(source, standalone=True), "", str(_runtime_object()), "-ldl")
 
 
 def _build(text: str, suffix: str, *how: str) -> Path:
-    """What is linked of a text and what the flags `how` say besides."""
+    """Compiles and links a text, with the link flags `how`. Returns the cached file."""
     name = digest(text, _runtime_object().stem, suffix, *_DEVICE_FLAGS) + suffix
 
     def make(target: Path) -> None:
@@ -174,7 +186,7 @@ def _build(text: str, suffix: str, *how: str) -> Path:
 
 
 def runtime_library() -> Path:
-    """The shared object that launches kernels, and that the code of all programs calls."""
+    """Builds the shared object of the runtime, which launches kernels and checks their accesses."""
     runtime = _runtime_object()
     how = (*_LINK, str(runtime), "-ldl", "-o")
     return cached_file("emulator", f"{runtime.stem}.so", lambda target: _compile(*how, str(target)))
@@ -182,7 +194,7 @@ def runtime_library() -> Path:
 
 @cache
 def _runtime_object() -> Path:
-    """The compiled runtime; its name is the digest of its sources and of the compiler."""
+    """Compiles the runtime. Its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
     key = digest(output_of(compiler(emulator=True), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
     how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
