@@ -188,7 +188,8 @@ class Compilation:
         if position < _position(self.level):
             reason = f"the program begins at the {self.level} level, above which it has no text"
             return CompileError(reason, argument=level)
-        return CompileError(f"ends in front of the {level} level", argument="pipeline")
+        first = next(name for name in LEVELS[_position(self.level) + 1 :] if name not in self._steps)
+        return CompileError(f"ends before the {first} level", argument="pipeline")
 
     def at(self, level: str) -> ModuleOp:
         """Returns the module at a level. Don't change it: the levels below are made from it."""

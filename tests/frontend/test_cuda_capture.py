@@ -42,7 +42,7 @@ def test_an_operator_that_is_composite_on_the_host_only(monkeypatch: pytest.Monk
 
 def test_nothing_is_refused_on_a_gpu_only(request: pytest.FixtureRequest) -> None:
     """With `--people all` every program of the suites is captured, otherwise a slice."""
-    every = 1 if request.config.getoption("--people") == "all" else 23
+    every = 1 if request.config.getoption("--people") == "all" else 47
     script = str(Path(__file__).with_name("cuda_programs.py"))
     run = subprocess.run([sys.executable, script, str(every)], capture_output=True, text=True, timeout=600)
     assert (run.returncode, run.stdout) == (0, ""), run.stdout + run.stderr

@@ -368,7 +368,7 @@ def test_a_pipeline_in_text(capsys: pytest.CaptureFixture[str]) -> None:
     _, line, _ = run(capsys, "compile", "-c", RMSNORM, "-p", above, "--print-pipeline", "--ir", "tensor")
     assert line.endswith("canonicalize,verify-level{level=tensor}\n")
     for text, message in (
-        (above, "pipeline: ends in front of the loop level"),
+        (above, "pipeline: ends before the loop level"),
         ("cse", "pipeline: has to pass verify-level{level=...} at tensor"),
         ("tensor-to-loop,torch-to-tensor", "in this order"),
         ("default,nope", "unknown pass 'nope'"),

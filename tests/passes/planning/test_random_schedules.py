@@ -16,7 +16,8 @@ from deplodock.dialects.support.parsing import parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.passes.convert.loop_to_tile.reductions import Reducer
 
-SEEDS = range(50)
+SEEDS = sorted({*range(0, 50, 3), 19, 26, 36, 45})
+"""Every third seed, and four in whose kernels all of `PARTS` occur."""
 
 
 def test_random_schedules() -> None:
