@@ -132,7 +132,7 @@ def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
 
 
 class _Expression(torch.nn.Module):
-    """Module of the user's statements. Its submodules are the modules that the statements use."""
+    """`torch.nn.Module` whose `forward` runs the user's statements. Its submodules are the modules that they use."""
 
     def __init__(self, forward: Callable[..., Any], modules: dict[str, torch.nn.Module]) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ def _compilation(context: click.Context, params: Params, executor: str) -> Compi
 
 
 def _executor(name: str, compilation: Compilation) -> Executor:
-    """Returns the executor of a program; `auto` never compares the reference with itself."""
+    """Returns the executor `name`. `auto` excludes the reference, whose results are the expected ones."""
     from ..frontend.executors import check_executor, compiler_missing, make_executor
     from ..target.attribute import on_cores
 

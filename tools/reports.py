@@ -327,7 +327,11 @@ def outcome_of(
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]], as_json: bool) -> None:
-    """Prints outcomes of `outcome_of` with their names. The name of a single outcome may be empty.
+    """Prints comparisons of results with the expected ones (`outcome_of`) as text or JSON.
+
+    Args:
+        outcomes: comparison by program name; the name of a single one may be empty.
+        as_json: whether to print JSON.
 
     Raises:
         SystemExit: with the code 1 if a result is wrong.

@@ -185,7 +185,7 @@ class VectorStatements(statements.Statements):
     def _columns(
         self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], arrays: Mapping[SSAValue, Place], columns: int
     ) -> None:
-        """Prints a reduction down columns: a loop over groups of column vectors, with a loop over rows inside.
+        """Prints reductions over rows: a loop over blocks of SIMD vectors of columns, with a loop over rows inside.
 
         Args:
             group: the group.
@@ -356,7 +356,7 @@ class VectorStatements(statements.Statements):
         return {}
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
-        """Declares the accumulators of a reduction, and returns their name."""
+        """Declares an array of `count` vectors, set to the identity of a reduction. Returns its name."""
         writer, name = self.writer, self.writer.names.mint(hint_of(op.result))
         start = ", ".join([f"all({writer.identity(op)})"] * count)
         writer.line(f"vec<{writer.type_of(op.result)}> {name}[{count}] = {{{start}}};")
@@ -371,7 +371,7 @@ class VectorStatements(statements.Statements):
         return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
     def _before(self, end: End, register: str) -> str:
-        """Returns the C++ condition that `register` is used, for a row with this end."""
+        """Returns the C++ condition that a register number is before `end`, so that the register is used."""
         origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
         return f"{add(origin, Expr(register, ADD)).text} < {self.writer.size(end.bound).text}"
 

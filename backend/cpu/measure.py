@@ -20,14 +20,18 @@ ELEMENTS = 256 << 20
 pages for arrays of this size."""
 
 STREAMS = (1, 2, 4, 8)
-"""Numbers of streams that a core reads in turn. The fastest one differs between processors."""
+"""Numbers of sequential read streams that a core reads in turn. The fastest one differs between processors."""
 
 ROUNDS, CHAINS, TRIES = 1_000_000, 12, 11
 """Multiply-adds of a dependence chain, chains per core, and repetitions of a measurement."""
 
 
 def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
-    """Measures all cores in a few seconds. Raises ExecutionError if there is no compiler."""
+    """Measures bandwidth of copies and reads, and FLOP/s, on all cores, in a few seconds.
+
+    Raises:
+        ExecutionError: if there is no compiler.
+    """
     library, threads = _library(), cores()
     source, target = np.ones(elements // 4, np.float32), np.zeros(elements // 4, np.float32)
     long, at = ctypes.c_long, [ctypes.c_void_p(a.ctypes.data) for a in (source, target)]
@@ -46,7 +50,10 @@ def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
 
 
 def _streams(library: ctypes.CDLL, elements: int) -> int:
-    """Returns the fastest number of streams for one core, in memory with small pages, as PyTorch allocates it."""
+    """Returns the number of sequential read streams, read by one core in turn, with the highest bandwidth.
+
+    The memory has small pages, as PyTorch allocates it.
+    """
     source = np.frombuffer(mmap.mmap(-1, 4 * elements), np.float32)
     source.fill(1.0)
     times = _read(library, source, 1)

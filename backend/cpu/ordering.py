@@ -110,7 +110,7 @@ class VectorOrdering(Ordering):
         return all(self._number.get(op, number + 1) <= number and op not in late for op in users)
 
     def is_kept(self, value: SSAValue, group: Group) -> bool:
-        """Returns true if an operation outside the groups that compute a value reads it."""
+        """Returns true if a value must be stored: an operation that does not recompute it reads it later."""
         inside = self._readers.get(value, set()) | {*group.ops}
         return any(use.operation not in inside for use in value.uses)
 

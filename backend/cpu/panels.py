@@ -148,7 +148,10 @@ def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
 
 
 def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
-    """Returns the matrix that `value` holds row by row: in memory, in the source of a shuffle, or in itself.
+    """Returns where the elements of a row-major matrix can be read with strides.
+
+    The first possible place is taken: the memory that `value` is loaded from, the source of the shuffle that makes it,
+    or its own registers.
 
     Args:
         value: registers of the matrix.

@@ -75,7 +75,7 @@ class _Constants:
 
     Attributes:
         memory: tensor with the results.
-        seen: state of the arguments that they read, by number (`_seen`).
+        seen: number of an argument that they read -> its address and version then. A change makes the results invalid.
     """
 
     memory: Any
@@ -280,7 +280,11 @@ class CpuProgram:
         return tensor
 
     def _place(self, key: Key, args: Sequence[Any]) -> _Placed:
-        """Makes the program for the shapes of `args`. Raises ExecutionError for illegal arguments."""
+        """Specialises the program for the shapes of `args`, and caches it under `key`.
+
+        Raises:
+            ExecutionError: for illegal arguments.
+        """
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
         plan = self.plan.check_tensors(args)

@@ -193,7 +193,7 @@ def _across(steps: Sequence[int], element: str) -> Expr | None:
 
 
 def _mask(writer: VectorWriter, op: LoadOp, holds: Holds) -> str | None:
-    """Returns the mask of the lanes whose checks hold, or None if a check has no vector form."""
+    """Returns the mask of the lanes in which the bounds checks of a load hold; None without a vector form."""
     masks, conditions = list[str](), list[str]()
     for value, steps, lo, hi, under, over in open_checks(writer, op):
         if not under and holds(value, steps, hi):

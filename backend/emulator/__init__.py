@@ -314,7 +314,7 @@ class _Library:
         return reports
 
     def take_reports(self, module: EmulatedModule, kernel: str) -> list[Report]:
-        """Returns and clears the reports of the runtime."""
+        """Returns the errors that the C++ runtime recorded in a launch of `kernel`, and clears them."""
         raw_reports: list[tuple[str, str, list[int]]] = []
         for i in range(self.c.emu_report_count()):
             kind, text = (f(i).decode() for f in (self.c.emu_report_kind, self.c.emu_report_text))

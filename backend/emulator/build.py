@@ -89,7 +89,10 @@ def host_text(source: str, *, standalone: bool = False) -> str:
 
 
 def _placed(array: re.Match[str]) -> str:
-    """Returns the declaration of an array in registers with exactly the requested alignment."""
+    """Rewrites the declaration of an array of a thread, so that it has the requested alignment and no more.
+
+    A larger alignment would hide misaligned accesses.
+    """
     before, alignment, element, name, size, start = array.groups(default="")
     alignment = alignment or f"alignof({element})"
     declaration = f"EmuArray<{element}, {size}, {alignment}> emu_{name}{start};"

@@ -18,18 +18,18 @@ LEAST = 0.02
 """Shortest sample in seconds. Shorter calls are repeated."""
 
 MOST = 31
-"""Largest number of samples of an arm."""
+"""Largest number of samples of one arm, a compared program."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Time of one arm in seconds.
+    """Time in seconds of one arm: one of the programs that are compared.
 
     Attributes:
         median, p20, p80: median, 20th and 80th percentile.
         repetitions: number of samples.
         graph: whether a CUDA graph was timed.
-        why: the reason why the arm cannot be a graph.
+        why: the reason why the arm could not be captured as a CUDA graph, or None.
     """
 
     median: float

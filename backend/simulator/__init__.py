@@ -313,7 +313,7 @@ __all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
 
 
 class SimulationResult(NamedTuple):
-    """Results of `@main` in the scalar domain, and the report."""
+    """Results of `@main`, as values of the scalar domain (floats, or exact residues), and the report of errors."""
 
     outputs: list[Array]
     report: Report

@@ -41,7 +41,7 @@ class GlobalBuffer:
         written: whether each element was written; None for an input.
         writer: thread of the grid that wrote each element in the current launch.
         position: number of the argument of the kernel.
-        offset: start in bytes.
+        offset: address of the first element in bytes.
     """
 
     data: Array
@@ -137,7 +137,9 @@ SECTOR = 32
 
 
 def _requests(address: Array, mask: Array, vec: int) -> tuple[Array, Array]:
-    """Returns the address of every wide access, and whether it happens, as [requests of warps, lanes].
+    """Groups accesses into requests: one access of `vec` registers by each lane of a warp.
+
+    Returns the address of each access, and whether it happens, as [requests, lanes].
 
     Args:
         address: byte addresses as [..., threads, registers].

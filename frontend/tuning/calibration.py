@@ -126,7 +126,10 @@ def fit(samples: Sequence[Sample], target: Target) -> Fit | None:
     names = CORE if target.core is not None else CARD
 
     def residuals(logs: Floats) -> Floats:
-        """Returns the weighted residuals of all trials."""
+        """Returns the residuals of all trials, log(measured / predicted), for factors with the logarithms `logs`.
+
+        The common residual of a nest is multiplied by `OFFSET`.
+        """
         scaled, parts = target.scaled(_factors(names, logs)), list[Floats]()
         for s in samples:
             r = np.nan_to_num(np.log(np.asarray(s.seconds) / s.predicted(scaled)))

@@ -117,7 +117,7 @@ class Workers:
 
 @dataclass
 class Best:
-    """Fastest candidate so far, with the seconds that others are compared with."""
+    """Fastest candidate so far, with its time in seconds. Times of later candidates are measured relative to it."""
 
     candidate: Candidate
     built: Built

@@ -21,7 +21,7 @@ from .trial import Candidate, Policy, Trial
 
 
 class History:
-    """Base of policies. It records the trials; subclasses order the candidates by `_next`."""
+    """Base class of policies. It records trials; a subclass implements `_next`, which chooses the next candidate."""
 
     def __init__(self, space: NestSpace, seed: int = 0) -> None:
         self.space = space
@@ -188,7 +188,8 @@ LEAST_WEIGHT = 0.02
 """Posterior weight below which a pair of length scale and deviation is skipped."""
 
 COMMON_DEVIATION, TRIAL_DEVIATION = 0.25, 0.02
-"""Standard deviations of the error that all schedules share, and of the error of one trial, including its noise."""
+"""Standard deviations, as logarithms of time, of the error that all schedules of a nest share, and of the error of a
+single trial, which includes the noise of its measurement."""
 
 FAILURE_PENALTY = log(2.0)
 """Error of a failed candidate, in addition to the mean error: a factor of 2, as a logarithm."""
@@ -298,7 +299,13 @@ def _covariance(similarity: Array, wrong: float) -> Array:
 
 
 def _likelihood(y: Array, similarity: Array, wrong: float) -> float:
-    """Returns the log-likelihood of errors `y`, except for a constant."""
+    """Returns the Gaussian log-likelihood of errors, up to a constant.
+
+    Args:
+        y: errors of trials: logarithms of measured over predicted time, minus their mean.
+        similarity: correlation of the trials.
+        wrong: standard deviation of the model's error.
+    """
     covariance = _covariance(similarity, wrong)
     return float(-y @ np.linalg.solve(covariance, y) - np.linalg.slogdet(covariance)[1]) / 2
 

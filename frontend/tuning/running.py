@@ -151,7 +151,7 @@ class Runner:
                 return measured
 
     def _sample(self, name: str, repeats: int) -> float:
-        """Returns the mean seconds in kernels of `repeats` calls."""
+        """Calls the candidate `name` `repeats` times. Returns the mean seconds of its kernels in one call."""
         program = self._programs[name]
         return sum(s.seconds for _ in range(repeats) for s in program.trace(self._args)) / repeats
 

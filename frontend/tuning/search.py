@@ -47,9 +47,9 @@ class Limits:
     """Limits of a search.
 
     Attributes:
-        seconds: time of the search, including the share `AGAIN`. The current measurement is completed.
+        seconds: soft limit: the current measurement is completed. The share `AGAIN` is for measuring the best again.
         trials: largest number of trials.
-        deadline: time at which work is cancelled.
+        deadline: hard limit, at which the current work is cancelled.
     """
 
     seconds: float = 60.0
@@ -204,7 +204,7 @@ def _again(state: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
 
 
 class _Keeper:
-    """Stores trials of a task in records, if there are any."""
+    """Stores the trials of a task in the record database, or nowhere if the search has none."""
 
     def __init__(self, task: Task, records: RecordFile | None, device: str) -> None:
         self.task, self.records, self.device = task, records, device

@@ -163,7 +163,10 @@ class NestSpace:
         return {n: pow2_at_least(self.info.extents[i]) for n, i in zip(names, indices, strict=True)}
 
     def _together(self, name: str, value: int) -> dict[str, int]:
-        """Returns a decision with the decisions that must be equal: chunks of the stages of one reduction."""
+        """Returns the decision `name` = `value` with the decisions that it forces.
+
+        Reductions of one index that run together must have equal chunks.
+        """
         position = {i: f"chunk.{n}" for n, i in enumerate(self.info.reduction_indices)}
         for group in self.info.groups:
             for axis in zip(*(op.body.block.args for op in group), strict=True):

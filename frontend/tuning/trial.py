@@ -90,7 +90,7 @@ class Evaluator(Protocol):
     build_seconds: float = 0.0
 
     def prepare(self) -> None:
-        """Starts the work that the first candidate needs."""
+        """Starts in the background what the first candidate needs, such as the expected results."""
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterable[Trial]:
         """Yields a trial for each candidate, in order. Raises DeadlinePassed after the trials before the deadline."""

@@ -63,7 +63,7 @@ def check_driver(compiler: Version, driver: Version) -> None:
 
 
 KEPT_MAPS = 4096
-"""Largest number of cached descriptors: about a megabyte."""
+"""Largest number of cached TMA descriptors: about a megabyte with their keys."""
 
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """Bytes of a swizzled row -> CUtensorMapSwizzle."""
