@@ -346,7 +346,7 @@ def test_a_snapshot_of_nothing_and_of_what_is_none() -> None:
 
 def test_tensors_elsewhere_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "_cdata", 1)
-    with pytest.raises(ExecutionError, match="elsewhere"):
+    with pytest.raises(ExecutionError, match="expected the tensor at its usual offset"):
         calls.load_extension()
 
 
