@@ -130,8 +130,7 @@ def compute_eagerly(
         return memory.view(getattr(torch, DTYPES[buffer.dtype].torch)).view(buffer.shape)
 
     if step.function not in eager:
-        reason = "is left to PyTorch, and the program was made without its function"
-        raise ExecutionError(reason, operator=step.function)
+        raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
     results = eager[step.function]([tensor(i) for i in step.inputs])
     for i, result in zip(step.outputs, results, strict=True):
         buffer = tensor(i)

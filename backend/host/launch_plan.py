@@ -20,7 +20,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel import aligned, is_written, kernel_names, symbols_in, tensor_maps
+from ...dialects.kernel import is_written, kernel_names, symbols_in, tensor_maps
 from ...dialects.payload import ConstantOp, same_elements
 from ...dialects.shapes.binding import Sizes, bind_sizes
 from ...dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
@@ -30,6 +30,7 @@ from ...dialects.support.locations import location_text, refused
 from ...errors import CompileError, ExecutionError
 from ..cpp.writer import index_type
 from ..dtypes import DTYPES, dtype_of
+from .arena import Lifetime, place
 
 MOST_BLOCKS = 2**31 - 1
 """Largest number of blocks of a grid along its first extent."""
@@ -476,43 +477,3 @@ def _place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
     for i, offset in zip((*of_call, *constant), (*offsets, *(size + o for o in constant_offsets)), strict=True):
         buffers[i] = replace(buffers[i], offset=offset)
     return size, more
-
-
-@dataclass(frozen=True)
-class Lifetime:
-    """Lifetime of a buffer: `bytes`, used from step `first` to step `last`."""
-
-    first: int
-    last: int
-    bytes: int
-
-
-def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Returns the offset of each buffer in the arena, and the bytes of the arena.
-
-    The largest buffers are placed first, at the lowest offset that is free during their lifetime.
-    """
-    sizes = [aligned(b.bytes) for b in buffers]
-    conflicts = _in_use_together(buffers)
-    offsets = [-1] * len(buffers)
-    for i in sorted(range(len(buffers)), key=lambda i: (-sizes[i], buffers[i].first)):
-        taken = sorted((offsets[j], offsets[j] + sizes[j]) for j in conflicts[i] if offsets[j] >= 0)
-        offset = 0
-        for begin, end in taken:
-            if offset + sizes[i] <= begin:
-                break
-            offset = max(offset, end)
-        offsets[i] = offset
-    return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
-
-
-def _in_use_together(buffers: Sequence[Lifetime]) -> list[list[int]]:
-    """Returns, for each buffer, the buffers whose lifetimes overlap with it."""
-    together, live = [list[int]() for _ in buffers], list[int]()
-    for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
-        live = [j for j in live if buffers[j].last >= buffers[i].first]
-        for j in live:
-            together[i].append(j)
-            together[j].append(i)
-        live.append(i)
-    return together

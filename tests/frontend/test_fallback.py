@@ -232,5 +232,5 @@ def test_steps_on_the_device(stub_cuda: Any) -> None:
     assert launched == [1]
     assert len(stub_cuda.launches) == len(steps) - 1
     without = runtime.CudaProgram(compiled.compilation.at("kernel"), text)
-    with pytest.raises(ExecutionError, match="left to PyTorch, and the program was made without its function"):
+    with pytest.raises(ExecutionError, match="left to PyTorch, which is not here"):
         without.run([torch.randn(4, 4)])

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.host import launch_plan
-from deplodock.backend.host.launch_plan import LaunchPlan, Lifetime, make_plan, place
+from deplodock.backend.host.arena import Lifetime, place
+from deplodock.backend.host.launch_plan import LaunchPlan, make_plan
 from deplodock.dialects.kernel import BUFFER_ALIGNMENT as ALIGNMENT
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.capture.features.memory_limit import LivePeak
