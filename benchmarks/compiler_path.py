@@ -92,14 +92,13 @@ def lines_of(codes: list[CodeType]) -> dict[str, set[int]]:
     return lines
 
 
-def docstring_lines(lines: dict[str, set[int]]) -> int:
-    """Returns how many of the lines are docstrings of functions."""
-    count = 0
-    for file, numbers in lines.items():
-        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-                count += len(numbers & {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)})
-    return count
+def docstring_lines(source: str) -> set[int]:
+    """Returns the lines of the docstrings in the source text of a Python file."""
+    lines = set[int]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            lines.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return lines
 
 
 def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], int, list[str]]:
@@ -116,7 +115,9 @@ def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], int, li
     codes = entered(lambda: deplodock.compile(function, args, **how).ir("cuda"))
     places = [f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname}" for c in codes]
     lines = lines_of(codes)
-    return {file: len(numbers) for file, numbers in lines.items()}, docstring_lines(lines), places
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in lines}
+    docstrings = sum(len(numbers & docstring_lines(texts[file])) for file, numbers in lines.items())
+    return {file: len(numbers) for file, numbers in lines.items()}, docstrings, places
 
 
 STATIONS = {

@@ -22,7 +22,8 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "data" / "prose.json"
-FOLDERS = ("backend", "benchmarks", "dialects", "docs", "examples", "extras", "frontend", "passes", "target", "tools")
+SKIPPED = ("build", "tests")
+"""Folders that are not counted, except the helpers in `tests/support`."""
 
 QUESTION_WORDS = ("What", "Whether", "How", "Where", "Which", "Who", "Whoever", "Whose", "When", "Why")
 NO_NOUNS = (
@@ -72,7 +73,8 @@ class Hit(NamedTuple):
 
 def files() -> list[Path]:
     """Returns the Python files that are counted: the library, the benchmarks, the examples and the tests' helpers."""
-    folders = [*(ROOT / folder for folder in FOLDERS), ROOT / "tests" / "support"]
+    folders = [f for f in ROOT.iterdir() if f.is_dir() and not f.name.startswith((".", "_")) and f.name not in SKIPPED]
+    folders.append(ROOT / "tests" / "support")
     return sorted([*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))])
 
 
@@ -86,8 +88,8 @@ def hits(source: str, path: str = "") -> Iterator[Hit]:
                 yield Hit(habit, path, line, text.partition("\n")[0])
         if isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node)):
             yield from (Hit(habit, path, node.lineno, shown) for habit, shown in _of_function(node, text))
-        if name := _defined_name(node):
-            yield from [Hit(f"name {name[1]}", path, name[0], name[1])] if name[1] in NAMES else []
+        if (name := _defined_name(node)) and name[1] in NAMES:
+            yield Hit(f"name {name[1]}", path, *name)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from (Hit(habit, path, token.start[0], shown) for habit, shown in _prose(token.string.lstrip("# ")))

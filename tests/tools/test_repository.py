@@ -18,6 +18,7 @@ from support import ROOT
 from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 
+from deplodock.benchmarks.compiler_path import docstring_lines
 from deplodock.dialects import OWN_DIALECTS, get_all_dialects
 from deplodock.passes import OWN_PASSES, UPSTREAM_PASSES
 from deplodock.passes.pipelines import PIPELINES, get_all_passes, parse_passes, pipeline_text
@@ -67,7 +68,8 @@ def _checked_sizes() -> list[Path]:
 
 @pytest.mark.parametrize("path", _checked_sizes(), ids=_name)
 def test_sizes(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").count("\n") - sum(map(docstring_lines, ast.walk(_tree(path))))
+    source = path.read_text(encoding="utf-8")
+    lines = source.count("\n") - len(docstring_lines(source))
     assert lines <= LONGEST_FILE, f"{lines} lines; split it by idea"
     long = [
         f"{node.name}: {length} lines"
@@ -76,13 +78,6 @@ def test_sizes(path: Path) -> None:
         and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
     ]
     assert not long
-
-
-def docstring_lines(node: ast.AST) -> int:
-    """Returns the number of lines of the docstring of a node."""
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) or ast.get_docstring(node) is None:
-        return 0
-    return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
 
 
 def _library_imports(path: Path) -> set[str]:
