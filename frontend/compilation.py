@@ -133,7 +133,7 @@ class Compilation:
             local = self.record or on_cores(self.target) or torch.cuda.is_available()
             machine = resolve_target(device_target(self.target), self.record) if local else get_target(self.target)
         self.resolved, self.target = machine, machine.arch
-        self._steps = self._steps_below(LEVELS[LEVELS.index(self.level) + 1 : -1])
+        self._steps = self._steps_below(LEVELS[_position(self.level) + 1 : -1])
         self.ctx = make_context()
         self._levels[self.level] = self.module
 

@@ -165,8 +165,8 @@ class _Expansion:
         for spec in _read(text):
             spec = spec.normalize_parameter_names()
             if spec.name not in self.pipelines:
-                made = [self.make_pass(spec, inherited, used)]
-                yield from self._extended(made, inherited, used) if self.insertions and self.within else made
+                made = self.make_pass(spec, inherited, used)
+                yield from self._extended(made, inherited, used) if self.insertions and self.within else (made,)
                 continue
             if spec.name in self.within:
                 raise PipelineError(f"pipeline {spec.name!r} contains itself")
@@ -178,14 +178,14 @@ class _Expansion:
                 raise PipelineError(f"no pass of this pipeline has the option {unknown!r}", operator=spec.name)
             used |= taken
 
-    def _extended(self, anchor: Sequence[ModulePass], inherited: Parameters, used: set[str]) -> list[ModulePass]:
+    def _extended(self, anchor: ModulePass, inherited: Parameters, used: set[str]) -> list[ModulePass]:
         """Returns one pass, the anchor, with the passes that are inserted before and after it."""
         before, after = list[ModulePass](), list[ModulePass]()
         for insertion in self.insertions:
-            if insertion.anchor == anchor[0].name:
+            if insertion.anchor == anchor.name:
                 passes = _Expansion(self.registry, self.pipelines).expand(insertion.passes, inherited, used)
                 (before if insertion.before else after).extend(passes)
-        return [*before, *anchor, *after]
+        return [*before, anchor, *after]
 
     def make_pass(self, spec: ArgSpec, inherited: Parameters, used: set[str]) -> ModulePass:
         """The pass that `spec` describes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -51,6 +52,12 @@ _ELEMENTS: dict[torch.dtype, Attribute] = {
     **dict(zip(FLOAT8, (Float8E4M3FNType(), Float8E5M2Type()), strict=True)),
 }
 _DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
+
+
+def named_arguments(node: Node) -> dict[str, Any]:
+    """Returns the arguments of a call of an operator, by name. Defaults are left out."""
+    names = (a.name for a in node.target._schema.arguments)  # pyright: ignore
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 def dtype_name(dtype: torch.dtype) -> str:

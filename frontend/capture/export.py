@@ -306,5 +306,5 @@ def modules_of(function: Callable[..., Any]) -> dict[str, nn.Module]:
     for name, value in tuple(variables.items()):
         if isinstance(value, dict | list | tuple):
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            variables |= {f"{name}.{key}": inner for key, inner in items}
+            variables |= {f"{name}.{key}": inner for key, inner in items if isinstance(inner, nn.Module)}
     return {name: value for name, value in variables.items() if isinstance(value, nn.Module)}

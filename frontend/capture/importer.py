@@ -29,7 +29,7 @@ from ...passes.convert.torch_to_tensor.conversion import decompose, get_decompos
 from ...passes.convert.torch_to_tensor.random import draws
 from ...passes.convert.torch_to_tensor.scalars import common_element
 from ...passes.torch.outline_layers import LAYER, MIN_OPS
-from .arrays import element_of, tensor_type
+from .arrays import element_of, named_arguments, tensor_type
 from .captured_program import Binding, CapturedProgram, Output, announce
 from .eager_fallback import EagerCall
 from .refusals import UserCalls, together
@@ -244,7 +244,7 @@ class GraphImporter:
         if name not in OPS or target._schema.is_mutable:
             raise unknown_operator(name, target)
         types = self._result_types(node, f"aten.{name}")
-        arguments = {key: self.operand(value) for key, value in _named(node).items()}
+        arguments = {key: self.operand(value) for key, value in named_arguments(node).items()}
         tensors = [a.name for a in SCHEMAS[name].arguments if a.base == "Tensor"]
         if numbers := [key for key in tensors if isinstance(arguments.get(key), bool | int | float | SymbolAttr)]:
             name = self._take_numbers(name, arguments, numbers, types)
@@ -429,11 +429,6 @@ def overload_name(target: torch._ops.OpOverload) -> str:
     """The dialect's name of an overload: `add.Tensor`, `relu`; of an operator of another library `library.name`."""
     base = target._schema.name.removeprefix("aten::").replace("::", ".")
     return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
-
-
-def _named(node: Node) -> dict[str, Any]:
-    names = [a.name for a in node.target._schema.arguments]  # pyright: ignore
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _text(place: tuple[str, int] | None) -> str | None:

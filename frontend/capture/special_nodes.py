@@ -15,6 +15,7 @@ from xdsl.ir import SSAValue
 from ...dialects.torch import OPS, SCHEMAS
 from ...errors import CaptureError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import why_refused
+from .arrays import named_arguments
 from .symbolic_shapes import depends_on_data
 
 if TYPE_CHECKING:
@@ -42,17 +43,17 @@ def _check_scalar(importer: GraphImporter, node: Node) -> None:
 
 def _check_metadata(importer: GraphImporter, node: Node) -> None:
     """Checks once more that an asserted data type is the tensor's. An assertion of fixed types holds."""
-    dtype, asserted = node.all_input_nodes[0].meta["val"].dtype, node.kwargs.get("dtype", (*node.args, *[None] * 4)[3])
+    named = named_arguments(node)
+    dtype, asserted = named["a"].meta["val"].dtype, named.get("dtype")
     if asserted not in (None, dtype):
         raise CaptureError(f"asserts {asserted} of a tensor of {dtype}")
 
 
 def _add_check(importer: GraphImporter, node: Node) -> None:
     """Makes the asserted value of a tensor a result, which is looked at when it is there."""
-    asserted = node.all_input_nodes[0]
-    importer.operand(asserted)
-    messages = (v for v in (*node.args, *node.kwargs.values()) if isinstance(v, str))
-    importer.checks.append((asserted.name, next(messages, "an assertion of the program failed")))
+    named = named_arguments(node)
+    importer.operand(named["self"])
+    importer.checks.append((named["self"].name, named.get("assert_msg", "an assertion of the program failed")))
 
 
 def _refuse_effects(importer: GraphImporter, node: Node) -> None:

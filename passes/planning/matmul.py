@@ -184,7 +184,7 @@ def own_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
     def shares(index: SSAValue) -> bool:
         for op in info.loads:
             for result in op.map.data.results:
-                indices = {op.indices[e.position] for e in result.dfs() if isinstance(e, AffineDimExpr)}
+                indices = {op.indices[d] for d in result.used_dims()}
                 if index in indices and indices & {p.row, p.column}:
                     return True
         return False

@@ -93,6 +93,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         BorderError,
         "those of: tensor, loop",
     ),
+    "unknown level": (lambda t: deplodock.compile_module(t["loop"], level="sky"), CompileError, "sky.*torch, tensor"),
     "no main": (lambda t: deplodock.compile_module("func.func @f() { func.return }"), CompileError, "has no @main"),
     "level above": (
         lambda t: deplodock.compile_module(t["loop"], target="sm_90a", executor="reference").ir("tensor"),

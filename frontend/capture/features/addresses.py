@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from ....errors import UnsupportedError
 from ..addressed_views import Memory
 from ..aliasing import share
+from ..arrays import named_arguments
 from ..captured_program import CapturedProgram, Layout
 from ..emitter import Emitter
 from ..importer import TracedGraph
@@ -56,8 +57,7 @@ def captured(program: CapturedProgram, features: Features) -> None:
 
 def _rewrite(graph: Graph, node: Node, bases: dict[Node, Node]) -> None:
     """Rewrites one operator, and enters its result into `bases` with the node whose memory it addresses."""
-    names = [a.name for a in node.target._schema.arguments]  # pyright: ignore
-    arguments: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    arguments = named_arguments(node)
     viewed, offset = arguments["self"], arguments.get("storage_offset")
     base = viewed if node.target is _WRITE else _owner(viewed, bases)
     value, size = base.meta["val"], tuple(arguments["size"])

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
 from ..aliasing import A_COPY, Lies, Place, Step, place_of, share
+from ..arrays import named_arguments
 from ..captured_program import CapturedProgram
 from ..eager_fallback import Operand
 from ..importer import GraphImporter, TracedGraph, is_computed
@@ -142,7 +143,7 @@ _FRESH = torch.ops.aten.lift_fresh_copy.default
 
 def _all_arguments(node: Node, target: torch._ops.OpOverload) -> tuple[Any, ...]:
     """All arguments that can be given by position; those that cannot have to be the defaults."""
-    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    given = named_arguments(node)
     if any(a.kwarg_only and given.get(a.name) not in (None, a.default_value) for a in target._schema.arguments):
         reason = "a result that is a view made with such arguments is not supported"
         raise UnsupportedError(reason, operator=str(target))

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import CompileError, UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import COMPLEX
+from ..arrays import named_arguments
 from ..captured_program import Binding
 from ..emitter import Emitter
 from ..importer import TracedGraph
@@ -146,8 +147,7 @@ def _rewritten(e: Emitter, node: Node, values: dict[Node, Any]) -> Any:
     if rule is None:
         raise UnsupportedError(COMPLEX)
     assert isinstance(target, torch._ops.OpOverload)
-    names = [a.name for a in target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given = named_arguments(node)
 
     def put(v: Any) -> Any:
         if isinstance(v, Node):

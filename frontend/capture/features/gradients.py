@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..aliasing import share
-from ..arrays import may_require_grad
+from ..arrays import may_require_grad, named_arguments
 from ..captured_program import CapturedProgram
 from ..source_locations import is_users
 from ..tracing import Request, Retrace
@@ -175,7 +175,7 @@ def _submodule(module: GraphModule, value: Any) -> GraphModule | None:
 
 def _written(node: Node, target: torch._ops.OpOverload) -> list[Node]:
     names = [a.name for a in target._schema.arguments if a.alias_info and a.alias_info.is_write]
-    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    given = named_arguments(node)
     return [n for name in names for n in pytree.tree_leaves(given.get(name)) if isinstance(n, Node)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 
 from ....dialects.layouts.linear import log2
 from ....dialects.loop import LoadOp, ReduceOp, ScanOp, StagedReduceOp
@@ -145,7 +145,7 @@ class CoreTime:
             else:
                 ends = np.where(tiles.steps[index] * tile > 1, 1.0, ends)
         group = self.info.groups[site.group] if site.group >= 0 else ()
-        along = contiguous_index(site.op)
+        along = site.along
         # Columns of a tile are reduced some vectors at a time, from more rows than a core reads in turn.
         summed = {a for op in group for a in op.body.block.args}
         down = (tiles.elements(i for i in site.indices if i in summed) > self.core.streams) & (along not in summed)
@@ -262,7 +262,7 @@ class CoreTime:
             if site.op in factors:
                 once = self._gathered(site, factors[site.op])
             else:
-                along, tile, symbols = contiguous_index(site.op), self._tile_of(site), bool(site.op.symbols)
+                along, tile, symbols = site.along, self._tile_of(site), bool(site.op.symbols)
                 near = self._near(site, tile)
                 once = self._access(site.indices, tile, along, site.op.source.type, symbols, near)
             spent = spent + self._repeats(site.op, site.indices) * once
@@ -476,7 +476,7 @@ def is_strided(load: LoadOp, sides: Sequence[Collection[SSAValue]], packed: bool
     plain = not load.symbols and (load.fill is None or constant_of(load.fill) == 0)
     strided, gaps = np.full(tiles.rows, packed or plain), strides(load)
     bounded = () if packed or load.domain is None else load.domain.affine.results
-    bounds = [{load.indices[e.position] for e in b.dfs() if isinstance(e, AffineDimExpr)} for b in bounded]
+    bounds = [{load.indices[d] for d in b.used_dims()} for b in bounded]
     for side in sides:
         inside, whole = np.zeros(tiles.rows, dtype=np.bool_), np.ones(tiles.rows, dtype=np.bool_)
         length = np.zeros(tiles.rows)

@@ -15,7 +15,7 @@ from ....dialects.kernel.barriers import CLUSTERS
 from ....dialects.layouts.linear import LANES
 from ....dialects.layouts.mma import ATOM, warpgroup_accumulator
 from ....dialects.loop import LoadOp
-from ....dialects.loop.dependence import access_indices, contiguous_index
+from ....dialects.loop.dependence import access_indices
 from ....dialects.payload import element_bytes, tensor_bytes
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tile.schedule import Schedule
@@ -228,7 +228,7 @@ def _sectors(info: NestInfo) -> tuple[list[tuple[SSAValue, int]], int]:
     """Returns the least extents of tiles whose loads and stores of large tensors take whole sectors where they can, and
     the elements of the largest tile with which a warp has 16 bytes of the widest elements for each thread."""
     last = last_index(info)
-    along = [(contiguous_index(op), op.source.type) for op in info.loads] + [(last, r.type) for r in info.nest.res]
+    along = [(site.along, site.op.source.type) for site in info.sites] + [(last, r.type) for r in info.nest.res]
     large = max(tensor_bytes(t) for _, t in along) // SMALL_TENSOR_RATIO
     sizes = [(i, element_bytes(t)) for i, t in along if tensor_bytes(t) >= large]
     least = [(i, min(info.extents[i], SECTOR // n)) for i, n in sizes if i is not None]

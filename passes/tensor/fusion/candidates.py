@@ -9,7 +9,6 @@ from math import prod
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import AffineDimExpr
 
 from ....dialects import payload, tensor
 from ....dialects.payload import element_type, is_float, is_payload, is_tensor
@@ -212,5 +211,4 @@ def _is_computed(value: SSAValue, op: Operation, element: Element) -> bool:
 
 def _is_permutation(view: tensor.IndexMapOp) -> bool:
     """Returns whether a view has each element of its source at most once."""
-    map = view.map.data
-    return len({d.position for r in map.results for d in r.dfs() if isinstance(d, AffineDimExpr)}) == map.num_dims
+    return len(view.map.data.used_dims()) == view.map.data.num_dims
