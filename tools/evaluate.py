@@ -231,11 +231,8 @@ class _Splitter(ast.NodeTransformer):
         return not any(n.id in local for n in loaded)
 
     def _fresh(self, stem: str) -> str:
-        taken = [
-            *self.namespace,
-            *self.computed,
-            *dir(builtins),
-        ]  # the value of `float("nan")` must not be called `float`
+        # Names of builtins are taken: the value of `float("nan")` must not be called `float`.
+        taken = [*self.namespace, *self.computed, *dir(builtins)]
         if stem not in taken:
             return stem
         return next(f"{stem}{i}" for i in range(1, len(taken) + 2) if f"{stem}{i}" not in taken)

@@ -191,16 +191,16 @@ class VectorStatements(statements.Statements):
             group: the group.
             folds: its reductions.
             arrays: places of the results that are stored.
-            columns: number of columns.
+            columns: number of columns of one group (`columns_of`).
         """
-        writer, count, columns_left = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
+        writer, count, all_columns = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
         self.row, self.rows, self.limit = group.size, None, Limit("0", group.size)
         results = {op: writer.declare(op.result) for op in folds}
-        rows = group.size // columns_left
-        start = "first" if columns == columns_left else f"first + (first & -{columns}) * {rows - 1}"
+        rows = group.size // all_columns
+        start = "first" if columns == all_columns else f"first + (first & -{columns}) * {rows - 1}"
         side_by_side = f"for (int n = 0, i = {{}}; n < {count}; ++n, i += lanes)"
         # The upper limit of `first` lets compilers compute the row of a register if there is one group of columns.
-        with writer.braces(f"for (int first = 0; first <= {columns_left} - {count} * lanes; first += {count} * lanes)"):
+        with writer.braces(f"for (int first = 0; first <= {all_columns} - {count} * lanes; first += {count} * lanes)"):
             sums = {op: self._accumulators(op, count) for op in folds}
             with self._unrolled(rows, rows * count <= 2 * UNROLLED, count):
                 writer.line(f"for (int row = 0; row < {rows}; ++row)")
@@ -313,11 +313,11 @@ class VectorStatements(statements.Statements):
 
     @contextmanager
     def _unrolled(self, times: int, enabled: bool, inner: int = 1) -> Generator[None]:
-        """Unrolls the loop of the `with` block, if `wanted` and if all copies have at most `UNROLLED_OPERATIONS`.
+        """Unrolls the loop of the `with` block, if `enabled` and if all copies have at most `UNROLLED_OPERATIONS`.
 
         Args:
             times: number of copies.
-            wanted: whether to unroll.
+            enabled: whether to unroll.
             inner: copies of an unrolled loop inside.
         """
         writer = self.writer

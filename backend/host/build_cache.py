@@ -44,7 +44,7 @@ def cache_folder(kind: str, root: Path | None = None) -> Path:
         root: folder of all kinds; default: `$XDG_CACHE_HOME/deplodock`.
 
     Raises:
-        ExecutionError: if the folder belongs to another user, or others can write to it.
+        ExecutionError: if the folder belongs to another user, or if others have any access to it.
     """
     root = root or user_folder()
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -103,9 +103,8 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         folder = _temporary_folder(kind)
         _warn_once(f"{problem}; what is compiled is kept in {folder.parent} until temporary files are removed")
     target = folder / name
-    present = os.path.lexists(
-        target
-    )  # Read before the check, because another process may write the file after the check.
+    # Read before the check, because another process may write the file after the check.
+    present = os.path.lexists(target)
     if not _is_whole(target):
         if present:
             _warn(f"{target} is not what was written there, or not yours alone: it is made again")

@@ -141,10 +141,10 @@ def _reduce_registers(m: Machine, op: kernel.ReduceRegistersOp, v: Scope) -> Arr
 def _scan_registers(m: Machine, op: kernel.ScanRegistersOp, v: Scope) -> tuple[Array, Array]:
     x, carry = registers(v[op.source], op.source), np.array(registers(v[op.init], op.init))
     size, element = x.shape[2], element_type(op.source.type)
-    scanned = [b for b in range(size.bit_length() - 1) if b not in op.bits.get_values()]
+    unscanned = [b for b in range(size.bit_length() - 1) if b not in op.bits.get_values()]
     x, shape = np.array(x), np.broadcast_shapes(x.shape[:2], carry.shape[:2])
     x, carry = (np.array(np.broadcast_to(a, (*shape, a.shape[2]))) for a in (x, carry))
-    for r, at in enumerate(bit_numbers(scanned, size)):
+    for r, at in enumerate(bit_numbers(unscanned, size)):
         carry[:, :, at] = combine_values(m.domain, op.kind.data, carry[:, :, at], x[:, :, r], element)
         x[:, :, r] = carry[:, :, at]
     m.count_flops(size)

@@ -59,9 +59,9 @@ def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer
     """
     count, active, steps = op.count.data, machine.active, 1 << len(op.steps)
     access = _rows(machine, op, buffer, origin)
-    lanes = word_elements(op.value.type)
-    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * lanes))
-    held = held.reshape(len(active), -1, 32, steps, count, lanes).transpose(0, 1, 3, 4, 2, 5)
+    elements = word_elements(op.value.type)
+    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * elements))
+    held = held.reshape(len(active), -1, 32, steps, count, elements).transpose(0, 1, 3, 4, 2, 5)
     rows = np.zeros((*held.shape[:3], 4, ROWS, op.row), held.dtype)  # block, warp, step, matrix, row, element
     row, element = _held(op)
     rows[:, :, :, :count, row, element] = held
@@ -141,7 +141,7 @@ def _by_warp(machine: Machine, x: Array, value: SSAValue) -> Array:
 
 
 def swizzled(address: Array, swizzle: int) -> Array:
-    """Returns swizzled byte addresses in shared memory (`dialects/kernel/tma.py`)."""
+    """Returns swizzled byte addresses in shared memory (`dialects/kernel/copies.py`)."""
     mask = swizzle // 16 - 1 if swizzle else 0
     return address ^ (((address >> 7) & mask) << 4)
 

@@ -215,12 +215,13 @@ def renew(records: RecordFile, target: Target, device: str) -> Fit | None:
         device: `cpu` or `cuda`.
 
     Returns:
-        The fit, or None if there are too few trials.
+        The fit, or None if there are too few trials, or if a schedule was recorded by another version.
     """
     name = device_name(device)
     try:
         constants = fit(samples_of(records, target.name, name), resolve_target(target.name))
-    except CompileError:  # a schedule of another version
+    except CompileError:
+        # Another version recorded a schedule that this version does not understand.
         return None
     if constants is not None:
         records.set_constants(target.arch, name, constants.factors, constants.about())

@@ -127,8 +127,8 @@ class Best:
 class Measuring(Evaluator):
     """Evaluates candidates of a task by running them.
 
-    A candidate replaces the best so far if it is faster by more than the noise. Otherwise it gets the time of the best,
-    so that chance does not accumulate over many candidates.
+    A candidate replaces the best so far if it is faster by more than the noise. A candidate that is faster by less gets
+    the time of the best, so that chance does not accumulate over many candidates.
 
     Attributes:
         limit: seconds after which checking or timing is cancelled.
@@ -224,7 +224,7 @@ class Measuring(Evaluator):
         return Trial(candidate, None, failure=str(error))
 
     def remeasure(self, candidate: Candidate) -> Trial:
-        """Times a candidate and the best in turns once more, with all rounds even if the candidate is slower."""
+        """Times a candidate and the best in turns once more, and does not stop early if the candidate is slower."""
         assert self.best is not None
         if self.first is not None and self.first[0] == candidate:
             built = self.first[1]

@@ -130,10 +130,10 @@ class Runner:
         Args:
             name: name of the loaded candidate.
             best: name of the loaded best candidate, or None.
-            whole: whether to run all rounds even if the candidate is clearly slower.
+            whole: whether to go on until the interval is narrow or time is up, even if the candidate is clearly slower.
         """
         if self.device != "cpu":
-            return self._on_gpu(name, best)
+            return self._on_gpu(name, best, whole)
         arms = [name] if best is None else [name, best]
         once = {arm: min(self._sample(arm, 1) for _ in range(2)) for arm in arms}
         repeats = {arm: max(1, int(SAMPLE / seconds)) for arm, seconds in once.items()}
@@ -155,20 +155,21 @@ class Runner:
         program = self._programs[name]
         return sum(s.seconds for _ in range(repeats) for s in program.trace(self._args)) / repeats
 
-    def _on_gpu(self, name: str, best: str | None) -> Measured:
+    def _on_gpu(self, name: str, best: str | None, whole: bool) -> Measured:
         from ...backend.cuda.runtime.timing import on_device
 
         arms: dict[str, Callable[[], object]] = {
             arm: partial(self._programs[arm].run, self._args) for arm in ([name] if best is None else [name, best])
         }
         times = on_device(arms, 5)
-        if best is not None and (ratio := times[name].median / times[best].median) > CLEARLY:
+        if best is not None and not whole and (ratio := times[name].median / times[best].median) > CLEARLY:
             return Measured(times[name].median, ratio, 1.0, True)
         times = on_device(arms, 40)
-        base = 1.0 if best is None else times[best].median
-        noise = math.hypot(times[name].noise, 0.0 if best is None else times[best].noise)
-        ratio = times[name].median / base
-        return Measured(times[name].median, ratio, noise, best is not None and ratio * (1 - noise) > SURELY)
+        if best is None:
+            return Measured(times[name].median, 1.0, times[name].noise, False)
+        noise = math.hypot(times[name].noise, times[best].noise)
+        ratio = times[name].median / times[best].median
+        return Measured(times[name].median, ratio, noise, ratio * (1 - noise) > SURELY)
 
 
 def compared(samples: Sequence[float], base_samples: Sequence[float] | None = None) -> Measured:

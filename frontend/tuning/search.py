@@ -134,7 +134,7 @@ def search(
 ) -> Search:
     """Searches until a limit, the roofline, the end of the space, or Ctrl-C.
 
-    The planner's pick is tried first, then the best candidate of the records of this device. The policy gets the other
+    The planner's pick is tried first, then the best candidate of the records of this device. The policy gets all
     recorded trials. At the end the planner's pick and the best are timed in turns once more, so that the speed-up does
     not depend on the chance of one trial. A candidate that is cancelled at the deadline has no trial.
 

@@ -30,7 +30,7 @@ class Trial:
 
     Attributes:
         candidate: the candidate.
-        seconds: median time, or None.
+        seconds: time: the median on a GPU, the lower quartile on the CPU; None if the candidate failed.
         noise: relative half width of the interval of the time.
         failure: reason for a missing time: refused, wrong, killed.
     """

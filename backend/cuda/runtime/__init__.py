@@ -238,7 +238,7 @@ class CudaProgram:
         launches.release(frame)
 
     def repeated_calls(self, *described: Any) -> Any:
-        """Returns a cache of calls that need no Python (`calls.cpp`), or None without the extension module."""
+        """Returns a cache of calls that need no Python (`repeated.Calls`), or None if Python must make every call."""
         native = calls.extension()
         return None if native is None or self.asserts else make_calls(self, native, described)
 
@@ -246,10 +246,10 @@ class CudaProgram:
         """Adds a call to a cache of `repeated_calls`.
 
         Args:
-            repeated: the cache.
+            repeated: the cache (`repeated.Calls`).
             tensors: arguments.
             results: results.
-            updates: not used: a program on a GPU changes arguments in place itself.
+            updates: always empty: a program that changes its arguments has no cache.
         """
         repeated.remember(self._placed(tensors), tensors, [self._is_ready(t) for t in tensors], results)
 

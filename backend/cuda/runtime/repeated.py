@@ -126,7 +126,8 @@ class Calls:
 def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -> Calls | None:
     """Returns a cache of calls, or None if Python must make every call.
 
-    Python makes calls with named arguments or lists, and calls that change or return tensors of the program.
+    Python makes the calls of programs with named arguments or lists, of programs that change an argument, and of
+    programs that return a tensor of their own (a parameter or a constant).
 
     Args:
         program: the program.

@@ -2,7 +2,7 @@
 before run time; reads at other places are gathers.
 
 In the IR a tensor has no strides: `as_strided` and its relatives address the elements in their order, one after the
-other. The frontend writes them so (`frontend/capture/addresses.py`).
+other. The frontend writes them so (`frontend/capture/features/addresses.py`).
 """
 
 from __future__ import annotations
