@@ -105,13 +105,16 @@ def test_a_command_of_the_readme_in_a_shell(start: str, folder: Path) -> None:
 def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert dl_opt.main(["--list-passes"]) == 0
     known = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()}
-    for file in ("README.md", "docs/architecture.md"):
-        text = (ROOT / file).read_text(encoding="utf-8")
+    folders = "passes|dialects|examples|frontend|backend|tools|target|benchmarks|tests|extras|docs"
+    written = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/commands.md", "docs/glossary.md")
+    for page in (*(ROOT / name for name in written), *(ROOT / "docs" / "design").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
         named = [p for group in re.findall(PIPELINE, text) for p in re.split(r",(?![^{]*\})", group)]
-        assert named
+        assert named or page.name not in ("README.md", "architecture.md")
         assert {re.sub(r"\{.*", "", name) for name in named} <= known
-        for path in re.findall(r"`((?:passes|dialects|examples|frontend|backend|tools)/[\w/.]+)`", text):
-            assert (ROOT / path).exists(), path
+        paths = [*re.findall(rf"`((?:{folders})/[\w/.-]+)`", text), *re.findall(r"\]\((?!https?:)([^)#]+)", text)]
+        for path in paths:
+            assert (ROOT / path).exists() or (page.parent / path).exists(), f"{page.name}: {path}"
 
 
 def test_the_walk_through_the_schedule_is_what_the_passes_do() -> None:
