@@ -178,16 +178,16 @@ def test_a_target_of_make_exists(line: str) -> None:
 
 
 def test_the_commands_of_python_have_these_options() -> None:
-    """The oracle is asked about no program; the options of the fuzzer are among those of its text."""
-    python = {line.partition(" && ")[2] or line for line in COMMANDS if not line.startswith("make")}
-    files = {line.split()[1] for line in python}
-    assert files == {"-m", "tests/oracle.py", "tests/prose.py"}
-    assert all((ROOT / file).exists() for file in files - {"-m"})
+    """Every option in a row of a Python command is among those of its text. The oracle runs, on no program."""
+    rows = [(command, row) for row in PAGE.splitlines() for command in COMMANDS if f"`{command}`" in row]
+    python = [(command.rpartition(" && ")[2].split(), row) for command, row in rows if "python " in command]
+    files = [f"tests/{words[2]}/__main__.py" if words[1] == "-m" else words[1] for words, _ in python]
+    assert {*files} == {"tests/oracle.py", "tests/prose.py", "tests/prose_sheet.py", "tests/fuzz/__main__.py"}
+    for file, (_, row) in zip(files, python, strict=True):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert [option for option in re.findall(r"--\w[\w-]*", row) if f'"{option}"' not in text] == []
     check = [sys.executable, "tests/oracle.py", "check", "--only", "no such program"]
     assert subprocess.run(check, cwd=ROOT, check=False).returncode == 0
-    (fuzz,) = (line.split() for line in python if "-m" in line.split())
-    text = (TESTS / fuzz[2] / "__main__.py").read_text(encoding="utf-8")
-    assert [option for option in fuzz if option.startswith("--") and f'"{option}"' not in text] == []
 
 
 def test_the_options_of_pytest_exist(request: pytest.FixtureRequest) -> None:
