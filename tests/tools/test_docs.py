@@ -1,4 +1,4 @@
-"""README.md and docs/commands.md show commands that work, and the output that the commands print.
+"""The commands of all pages work, and the README shows the output that its commands print.
 
 The installations are left out; `.ci/run` types them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import levels
 import pass_diagram
 import pytest
 import walkthrough
-from support import ROOT
+from support import ROOT, TESTS
 from support.dl_lit import COMMANDS, call
 
 from deplodock.passes.pipelines import parse_passes
@@ -48,13 +49,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("docs")
 
 
-PAGES = ("README.md", "docs/commands.md")
-LINES = [line for page in PAGES for line in commands(page)]
+PAGES = ("README.md", "docs/commands.md", "docs/schedules.md", "docs/levels.md")
+"""Pages whose blocks of commands are run. Both blocks of levels.md are run at one level; another test compares all."""
+
+LINES = [line.replace("LEVEL", "tile") for page in PAGES for line in commands(page)]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_there_are_commands(page: str) -> None:
-    assert len(commands(page)) >= 7
+@pytest.mark.parametrize(("page", "least"), [("README.md", 7), ("docs/commands.md", 7), ("docs/levels.md", 2)])
+def test_there_are_commands(page: str, least: int) -> None:
+    assert len(commands(page)) >= least
+
+
+EVERY_PAGE = sorted(
+    path
+    for path in (ROOT, ROOT / "docs", *(f for parent in ("docs", "examples") for f in (ROOT / parent).iterdir()))
+    for path in path.glob("*.md")
+)
+MENTIONED = re.compile(r"`((?:cd tests && )?(?:deplodock|dl-opt|dl-gui|python|make) [^`]*)`")
+
+
+def mentioned() -> list[str]:
+    """Returns the commands in the sentences and tables of all pages, outside of blocks."""
+    texts = (re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S) for path in EVERY_PAGE)
+    return [*dict.fromkeys(command for text in texts for command in MENTIONED.findall(text))]
+
+
+@pytest.mark.parametrize("line", mentioned())
+def test_a_mentioned_command_has_its_options(line: str) -> None:
+    """The command exists, and its help, or the text of its Python file, has the options that the sentence names."""
+    words = line.rpartition("&& ")[2].split()
+    options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    if words[0] == "make":
+        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+    elif words[0] == "python":
+        stem = words[2].replace(".", "/") if words[1] == "-m" else words[1].removesuffix(".py")
+        paths = (ROOT / f"{stem}.py", ROOT / stem / "__main__.py", TESTS / stem / "__main__.py")
+        text = next(path for path in paths if path.exists()).read_text(encoding="utf-8")
+        assert [option for option in options if option not in ("-m", *re.findall(r"--[\w-]+", text))] == []
+    elif words[0] != "dl-gui":
+        subcommand = [w for w in words[1:2] if w[0] in string.ascii_lowercase and words[0] == "deplodock"]
+        code, out, errors = call(COMMANDS[words[0]], [*subcommand, "--help"], b"")
+        assert code == 0, errors
+        assert [option for option in options if not re.search(rf"{option}\b", out.decode())] == []
 
 
 @pytest.mark.auto
