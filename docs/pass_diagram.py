@@ -20,8 +20,11 @@ _FLOWCHART = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 
 
 def diagram() -> str:
-    """The flowchart: a node for each level, and between two levels a node for each run of passes of one folder of
-    `passes/`. Passes of no level, such as `cse` and `verify-level`, are left out."""
+    """Returns the flowchart.
+
+    It has a node for each level, and between two levels a node for each run of passes of one folder of `passes/`.
+    Passes of no level, such as `cse` and `verify-level`, are left out.
+    """
     lines = ["```mermaid", "flowchart TB"]
     lines += [f'  {level}(["{level} dialect"])' for level in DIALECTS]
     for start, end in zip(DIALECTS, DIALECTS[1:], strict=False):
@@ -40,10 +43,10 @@ def diagram() -> str:
 
 
 def with_diagram(page: str) -> str:
-    """`page` with its flowchart drawn anew. Raises ValueError if it has none, or several."""
+    """Returns `page` with a new flowchart. Raises ValueError unless it has exactly one."""
     changed, count = _FLOWCHART.subn(lambda _: diagram(), page)
     if count != 1:
-        raise ValueError(f"{count} flowcharts; the page has to have one")
+        raise ValueError(f"{count} flowcharts; expected a page with one")
     return changed
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/schedules.md: one matrix product on its way from loops to CUDA, with the diff of every pass.
+"""Writes docs/schedules.md: a matmul from loops to CUDA, with the diff of every pass.
 
 `python docs/walkthrough.py docs/schedules.md` writes the page anew; a test compares it with the file.
 """
@@ -29,26 +29,25 @@ WIDEST = 118
 HEAD = """# From a loop nest to a tensor-core kernel
 
 This page is written by `python docs/walkthrough.py docs/schedules.md`; a test compares it with what the
-passes do today. It follows one program, a matrix product in bf16 with a bias and an activation:
+passes do today. It follows one program, a matmul in bf16 with a bias and an activation:
 
 ```sh
 deplodock compile -c "{program}" -vv
 ```
 
-Every decision about how the kernel runs is in one attribute, which `plan-schedules` writes. The passes below it are
-mechanical: each reads what it needs of the attribute, and says in a remark when it declines. What follows is the text
-of the program before and after every pass that changed it, as diffs: of long ones the first {longest} lines. Long lines
-are folded. Where only names changed a line appears too.
+One attribute, which `plan-schedules` writes, holds every decision about the kernel. Later passes are mechanical: they
+carry out the attribute, or decline with a remark. Below are the diffs of every pass that changed the program, at most
+{longest} lines each. Long lines are folded. A line is also shown if only names in it changed.
 
 ## The loop nest
 
-Fusion has put the bias and the activation into the nest of the product. Nothing says yet how it runs.
+Fusion has put the bias and the activation into the nest of the matmul. The nest has no schedule yet.
 
 """
 
 
 def page() -> str:
-    """The text of docs/schedules.md."""
+    """Returns the text of docs/schedules.md."""
     stream = io.StringIO()
     loaded = load(None, PROGRAM, TARGET, diffs_to=stream.write)
     nests = print_module(loaded.compilation.at("loop"))
@@ -64,39 +63,36 @@ def page() -> str:
         parts.append(_block("diff", body.splitlines()))
         changed.append(name)
     parts.append(_unchanged(loaded, changed))
-    parts.append("## CUDA\n\nThe same program as it is printed, without the helpers in front of the kernel.\n\n")
+    parts.append("## CUDA\n\nThe same program as it is printed, without the helper functions before the kernel.\n\n")
     parts.append(_block("cuda", cuda[cuda.index("extern ") :].splitlines(), len(cuda)))
     return "".join(parts).rstrip() + "\n"
 
 
 def _about(name: str, again: bool) -> str:
-    """The first sentence of a pass's docstring, and why it stands where it does."""
+    """Returns the first sentence of a pass's docstring, and the section on its position in the pipeline."""
     text = (get_all_passes()[name]().__doc__ or "").strip()
     first = " ".join(text.split("\n\n")[0].split())
     if again:
         return "Once more."
-    why = re.search(r"Why here: (.*?)(?:\n\s*\n|$)", text, re.S)
-    reason = " ".join(why[1].split()) if why else ""
-    return f"{first} Here: {reason}" if reason else first
+    position = re.search(r"(?:Why here|Pipeline position)[:*\s]+(.*?)(?:\n\s*\n|$)", text, re.S)
+    return f"{first} Position: {' '.join(position[1].split())}" if position else first
 
 
 def _candidates(loaded: Loaded) -> str:
-    """What the planner chose from."""
+    """Returns the schedules among which the planner chose."""
     nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
     text = "\n".join(explain_nest(f"k{i}", nest, get_target(TARGET), 5) for i, nest in enumerate(nests))
-    return "What was considered, and what limits each (`deplodock compile --explain`):\n\n" + _block(
-        "text", text.splitlines()
-    )
+    return "The candidates and their limits (`deplodock compile --explain`):\n\n" + _block("text", text.splitlines())
 
 
 def _unchanged(loaded: Loaded, changed: list[str]) -> str:
-    """Which passes between the loop level and the kernel level found nothing to do."""
+    """Returns the section on the passes between the loop and the kernel level that changed nothing."""
     compilation = loaded.compilation
     passes = compilation.passes_to("kernel")[len(compilation.passes_to("loop")) :]
     idle = dict.fromkeys(p.name for p in passes if p.name not in changed)
     names = ", ".join(f"`{n}`" for n in idle)
     remarks = "".join(f"- {r.pass_name}: {r.why}\n" for r in compilation.remarks)
-    return f"## Passes that found nothing to do\n\n{names}.\n\n" + (f"Their remarks:\n\n{remarks}\n" if remarks else "")
+    return f"## Passes that changed nothing\n\n{names}.\n\n" + (f"Their remarks:\n\n{remarks}\n" if remarks else "")
 
 
 def _block(language: str, lines: list[str], longest: int = LONGEST) -> str:
