@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from support import ROOT
 from support.tiny_models import PROMPT, greedy, tiny_config, tiny_model
 from torch import nn
 
@@ -48,6 +50,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     deplodock.compile(module, (torch.randn(3, 8),), executor="reference").save(path)
     return path
+
+
+def test_the_page_explains_every_key_of_the_manifest(saved: Path) -> None:
+    manifest = json.loads((saved / MANIFEST).read_text())
+    page = (ROOT / "docs" / "artifact.md").read_text(encoding="utf-8")
+    named = {key for row in re.findall(r"^\| (`.*?) \|", page, re.M) for key in re.findall(r"`(\w+)`", row)}
+    assert {*manifest, *manifest["programs"]["main"]} == named
 
 
 def copied(saved: Path, tmp_path: Path) -> Path:
