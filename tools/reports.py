@@ -14,7 +14,7 @@ import click
 import torch
 
 from ..backend.check_each import factor_roundoff
-from ..backend.cpp.writer import folded
+from ..backend.cpp.writer import fold_sections
 from ..backend.host.launch_plan import make_plan
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
@@ -236,7 +236,7 @@ def level_text(compilation: Compilation, level: str, output: str | None, helpers
     text = compilation.text(level, places)
     if level not in ("cuda", "cpp"):
         return text if places else terminal.fitted(text, terminal.width_of(sys.stdout), signs="+-"), "mlir"
-    return text if (places if helpers is None else helpers) else folded(text), "cuda"
+    return text if (places if helpers is None else helpers) else fold_sections(text), "cuda"
 
 
 def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""C++ as CUDA and the cores of a CPU have it in common: expressions, statements, names, and the functions they call."""
+"""Printing of C++ that CUDA kernels and CPU kernels share: expressions, statements, names and device functions."""

@@ -1,4 +1,9 @@
-"""C++ types, literals and expressions: payload operations on scalars by a table, and sums over bits of a register."""
+"""C++ types, literals and expressions.
+
+`Scalars.print` prints a payload operation on scalars as an `Expr`: a text with its precedence, so that parentheses are
+printed only where they are needed. `terms` and `flips` print offsets that depend on the bits of a register's number, as
+in `(i >> 1) * 8`. Here a register is one element of a value that a thread holds, numbered from 0.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +31,11 @@ from ...plugins import rule_of
 from ..dtypes import STRUCTS, dtype_of
 
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = range(100, 35, -5)
-"""How tightly an expression binds: the precedence levels of C++."""
+"""Precedence levels of C++; a higher number binds more tightly."""
 
 
 class Expr(NamedTuple):
-    """A piece of C++ and how tightly it binds."""
+    """C++ expression: its text, and its precedence `level`."""
 
     text: str
     level: int = ATOM
@@ -41,15 +46,19 @@ class Expr(NamedTuple):
 
 
 def c_type(t: Attribute, index: str = "int") -> str:
-    """Returns the C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
+    """Returns the C++ type of one element of `t`, where `index` is the C++ type of indices.
+
+    Raises CompileError if the element type has no C++ type.
+    """
     e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
     name = index if isinstance(e, IndexType) else "unsigned long long" if isinstance(e, MbarrierType) else dtype_of(e).c
     if not name:
-        raise CompileError(f"no CUDA type for {e}")
+        raise CompileError(f"no C++ type for {e}")
     return name
 
 
 def c_size(t: Attribute) -> int:
+    """Returns the bytes of one element of `t`."""
     return dtype_of(t.registers if isinstance(t, AsyncAccumulatorsType) else t).bytes
 
 
@@ -77,9 +86,15 @@ def _struct_literal(value: float, name: str, t: Attribute) -> Expr:
 
 
 class Operator(NamedTuple):
-    """An infix operator of C++: its precedence level, the helper that computes it where C++ leaves the result undefined
-    (overflow, a divisor of 0, too large a number of bits), and the operator with the same meaning on `i1`, where
-    arithmetic is modulo 2 and false < true."""
+    """C++ operator or function that computes an operation with two operands.
+
+    Attributes:
+        symbol: infix operator, or name of a function if `level` is ATOM.
+        level: precedence level.
+        helper: helper to call where C++ leaves the result undefined: overflow, a divisor of 0, a shift by more bits
+            than the type has.
+        on_bool: operator and level for operands of type `i1`, where arithmetic is modulo 2 and false < true.
+    """
 
     symbol: str
     level: int
@@ -113,9 +128,14 @@ OPERATORS = {
     "arith.minimumf": Operator("min_nan", ATOM),
     "payload.logaddexp": Operator("log_add_exp", ATOM),
 }
-"""Operations of two operands; those of the level ATOM are functions."""
+"""Operation with two operands -> its C++ operator."""
+
 WRAPPING = ("arith.addi", "arith.subi", "arith.muli")
+"""Operations that wrap around on overflow, which is undefined for signed integers of C++."""
+
 UNSIGNED = ("arith.divui", "arith.remui", "arith.shrui", "arith.minui", "arith.maxui")
+"""Operations that interpret their operands as unsigned, although IR integers are signless."""
+
 COMPARISONS = {
     **{Predicate.EQ: ("==", EQUALITY), Predicate.NE: ("!=", EQUALITY)},
     **{Predicate.LT: ("<", RELATION), Predicate.LE: ("<=", RELATION)},
@@ -123,16 +143,18 @@ COMPARISONS = {
 }
 
 NARROW = ("signed char", "short", "unsigned char", "unsigned short")
-"""Integers that C++ computes on as `int`."""
+"""Integer types that C++ promotes to `int` in arithmetic."""
 
 INTEGER_FUNCTIONS = {"arith.floordivsi": "floor_div", "arith.ceildivsi": "ceil_div", "math.ipowi": "int_pow"}
-"""Helpers that compute in `long long`."""
+"""Operation -> a helper that computes it in `long long`."""
+
 BITS = {
     ("int", "float"): "bits_to_float",
     ("float", "int"): "bits_to_int",
     ("long long", "double"): "bits_to_double",
     ("double", "long long"): "bits_to_long",
 }
+"""(source type, result type) of a bitcast -> the helper that computes it."""
 
 FLOAT_FUNCTIONS = {
     "arith.minnumf": "fmin",
@@ -149,28 +171,38 @@ FLOAT_FUNCTIONS = {
         ).split()
     },
 }
-"""Precise functions of CUDA on double; on float they end in `f`."""
+"""Operation -> the CUDA math function on `double`. The function on `float` has the suffix `f`."""
 
 _SUFFIX = {"float": "f", "double": ""}
 
 _OPERANDS = {ADD: (ADD, MUL), MUL: (MUL, MUL + 1), AND: (EQUALITY, EQUALITY), OR: (EQUALITY, EQUALITY)}
 _OPERANDS |= {RELATION: (ADD, ADD), EQUALITY: (ADD, ADD)}
-"""Least level of the operands of a level without parentheses: UNARY where only readers (and compilers) want these."""
+"""Level of an operator -> lowest levels of its left and right operand without parentheses.
+
+For other operators it is UNARY: compilers warn about `a & b + c`, which C++ would accept.
+"""
 
 ASSOCIATIVE = (BIT_AND, BIT_XOR, BIT_OR, AND, OR)
-"""Levels of one operator each, whose chains need no parentheses."""
+"""Levels with a single, associative operator: `a & b & c` needs no parentheses."""
 
 
 def infix(a: Expr, operator: str, b: Expr, level: int) -> Expr:
-    """Returns `a operator b`, with parentheses where C++ needs them and where readers (and compilers) want them."""
-    left, right = _OPERANDS.get(level, (UNARY, UNARY))
+    """Returns `a operator b`, with the parentheses that C++ needs or that make the precedence obvious.
+
+    Args:
+        a: left operand.
+        operator: the operator.
+        b: right operand.
+        level: precedence level of the operator.
+    """
+    left_level, right_level = _OPERANDS.get(level, (UNARY, UNARY))
     if level in ASSOCIATIVE and a.level == level:
-        left, right = level, level if level in (AND, OR) else right
-    return Expr(f"{a.at(left)} {operator} {b.at(right)}", level)
+        left_level, right_level = level, level if level in (AND, OR) else right_level
+    return Expr(f"{a.at(left_level)} {operator} {b.at(right_level)}", level)
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """Returns `a + b` for indices, without zeros and parentheses."""
+    """Returns `a + b` for indices. Zeros are dropped, and `a + -b` becomes `a - b`."""
     if a.text == "0":
         return b
     if b.text == "0":
@@ -181,7 +213,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def multiply(a: Expr, factor: int) -> Expr:
-    """Returns `a * factor` for a constant."""
+    """Returns `a * factor` for a constant, simplified for the factors 0 and 1."""
     if factor == 1 or a.text == "0":
         return a
     return Expr("0") if factor == 0 else infix(a, "*", Expr(str(factor), ATOM if factor > 0 else UNARY), MUL)
@@ -192,7 +224,7 @@ def call(name: str, operands: Sequence[Expr]) -> Expr:
 
 
 def _narrowed(a: Expr, c: str, name: str = "") -> Expr:
-    """Returns `a` in the type `c`: C++ computes small integers in `int`, and an unsigned operation as unsigned."""
+    """Returns `a` cast to its type `c`, if C++ has promoted it to `int` or `name` was computed as unsigned."""
     return Expr(f"({c}){a.at(UNARY)}", UNARY) if c in NARROW or name in UNSIGNED else a
 
 
@@ -204,9 +236,12 @@ def _unsigned(c: str) -> str:
 class Scalars:
     """Prints payload operations of one kernel on scalar operands.
 
-    index   C++ type of indices
-    use     called with the key of every helper that an expression calls
-    exact   an expression has the C++ type of its type in the IR, for variables that take their type from it
+    Attributes:
+        index: C++ type of indices.
+        use: called with the key of every helper that an expression calls.
+        ranges: bounds of index values.
+        exact: whether expressions must have exactly the C++ type of their IR type, because `auto` variables take their
+            type from them.
     """
 
     index: str
@@ -215,7 +250,10 @@ class Scalars:
     exact: bool = False
 
     def print(self, op: Operation, operands: Sequence[Expr]) -> Expr:
-        """Returns the C++ of an operation with one result. Raises CompileError for one that has no C++."""
+        """Returns the C++ expression of an operation with one result.
+
+        Raises CompileError if neither this class nor a plug-in can print the operation.
+        """
         t, printer, result = element_type(op.results[0].type), _PRINTERS.get(op.name), None
         if len(op.results) == 1 and (op.name in _OF_ALL_TYPES or not is_float(t) or c_type(t) in ("float", "double")):
             result = self.combine(op.name, t, operands) if printer is None else printer(self, op, operands, t)
@@ -224,11 +262,11 @@ class Scalars:
     def _print_by_plugin(self, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr:
         printer = rule_of(PRINTERS_GROUP, op.name)
         if printer is None:
-            raise refused(op, "cannot be printed as CUDA", CompileError)
+            raise refused(op, "cannot be printed as C++", CompileError)
         return printer(self, op, operands, t)
 
     def literal(self, value: float, t: Attribute) -> Expr:
-        """Returns a constant of type `t` that reads back exactly."""
+        """Returns a literal of type `t` that represents `value` exactly."""
         name = c_type(t, self.index)
         if name in STRUCTS:
             self.use(name)
@@ -246,12 +284,24 @@ class Scalars:
         return positive if value > 0 else Expr(f"-{positive.text}", UNARY)
 
     def helper(self, name: str, operands: Sequence[Expr], c: str = "") -> Expr:
-        """Returns a call of the helper `name`, for the C++ type `c` if there are several."""
+        """Returns a call of a helper, and marks the helper as used.
+
+        Args:
+            name: C++ name of the helper.
+            operands: its arguments.
+            c: C++ type that selects an overload, or "" if there is only one.
+        """
         self.use(f"{name}.{c}" if c else name)
         return call(name, operands)
 
     def combine(self, name: str, t: Attribute, operands: Sequence[Expr]) -> Expr | None:
-        """Returns the C++ of the operation `name` on two operands, if it is defined for all of them; else None."""
+        """Returns the C++ of a binary operation that is defined for all operands, or None for other operations.
+
+        Args:
+            name: name of the operation.
+            t: type of the operands.
+            operands: both operands.
+        """
         operator = OPERATORS.get(name)
         if operator is None:
             return None
@@ -263,8 +313,16 @@ class Scalars:
         return self.helper(operator.symbol, operands, c_type(t)) if is_float(t) else self._integers(name, t, a, b)
 
     def combined(self, name: str, t: Attribute, a: Expr, b: Expr) -> Expr:
-        """Returns `a` and `b`, of the type `t`, under the operation `name`. Never through `&&`: every lane must take
-        part in a shuffle."""
+        """Returns the C++ that combines two partial results of a reduction.
+
+        Booleans are combined by `&` and `|`: `&&` would skip the shuffle in its second operand in some lanes.
+
+        Args:
+            name: name of the combining operation.
+            t: type of the operands.
+            a: first operand.
+            b: second operand.
+        """
         if t == i1 and (on_bool := OPERATORS[name].on_bool) is not None:
             symbol = {"&&": "&", "||": "|"}.get(on_bool[0], on_bool[0])
             return Expr(f"(bool)({a.text} {symbol} {b.text})", UNARY)
@@ -281,13 +339,19 @@ class Scalars:
         if operator.level != ATOM:
             return _narrowed(infix(a, operator.symbol, b, operator.level), c)
         wide = _unsigned(c) if name in UNSIGNED else "int" if c in NARROW else ""
-        # A literal index is an int.
+        # The C++ literal of an index constant is an int, which min and max do not accept together with a long long.
         wide = "long long" if not wide and isinstance(t, IndexType) and c == "long long" else wide
         operands = [Expr(f"({wide}){o.at(UNARY)}", UNARY) if wide else o for o in operands]
         return _narrowed(call(operator.symbol, operands), c, name if self.exact else "")
 
     def cast(self, a: Expr, source: Attribute, target: Attribute) -> Expr:
-        """Returns `a` converted as `payload.cast` does."""
+        """Returns the C++ of `payload.cast`.
+
+        Args:
+            a: operand.
+            source: type of the operand.
+            target: type of the result.
+        """
         c_source, c_target = c_type(source, self.index), c_type(target, self.index)
         if c_source == c_target:
             return a if source == target else self.as_index(a, source)
@@ -305,8 +369,10 @@ class Scalars:
         return Expr(f"({c_target}){a.at(UNARY)}", UNARY)
 
     def as_index(self, a: Expr, t: Attribute) -> Expr:
-        """Returns `a` in the type `t`. An index of 64 bits may be printed as an int (a literal, a loop counter), which
-        overloaded functions do not take for a long long."""
+        """Returns `a` cast to `long long` if `t` is a 64-bit index, else `a`.
+
+        Literals and loop counters of such indices are printed as `int`, which would select the wrong overload.
+        """
         wide = isinstance(element_type(t), IndexType) and self.index == "long long"
         return Expr(f"(long long){a.at(UNARY)}", UNARY) if wide else a
 
@@ -353,17 +419,23 @@ def _integer(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attri
 
 
 def _divide(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
-    """Returns a division or shift; one of natural indices by a positive number or few bits is the operator of C++."""
+    """Returns a division, remainder or shift.
+
+    Prints the C++ operator for a non-negative index if the divisor is positive, or the shift is less than 32 bits.
+    """
     operator, (least, most) = OPERATORS[op.name], scalars.ranges.of(op.operands[1])
     defined = 0 <= least and most < 32 if operator.level == SHIFT else least > 0
     if isinstance(t, IndexType) and defined and scalars.ranges.is_natural(op.operands[0]):
         return infix(operands[0], operator.symbol, operands[1], operator.level)
-    return _partial(scalars, op, operands, t)
+    return _divide_safely(scalars, op, operands, t)
 
 
-def _partial(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
-    """Returns a division or shift. One by something that may be 0 or -1 is a call, and so is a shift by something that
-    may be more bits than there are, or to the left of what may be negative."""
+def _divide_safely(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
+    """Returns a division, remainder or shift, or None for `i1`.
+
+    Calls a helper unless the ranges prove that the C++ operator is defined: the divisor is never 0 or -1, the shift is
+    less than the width of the type, and a number that is shifted left is not negative.
+    """
     if t == i1:
         return None
     ranges, narrow = scalars.ranges, c_type(t, scalars.index)
@@ -386,11 +458,14 @@ def _partial(scalars: Scalars, op: Operation, operands: Sequence[Expr], t: Attri
 
 
 PRINTERS_GROUP = "deplodock.printers"
-"""Entry points of this group, each named as a third-party operation, print it: a function of `Scalars`, the operation,
-its operands and its element type for an elementwise operation, else one of `Statements` and the operation."""
+"""Group of entry points that print third-party operations; each entry point has the name of its operation.
+
+An elementwise operation is printed by a function of `Scalars`, the operation, its operands and its element type. Any
+other operation is printed by a function of `Statements` and the operation.
+"""
 
 _OF_ALL_TYPES = (CmpOp.name, SelectOp.name, AssertOp.name, CastOp.name, BitcastOp.name)
-"""Operations that are printed for floats of all types; others only for `float` and `double`."""
+"""Operations that are also printed for narrow floats such as `bf16`; others only for `float` and `double`."""
 
 _PRINTERS: dict[str, Callable[[Scalars, Any, Sequence[Expr], Attribute], Expr | None]] = {
     CmpOp.name: lambda _, op, o, t: infix(
@@ -408,19 +483,20 @@ _PRINTERS: dict[str, Callable[[Scalars, Any, Sequence[Expr], Attribute], Expr | 
     **dict.fromkeys(("math.absi", *INTEGER_FUNCTIONS), _integer),
     **{f"arith.{name}": _divide for name in ("shli", "shrsi", "shrui", "divsi", "divui", "remsi", "remui")},
 }
-"""Operations that are not printed by the operator of `OPERATORS` alone."""
+"""Operation -> its printer, for operations that need more than an operator of `OPERATORS`."""
 
 
 Register = int | str
-"""A register's number: a constant, or the name of the loop variable that runs over all of them."""
+"""Number of a register: a constant, or the C++ loop variable that counts the registers."""
 
 
-def moved(register: int, steps: Sequence[int]) -> int:
+def offset_of(register: int, steps: Sequence[int]) -> int:
+    """Returns the sum of `steps[b]` over the set bits b of `register`."""
     return sum(step for b, step in enumerate(steps) if register >> b & 1)
 
 
-def bare(text: str) -> str:
-    """Returns `text` without parentheses around all of it."""
+def without_parentheses(text: str) -> str:
+    """Returns `text` without the pair of parentheses that encloses all of it, if there is one."""
     if text.startswith("(") and text.endswith(")"):
         depth = 0
         for position, c in enumerate(text):
@@ -431,10 +507,19 @@ def bare(text: str) -> str:
 
 
 def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | None = None) -> Expr:
-    """Returns the sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
+    """Returns the C++ sum of `steps[b]` over the set bits b of a register number.
+
+    Adjacent bits whose steps double become one term: steps 1, 2, 16 give `(i & 3) + (i >> 2) * 16`.
+
+    Args:
+        register: number of the register.
+        steps: offset of each bit.
+        low: number of lowest bits that are known to be 0.
+        top: number of bits of a register number; default: the length of `steps`.
+    """
     bits = len(steps) if top is None else top
     if isinstance(register, int):
-        number = moved(register, steps)
+        number = offset_of(register, steps)
         return Expr(str(number), ATOM if number >= 0 else UNARY)
     if register != "i" and not register.isidentifier():
         register = f"({register})"
@@ -450,7 +535,13 @@ def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | Non
 
 
 def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
-    """Returns the exclusive or of `images[b]` over the set bits b of a register number whose bits below `low` are 0."""
+    """Returns the C++ exclusive or of `images[b]` over the set bits b of a register number.
+
+    Args:
+        register: number of the register.
+        images: number for each bit.
+        low: number of lowest bits that are known to be 0.
+    """
     if isinstance(register, int):
         return Expr(str(combine(images, register)))
     seen, parts = 0, list[list[int]]([[]])
@@ -465,7 +556,10 @@ def flips(register: Register, images: Sequence[int], low: int = 0) -> Expr:
 
 
 def _run(register: str, b: int, end: int, step: int, low: int, is_top: bool) -> Expr:
-    """Returns `step` times the number in bits [b, end) of a register number."""
+    """Returns `step` times the number in the bits [b, end) of a register number.
+
+    `is_top` is true if no set bit is above these; the bits below `low` are 0.
+    """
     if is_top and b == low and step % (1 << b) == 0:
         return multiply(Expr(register), step >> b)
     shifted = f"{register} >> {b}" if b else register

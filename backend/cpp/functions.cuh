@@ -1,15 +1,17 @@
-// Device functions that generated kernels call: a section for each, or for several that differ in what the $words in it
-// stand for: in a table of device.py, or as the section says. It begins with the key of the helper and the keys of
-// those that it needs. Behind `//// host` is what stands in the place of inline assembly in the emulator, without the
-// function's head where that is the same.
+// Helpers: device functions that generated kernels call. Each section begins with a line
+//     //// KEY needs KEYS for TABLE
+// KEY is the key of the helper, KEYS are the keys of helpers that it calls. A section with a table is a template: it is
+// instantiated for each row of the table, which assigns a text to each $word. A table is a name in device.py, or
+// `word = text; word = text | ...`. The text after `//// host` replaces inline assembly in the emulator; it has no
+// function head if that is the same.
 
-//// ld$n.$t.$bytes needs $own for accesses
+//// ld$n.$t.$bytes needs $struct for accesses
 static __device__ void ld$n($t* r, const $t* p) { *($word*)r = *(const $word*)p; }
 
-//// st$n.$t.$bytes needs $own for accesses
+//// st$n.$t.$bytes needs $struct for accesses
 static __device__ void st$n($t* p, const $t* r) { *($word*)p = *(const $word*)r; }
 
-//// fill$n.$t.$bytes needs $own for accesses
+//// fill$n.$t.$bytes needs $struct for accesses
 static __device__ void fill$n($t* r, $t v) { for (int i = 0; i < $n; ++i) r[i] = v; }
 
 //// to_f32.bf16 needs bf16
@@ -25,8 +27,8 @@ static __device__ bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" 
 }
 
 //// round_bf16
-// The upper half of a conversion of two numbers is the rounded one as f32. That of one number is slow, and a reason for
-// ptxas to make products of warpgroups wait for each other (C7514), unless it finds a second one to convert.
+// Rounds x to bf16 and returns it as f32: cvt.bf16x2 puts the result into the upper half. The conversion of one number
+// is slower, and makes ptxas serialize wgmma instructions (warning C7514) unless it can pair two conversions.
 static __device__ float round_bf16(float x) {
   unsigned r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(0.0f)); return __uint_as_float(r);
 }
@@ -48,8 +50,8 @@ static __device__ float to_f32(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f
 }
 
 //// to_f16 needs f16
-// The conversion of two numbers: that of one, behind products of warpgroups that run on into the next iteration, is a
-// reason for ptxas to make these wait for each other (C7514).
+// Uses the conversion of two numbers: that of one, after wgmma instructions that are outstanding across iterations,
+// makes ptxas serialize them (warning C7514).
 static __device__ f16 to_f16(float x) {
   unsigned r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(0.0f), "f"(x));
   return {(unsigned short)r};
@@ -146,7 +148,7 @@ static __device__ double log_add_exp(double a, double b) {
   return a == b ? a + 0.6931471805599453 : (a < b ? b : a) + log1p(exp(-fabs(a - b)));
 }
 
-// Two's complement arithmetic on signed integers, which C++ leaves undefined on overflow.
+// Two's complement arithmetic on signed integers: overflow wraps around, which is undefined in C++.
 
 //// wrap_add.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t wrap_add($t a, $t b) { return ($t)(($u)a + ($u)b); }
@@ -157,8 +159,8 @@ static __device__ $t wrap_sub($t a, $t b) { return ($t)(($u)a - ($u)b); }
 //// wrap_mul.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t wrap_mul($t a, $t b) { return ($t)(($u)a * ($u)b); }
 
-// Division of integers in every lane, also one that holds no element: by zero it gives all ones, the quotient of the least
-// number and -1 wraps. C++ leaves both undefined.
+// Integer division that is defined for all operands, because lanes without an element divide garbage. The quotient by
+// zero is all ones. The smallest number divided by -1 wraps around.
 
 //// int_div.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t int_div($t a, $t b) { return b == 0 ? -1 : b == -1 ? ($t)(0 - ($u)a) : a / b; }
@@ -172,8 +174,8 @@ static __device__ $t int_rem($t a, $t b) { return b == 0 ? -1 : b == -1 ? 0 : a 
 //// int_rem.$u for u = unsigned | u = unsigned long long
 static __device__ $u int_rem($u a, $u b) { return b == 0 ? ~($u)0 : a % b; }
 
-// Shifts by any number of bits, which C++ leaves undefined where the type has not so many, and to the left of what is
-// negative: all bits leave, as they would one by one. A negative number is more than any type has.
+// Shifts that are defined for all operands. A shift by at least the width of the type shifts out all bits, and so does
+// a shift by a negative number. C++ leaves these undefined, and left shifts of negative numbers.
 
 //// shift_left.$t for t = int; u = unsigned; n = 32; m = 31 | t = long long; u = unsigned long long; n = 64; m = 63
 static __device__ $t shift_left($t a, $t b) { return ($u)b < $n ? ($t)(($u)a << b) : 0; }
@@ -199,7 +201,7 @@ static __device__ double bits_to_double(long long x) { return __longlong_as_doub
 //// bits_to_long
 static __device__ long long bits_to_long(double x) { return __double_as_longlong(x); }
 
-// Asynchronous copies from global to shared memory; `_or_zero` brings zeros where `inside` is false.
+// Asynchronous copies from global to shared memory; `_or_zero` writes zeros if `inside` is false.
 
 //// copy_async$n for m = ca; n = 4 | m = ca; n = 8 | m = cg; n = 16
 static __device__ void copy_async$n(void* target, const void* source) {
@@ -360,7 +362,8 @@ template <int n> static __device__ __forceinline__ void wgmma_wait() { asm volat
 { emu_wgmma_wait(n); }
 
 //// wgmma_wait_for
-// Registers are no memory: only what an asm names stays behind the wait (CUTLASS's warpgroup_fence_operand).
+// The "memory" clobber does not cover registers. The accumulators are operands of the asm, so that the compiler does
+// not read them before the wait (as CUTLASS's warpgroup_fence_operand).
 template <int pending = 0, int count> static __device__ __forceinline__ void wgmma_wait_for(float (&d)[count]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 #pragma unroll
@@ -369,7 +372,8 @@ template <int pending = 0, int count> static __device__ __forceinline__ void wgm
 //// host
 template <int pending = 0, int count> static inline void wgmma_wait_for(float (&)[count]) { emu_wgmma_wait(pending); }
 
-// `r` becomes the pair of registers of 16 bits at `a` of another lane, the one at `a` or at `b`, or just that at `a`.
+// Operations on pairs of 16-bit elements, moved as one 32-bit word. `r` becomes the pair at `a` of another lane (shuffle),
+// the pair at `a` or at `b` (choose), or the pair at `a` (copy).
 
 //// shuffle_pair.$t needs $t for t = bf16 | t = f16
 static __device__ void shuffle_pair($t* r, const $t* a, int lane) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = __shfl_sync(0xffffffffu, x, lane); }
@@ -383,9 +387,9 @@ static __device__ void choose_pair($t* r, const $t* a, const $t* b, bool first) 
 //// copy_pair.$t needs $t for t = bf16 | t = f16
 static __device__ void copy_pair($t* r, const $t* a) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = x; }
 
-// Matrices of 8 rows of 16 bytes from and to shared memory, by a warp: a lane has one word of four bytes of each.
+// Loads and stores of matrices of 8 rows of 16 bytes in shared memory by a warp. A lane holds 4 bytes of each matrix.
 
-//// ldmatrix_x$count$trans.$t needs $own for matrices
+//// ldmatrix_x$count$trans.$t needs $struct for matrices
 static __device__ void ldmatrix_x$count$trans($t* r, const $t* p) {
   unsigned* u = (unsigned*)r;
   asm volatile("ldmatrix.sync.aligned.$mode {$to}, [%$count];"
@@ -403,7 +407,7 @@ static __device__ void ldmatrix_x$count$trans($t* r, const $t* p) {
     }
 }
 
-//// stmatrix_x$count$trans.$t needs $own for matrices
+//// stmatrix_x$count$trans.$t needs $struct for matrices
 static __device__ __forceinline__ void stmatrix_x$count$trans($t* p, const $t* r) {
   const unsigned* u = (const unsigned*)r;
   asm volatile("stmatrix.sync.aligned.$mode [%0], {$of};"
@@ -421,11 +425,11 @@ static __device__ __forceinline__ void stmatrix_x$count$trans($t* p, const $t* r
     }
 }
 
-// The product of a pair of blocks: c and d are rows t / 4 and t / 4 + 8 of the accumulator. On the host the four lanes
-// of a row of A, and of a column of B, have all of its k between them, word by word; of an f32 the last 13 bits do not
-// count. A word of each of the four lanes is what a tensor core of Ampere adds at once.
+// One mma.sync. c and d point to rows t / 4 and t / 4 + 8 of the accumulator in lane t. The host text gathers a row of A
+// from the four lanes that hold it, one word of each at a time, and likewise a column of B. It adds the products of these
+// four words at once, as a tensor core of Ampere does. The last 13 bits of an f32 operand are ignored (tf32).
 
-//// mma_$shape.$t needs $own for products
+//// mma_$shape.$t needs $struct for mma
 static __device__ void mma_$shape($rows, const $t* a, const $t* b) {
   const $word *u = (const $word*)a, *v = (const $word*)b;
   asm volatile("$instruction {$sums}, {$left}, {$right}, {$sums};"
@@ -455,26 +459,26 @@ static __device__ void mma_$shape($rows, const $t* a, const $t* b) {
     }
 }
 
-// Boxes through tensor maps, with coordinates as in the IR. The host texts call the emulator, which does with bytes what
-// the instruction is documented to do; what is in flight, and who may see what, is kept there.
+// Copies of TMA boxes; coordinates in the order of the IR. The host texts call the emulator, which moves the bytes, and
+// tracks outstanding copies and which threads may see their data.
 
-//// tma_load$rank needs TensorMap for boxes
+//// tma_load$rank needs TensorMap for tma
 static __device__ __forceinline__ void tma_load$rank(void* target, const TensorMap* map, unsigned long long* barrier, $ints) {
   asm volatile("cp.async.bulk.tensor.${rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {$from3}], [%2];" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), $reversed : "memory");
 }
 //// host
 { const int at[] = {$at}; emu_tma_load(target, map, barrier, at, $rank); }
 
-// For all blocks of the cluster whose bit is set in `blocks`.
+// Copies a box to all blocks of the cluster whose bit is set in `blocks`.
 
-//// tma_multicast$rank needs TensorMap for boxes
+//// tma_multicast$rank needs TensorMap for tma
 static __device__ __forceinline__ void tma_multicast$rank(void* target, const TensorMap* map, unsigned long long* barrier, int blocks, $ints) {
   asm volatile("cp.async.bulk.tensor.${rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {$from4}], [%2], %3;" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "h"((unsigned short)blocks), $reversed : "memory");
 }
 //// host
 { const int at[] = {$at}; emu_tma_multicast(target, map, barrier, at, $rank, blocks); }
 
-//// tma_store$rank needs TensorMap for boxes
+//// tma_store$rank needs TensorMap for tma
 static __device__ __forceinline__ void tma_store$rank(const TensorMap* map, const void* source, $ints) {
   asm volatile("cp.async.bulk.tensor.${rank}d.global.shared::cta.tile.bulk_group [%0, {$from2}], [%1];" :: "l"(map), "r"((unsigned)__cvta_generic_to_shared(source)), $reversed : "memory");
 }

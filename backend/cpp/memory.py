@@ -1,4 +1,9 @@
-"""Loads and stores as C++: addresses, wide accesses, conditions."""
+"""Printing of loads and stores: addresses, wide accesses and bounds checks.
+
+An operation moves one element for each register that a thread holds. The address of register r is a base address plus
+an offset that depends on the bits of r. A wide access moves several contiguous registers at once. An access with checks
+happens only if they hold; a load gives its fill value otherwise.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +39,12 @@ from .expressions import (
 )
 from .writer import Writer
 
-Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
-"""What has an address in a buffer for each register."""
+AddressedOp = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
+"""Operation with an address in a buffer for each register."""
 
 
 def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]]]:
-    """Returns the distance of neighbours along each dimension of row-major memory: a number times sizes."""
+    """Returns the stride of each dimension of row-major memory: a number, and symbolic extents that multiply it."""
     result, number, symbols = list[tuple[int, tuple[SymbolAttr, ...]]](), 1, ()
     for extent in reversed(extents):
         result.append((number, symbols))
@@ -51,16 +56,16 @@ def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]
 
 
 def print_load(writer: Writer, op: LoadOp) -> None:
-    """Prints a load into a new place."""
+    """Prints a load into a new variable or array."""
     writer.type_of(op.result)
     prepare(writer, op)
     if op.vec.data == 1:
-        writer.define(op.result, lambda r: loaded(writer, op, r).text)
+        writer.define(op.result, lambda r: load_expression(writer, op, r).text)
         return
-    place = writer.declare(op.result)
+    variable = writer.declare(op.result)
     with writer.registers_loop(op.registers, op.vec.data) as r:
-        target = writer.pointer(place.name, str(r), op.vec.data * c_size(op.result.type))
-        call = f"{wide(writer, op, 'ld')}({target}, &{element_at(writer, op, r)});"
+        target = writer.pointer(variable.name, str(r), op.vec.data * c_size(op.result.type))
+        call = f"{wide_access_helper(writer, op, 'ld')}({target}, &{element_at(writer, op, r)});"
         if op.checks and (met := condition(writer, op, r)) is not None:
             _load_if(writer, op, met, call, target)
         else:
@@ -68,14 +73,20 @@ def print_load(writer: Writer, op: LoadOp) -> None:
 
 
 def _load_if(writer: Writer, op: LoadOp, met: Expr, call: str, target: str) -> None:
-    """Prints the `call` of a wide load where a condition is `met`; elsewhere `target` gets the fill value."""
+    """Prints the `call` of a wide load under the condition `met`; if it fails, `target` gets the fill value."""
     writer.line(f"if ({met.text}) {call}")
     if op.fill is not None:
-        writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(op.fill).text});")
+        writer.line(f"else {wide_access_helper(writer, op, 'fill')}({target}, {writer.read(op.fill).text});")
 
 
-def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
-    """Returns register `r` of a load."""
+def load_expression(writer: Writer, op: LoadOp, r: Register) -> Expr:
+    """Returns the expression that loads register `r`, or the fill value if it is out of bounds.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the load.
+        r: number of the register.
+    """
     text = element_at(writer, op, r)
     if op.fill is None or (met := condition(writer, op, r)) is None:
         return Expr(text)
@@ -83,37 +94,55 @@ def loaded(writer: Writer, op: LoadOp, r: Register) -> Expr:
 
 
 def print_store(writer: Writer, op: StoreOp) -> None:
-    """Prints a store of a value that has a place."""
+    """Prints a store, one access for each register or each wide access."""
     prepare(writer, op)
     with writer.registers_loop(op.registers, op.vec.data) as r:
-        writer.line(stored(writer, op, r) if op.vec.data == 1 else _stored_wide(writer, op, r))
+        writer.line(store_statement(writer, op, r) if op.vec.data == 1 else _wide_store_statement(writer, op, r))
 
 
-def _stored_wide(writer: Writer, op: StoreOp, r: Register) -> str:
-    source = writer.pointer(writer.places[op.value].name, str(r), op.vec.data * c_size(op.value.type))
-    return f"{guard(writer, op, r)}{wide(writer, op, 'st')}(&{element_at(writer, op, r)}, {source});"
+def _wide_store_statement(writer: Writer, op: StoreOp, r: Register) -> str:
+    source = writer.pointer(writer.variables[op.value].name, str(r), op.vec.data * c_size(op.value.type))
+    return f"{guard(writer, op, r)}{wide_access_helper(writer, op, 'st')}(&{element_at(writer, op, r)}, {source});"
 
 
-def stored(writer: Writer, op: StoreOp, r: Register) -> str:
-    """Returns the statement that stores register `r`."""
+def store_statement(writer: Writer, op: StoreOp, r: Register) -> str:
+    """Returns the C++ statement that stores register `r`.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the store.
+        r: number of the register.
+    """
     return f"{guard(writer, op, r)}{element_at(writer, op, r)} = {writer.read(op.value, r).text};"
 
 
 def print_atomic(writer: Writer, op: AtomicRmwOp) -> None:
     prepare(writer, op)
     with writer.registers_loop(op.registers, 1) as r:
-        writer.line(combined_atomically(writer, op, r))
+        writer.line(atomic_statement(writer, op, r))
 
 
-def combined_atomically(writer: Writer, op: AtomicRmwOp, r: Register) -> str:
-    """Returns the statement that combines register `r` into memory."""
+def atomic_statement(writer: Writer, op: AtomicRmwOp, r: Register) -> str:
+    """Returns the C++ statement that atomically combines register `r` with its element in memory.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the atomic operation.
+        r: number of the register.
+    """
     name = f"atomic_{op.kind.data.value}"
     writer.use(f"{name}.{writer.type_of(op.value)}")
     return f"{guard(writer, op, r)}{name}(&{element_at(writer, op, r)}, {writer.read(op.value, r).text});"
 
 
 def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
-    """Returns the head of the write of register `r`: `if (...) `, or nothing if it always happens."""
+    """Returns `if (condition) ` for the write of register `r`, or an empty text if the write is unconditional.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the store or atomic operation.
+        r: number of the register.
+    """
     met = condition(writer, op, r) if op.checks else None
     if op.predicate is not None:
         predicate = writer.read(op.predicate)
@@ -121,53 +150,74 @@ def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
     return "" if met is None else f"if ({met.text}) "
 
 
-def prepare(writer: Writer, op: Mover) -> None:
-    """Names the part of the address that does not depend on the register, if it is long and there is a loop."""
+def prepare(writer: Writer, op: AddressedOp) -> None:
+    """Declares a constant for the base address, if the address is a long expression inside a loop over registers."""
     if op.registers > op.vec.data and all(isinstance(c.type, IndexType) for c in op.coordinates):
         base = _base(writer, op)
         if len(base.text) > 24 and base.level < UNARY:
             writer.named(base, "at")
 
 
-def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
-    """Returns the name of the helper for an access as wide as `op`."""
+def wide_access_helper(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
+    """Returns the name of the helper for the wide access of `op`, and marks it as used.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the load or store.
+        kind: "ld", "st" or "fill".
+
+    Raises:
+        CompileError: if the access is not 2, 4, 8 or 16 bytes wide.
+    """
     value = op.result if isinstance(op, LoadOp) else op.value
     size = c_size(value.type)
     if op.vec.data * size not in (2, 4, 8, 16):
-        raise refused(op, f"no access is {op.vec.data * size} bytes wide", CompileError)
+        raise refused(op, f"expected an access of 2, 4, 8 or 16 bytes, but got {op.vec.data * size}", CompileError)
     name = f"{kind}{op.vec.data}"
     writer.use(f"{name}.{writer.type_of(value)}.{size}")
     return name
 
 
-def element_at(writer: Writer, op: Mover, r: Register) -> str:
-    """`x[offset]`"""
+def element_at(writer: Writer, op: AddressedOp, r: Register) -> str:
+    """Returns the C++ of the element that register `r` moves, as in `x[offset]`.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the operation.
+        r: number of the register.
+    """
     return f"{memory_name(writer, op.memory)}[{offset(writer, op, r).text}]"
 
 
 def memory_name(writer: Writer, memory: SSAValue) -> str:
-    """Returns the pointer to a buffer."""
-    if memory not in writer.places:
+    """Returns the name of the pointer to a buffer. Raises CompileError if the buffer is not allocated yet."""
+    if memory not in writer.variables:
         name = memory.owner.name if isinstance(memory.owner, SharedOp) else None
-        raise CompileError("a buffer without a place: run kernel-allocate-shared", operator=name)
-    return writer.places[memory].name
+        raise CompileError("shared memory has no place yet: run kernel-allocate-shared", operator=name)
+    return writer.variables[memory].name
 
 
-def offset(writer: Writer, op: Mover, r: Register) -> Expr:
-    """Returns the number of the element that register `r` moves."""
+def offset(writer: Writer, op: AddressedOp, r: Register) -> Expr:
+    """Returns the offset in the buffer, in elements, of the element that register `r` moves.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the operation.
+        r: number of the register.
+    """
     base = _base(writer, op, r)
     base = writer.find(base.text) or base
     low = op.vec.data.bit_length() - 1
     if op.xor is not None:  # a buffer of one dimension
-        return exclusive(base, r, [b[0] for b in op.reg_bases], low)
+        return xor_address(base, r, [b[0] for b in op.reg_bases], low)
     for sizes, pitch in _pitches_by_sizes(op).items():
         distance = terms(r, _steps(op, pitch), low)
         base = add(base, _times(writer, distance, sizes) if sizes else distance)
     return base
 
 
-def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
-    """Returns the element of register 0."""
+def _base(writer: Writer, op: AddressedOp, r: Register = 0) -> Expr:
+    """Returns the offset, in elements, of the element that register 0 moves."""
     result = Expr("0")
     for sizes, pitch in _pitches_by_sizes(op).items():
         coordinates = zip(op.coordinates, pitch, strict=True)
@@ -176,19 +226,21 @@ def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
     return result
 
 
-def _pitches_by_sizes(op: Mover) -> dict[tuple[SymbolAttr, ...], list[int]]:
-    """Returns for each product of sizes among the pitches of a buffer the numbers that multiply it along the
-    dimensions: what belongs to one product is added up first."""
+def _pitches_by_sizes(op: AddressedOp) -> dict[tuple[SymbolAttr, ...], list[int]]:
+    """Returns the strides of a buffer, grouped by the symbolic extents in them: extents -> factor of each dimension.
+
+    An address is then one sum for each group, times the group's extents. Dimensions of other groups have the factor 0.
+    """
     pitch = pitches(extents_of(op.memory.type))
     return {sizes: [number if symbols == sizes else 0 for number, symbols in pitch] for _, sizes in pitch}
 
 
-def bit_steps(op: Mover) -> list[int]:
-    """Returns how far each bit of a register's number moves in memory, as a number times sizes."""
+def bit_steps(op: AddressedOp) -> list[int]:
+    """Returns the offset in elements of each bit of a register's number, without symbolic factors of the strides."""
     return _steps(op, [number for number, _ in pitches(extents_of(op.memory.type))])
 
 
-def _steps(op: Mover, pitch: Sequence[int]) -> list[int]:
+def _steps(op: AddressedOp, pitch: Sequence[int]) -> list[int]:
     return [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in op.reg_bases]
 
 
@@ -198,16 +250,30 @@ def _times(writer: Writer, a: Expr, sizes: Sequence[SymbolAttr]) -> Expr:
     return a
 
 
-def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
-    """Returns base ^ the exclusive or of the steps of the set bits of r, whose bits below `low` are 0."""
+def xor_address(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
+    """Returns the address of a register in swizzled memory: `base ^ steps`, with `steps` as in `flips`.
+
+    Args:
+        base: offset of register 0, in elements.
+        r: number of the register.
+        steps: number for each bit of `r`.
+        low: number of lowest bits of `r` that are known to be 0.
+    """
     moved = flips(r, steps, low)
     start = base if isinstance(r, int) else Expr(base.at(UNARY))
     return base if moved.text == "0" else infix(start, "^", moved, BIT_XOR)
 
 
 def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, r: Register) -> Expr | None:
-    """Returns the condition of the access of register `r`, without comparisons that the ranges decide; None if it
-    always happens."""
+    """Returns the bounds check of register `r`, or None if the access is always in bounds.
+
+    Comparisons that the value ranges prove are left out.
+
+    Args:
+        writer: the writer of the kernel.
+        op: the access.
+        r: number of the register.
+    """
     result: Expr | None = None
     for check in open_checks(writer, op):
         at = add(writer.read(check.value, r), terms(r, check.steps, op.vec.data.bit_length() - 1)).at(ADD)
@@ -219,8 +285,16 @@ def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, 
 
 
 class Check(NamedTuple):
-    """A check of an access: `low` <= `value` plus the `steps` of a register's bits < `high`. `is_below` and `is_above`
-    are false for a side that always holds."""
+    """Bounds check `low <= value + steps of the register < high` of an access.
+
+    Attributes:
+        value: index that is checked, for register 0.
+        steps: offset of each bit of a register's number.
+        low: lower bound.
+        high: upper bound.
+        is_below: whether the lower bound may be violated.
+        is_above: whether the upper bound may be violated.
+    """
 
     value: SSAValue
     steps: list[int]
@@ -231,7 +305,7 @@ class Check(NamedTuple):
 
 
 def open_checks(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp) -> Iterator[Check]:
-    """Yields the checks of an access that the ranges do not decide."""
+    """Yields the checks of an access that the value ranges cannot prove."""
     for c, (value, (low, high)) in enumerate(zip(op.checks, op.bounds, strict=True)):
         steps = [basis[c] for basis in op.check_steps]
         (below, above), (first, last) = span(steps), writer.ranges.of(value)

@@ -1,10 +1,17 @@
-"""In which order, and in what groups, the operations of a block become statements.
+"""Order of the statements of a block, and grouping of its operations into statements.
 
-Pointwise operations on equally many registers are gathered into groups that print as one unrolled loop. A group waits
-until something needs a result of it, so loads that stand between pointwise operations move in front of the group: that
-is legal because a group only reads and writes registers, and good because loads then start early. Loads from global
-memory also move in front of barriers. Operations that only
-rename or renumber (constants, picks, index arithmetic used once) are no statements: they print where they are used.
+A statement is one of:
+
+- a group: pointwise operations on the same number of registers, printed as one unrolled loop;
+- a butterfly: an all-reduce across lanes, printed as one loop of shuffles;
+- any other single operation.
+
+A group stays open until another statement needs one of its results. Loads between its operations therefore move before
+the group. This is legal because a group only accesses registers, and it starts the loads early. Loads from global
+memory also move before barriers.
+
+Views are not statements: they are printed as expressions in each statement that reads them. Views are constants,
+regular permutations of registers, and index arithmetic with a single user.
 """
 
 from __future__ import annotations
@@ -24,32 +31,35 @@ from ...dialects.kernel.memory import GLOBAL, space_of
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import file_line_of, location_of
 
-ORDERED = frozenset(
+POINTWISE_FENCES = frozenset(
     f"kernel.{name}"
     for name in (
         "barrier cluster_barrier group_barrier fence_async mbar_arrive mbar_expect mbar_wait accumulators "
         "wgmma wgmma_fence wgmma_wait"
     ).split()
 )
-"""What no pointwise group moves across: what threads wait at, and what orders registers before products."""
+"""Operations that no group may move across: barriers, and operations that order accesses to `wgmma` registers."""
 
-VIEWS = frozenset(
+INLINED_OPS = frozenset(
     "payload.constant payload.extent arith.constant kernel.splat kernel.indices kernel.extract kernel.shared".split()
 )
-"""What prints where its result is used, as registers in another order do."""
+"""Names of operations that are always views."""
 
 INLINE_DEPTH = 5
-"""Expressions nested deeper than this get a name."""
+"""Deepest nesting of a printed expression. A deeper one is assigned to a variable first. Tuned by hand."""
 
-COMBINING = frozenset(
+COMMUTATIVE = frozenset(
     f"arith.{name}" for name in ("addf mulf maximumf minimumf addi muli maxsi minsi andi ori xori").split()
 )
-"""Operations that may stand in a butterfly: both operands are alike."""
+"""Commutative operations, which can combine the two values of a butterfly."""
 
 
 @dataclass(eq=False)
 class Group:
-    """Pointwise operations on `size` > 1 registers; none reads another register of a result of the same group."""
+    """Pointwise operations on `size` > 1 registers, printed as one loop over the registers.
+
+    Register r of a result depends only on registers r of the group's other results.
+    """
 
     size: int
     ops: list[Operation] = field(default_factory=list[Operation])
@@ -57,7 +67,14 @@ class Group:
 
 @dataclass
 class Butterfly:
-    """`v = combine(v, the v of the lane that differs by mask)` for each of `masks` in turn."""
+    """Butterfly reduction across lanes, an all-reduce: for each mask, `v = combine(v, shuffle_xor(v, mask))`.
+
+    Attributes:
+        shuffle: the first shuffle, whose source is the initial value.
+        combine: one of the combining operations, which are all of the same kind.
+        masks: mask of each step; they double or halve.
+        result: result of the last step.
+    """
 
     shuffle: kernel.ShuffleXorOp
     combine: Operation
@@ -66,7 +83,7 @@ class Butterfly:
 
     @property
     def ops(self) -> list[Operation]:
-        """The operations that read registers."""
+        """Operations whose operands the statement reads."""
         return [self.shuffle]
 
 
@@ -74,20 +91,24 @@ Statement: TypeAlias = Operation | Group | Butterfly
 
 
 def registers(value: SSAValue) -> int:
+    """Returns the number of registers of `value` in a thread; 1 for scalars."""
     shape = shape_of(value.type.registers if isinstance(value.type, kernel.AsyncAccumulatorsType) else value.type)
     return shape[0] if shape else 1
 
 
 def is_view(op: Operation) -> bool:
-    """Returns true if `op` is no statement, but printed where its result is read."""
+    """Returns true if `op` is printed as an expression where its result is read, and not as a statement."""
     if isinstance(op, kernel.ShuffleRegistersOp):
         return linear_steps(op.registers) is not None
-    return op.name in VIEWS or is_inlined(op)
+    return op.name in INLINED_OPS or is_inlined(op)
 
 
 @lru_cache(256)
 def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
-    """Returns (first, step of every bit) of numbers that are a sum over the bits of their positions, or None."""
+    """Returns (first number, step of each bit) of a regular sequence, or None for an irregular one.
+
+    In a regular sequence of 2^n numbers, number i is the first one plus the steps of the set bits of i.
+    """
     numbers = np.array(array.get_values())
     if len(numbers) & (len(numbers) - 1):
         return None
@@ -99,9 +120,9 @@ def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
 
 
 def same_line(a: Operation, b: Operation) -> bool:
-    """Returns true if two operations come from the same line of the same file, or both from unknown places."""
-    places = [file_line_of(location_of(op)) for op in (a, b)]
-    return len({None if p is None else (p.filename, p.line) for p in places}) == 1
+    """Returns true if two operations come from the same line of the same file, or if neither has a location."""
+    locations = [file_line_of(location_of(op)) for op in (a, b)]
+    return len({None if p is None else (p.filename, p.line) for p in locations}) == 1
 
 
 def _only_user(op: Operation) -> Operation | None:
@@ -110,8 +131,12 @@ def _only_user(op: Operation) -> Operation | None:
 
 
 def is_inlined(op: Operation) -> bool:
-    """Returns true if a scalar is printed in its only user. Index arithmetic and conditions always are, if they are not
-    too long; other scalars if they have no name and are of the same source line."""
+    """Returns true if `op` is scalar payload that is printed as an expression in its only user.
+
+    The user must be in the same block, and the expression at most `INLINE_DEPTH` deep. Index arithmetic and conditions
+    are inlined if they have no name in the IR, or if an addition or multiplication uses them. Other scalars are inlined
+    into scalar payload of the same source line, if they have no name.
+    """
     if not is_payload(op) or registers(op.results[0]) != 1:
         return False
     user, result = _only_user(op), op.results[0]
@@ -126,14 +151,14 @@ def is_inlined(op: Operation) -> bool:
 
 
 def _is_deep(op: Operation, levels: int = INLINE_DEPTH) -> bool:
-    """Returns true if expressions in `op` are nested deeper than `levels`."""
+    """Returns true if the expression of `op` is nested deeper than `levels`."""
     owners = (value.owner for value in op.operands)
     inner = (o for o in owners if isinstance(o, Operation) and is_payload(o) and o.operands and _only_user(o) is op)
     return levels == 0 or any(_is_deep(o, levels - 1) for o in inner)
 
 
 def roots(value: SSAValue) -> Iterator[SSAValue]:
-    """Yields the values with a place that reading `value` reads, through views."""
+    """Yields the values with variables that an expression for `value` reads: the operands of its views."""
     owner = value.owner
     if isinstance(owner, Operation) and is_view(owner):
         for operand in owner.operands:
@@ -148,23 +173,23 @@ def _is_barrier_or_shared_store(statement: Statement) -> bool:
 
 
 class Ordering:
-    """The statements of a block, in the order to print them, and the last statement that reads each value."""
+    """Statements of a block in the order to print them, and the last statement that reads each value."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.statements: list[Statement] = []
         self._pending: dict[int, Group] = {}
-        self._maker: dict[SSAValue, Group] = {}
-        self._taken: set[Operation] = set()
+        self._open_group_of: dict[SSAValue, Group] = {}
+        self._merged: set[Operation] = set()
         self._roots: dict[SSAValue, tuple[SSAValue, ...]] = {}
         for op in self.operations(block):
             if not isinstance(op, scf.YieldOp):
-                self._place(op)
+                self._append(op)
         self._flush([*self._pending.values()])
 
     @cached_property
     def last_read(self) -> dict[SSAValue, int]:
-        """The number of the last statement that reads each value."""
+        """Value -> index of the last statement that reads it. The terminator counts as one more statement."""
         reads = {v: number for number, statement in enumerate(self.statements) for v in self._reads(statement)}
         if any(isinstance(s, kernel.WgmmaOp) and s.lhs_offset is None for s in self.statements):
             reads = self._last_reads_in_flight(reads)
@@ -173,7 +198,7 @@ class Ordering:
         return reads
 
     def _last_reads_in_flight(self, reads: dict[SSAValue, int]) -> dict[SSAValue, int]:
-        """Returns `reads` where a product of a warpgroup reads its registers until the wait for it."""
+        """Returns `reads`, extended by asynchronous reads: a `wgmma` reads operand registers until the wait for it."""
         in_flight = set[SSAValue]()
         for number, statement in enumerate(self.statements):
             if isinstance(statement, kernel.WgmmaOp) and statement.lhs_offset is None:
@@ -184,6 +209,7 @@ class Ordering:
         return reads | dict.fromkeys(in_flight, len(self.statements))
 
     def operations(self, block: Block) -> Iterator[Operation]:
+        """Yields the operations of a block in the order in which they become statements. Subclasses reorder them."""
         yield from block.ops
 
     def _reads(self, statement: Statement) -> Iterator[SSAValue]:
@@ -193,50 +219,50 @@ class Ordering:
                 self._roots[operand] = tuple(roots(operand))
             yield from self._roots[operand]
 
-    def _place(self, op: Operation) -> None:
-        if op in self._taken or is_view(op):
+    def _append(self, op: Operation) -> None:
+        if op in self._merged or is_view(op):
             return
         if is_payload(op) and registers(op.results[0]) > 1:
-            self._flush(self._renumbered(op))
+            self._flush(self._groups_read_out_of_order(op))
             self._add(registers(op.results[0]), op)
             return
         statement = self._butterfly(op) or op if isinstance(op, kernel.ShuffleXorOp) else op
-        if op.regions or op.name in ORDERED:
+        if op.regions or op.name in POINTWISE_FENCES:
             self._flush([*self._pending.values()])
         else:
-            self._flush([self._maker[v] for v in self._reads(statement) if v in self._maker])
+            self._flush([self._open_group_of[v] for v in self._reads(statement) if v in self._open_group_of])
         position = len(self.statements)
         if isinstance(op, kernel.LoadOp) and space_of(op.memory.type) is GLOBAL:
-            # Its latency passes while threads wait for each other. A kernel writes no global memory that it reads.
+            # The load is outstanding while threads wait. A kernel does not write global memory that it reads.
             while position and _is_barrier_or_shared_store(self.statements[position - 1]):
                 position -= 1
         self.statements.insert(position, statement)
 
     def _add(self, size: int, op: Operation) -> None:
-        """Adds an operation to the open group of `size` registers."""
+        """Adds an operation to the open group of `size` registers, which is created if needed."""
         group = self._pending.setdefault(size, Group(size))
         group.ops.append(op)
-        self._maker.update(dict.fromkeys(op.results, group))
+        self._open_group_of.update(dict.fromkeys(op.results, group))
 
-    def _renumbered(self, op: Operation) -> list[Group]:
-        """Returns the open groups of which `op` reads other registers than those of its own number."""
-        renumbered = (r for v in op.operands if v not in self._maker for r in roots(v))
-        return [self._maker[r] for r in renumbered if r in self._maker]
+    def _groups_read_out_of_order(self, op: Operation) -> list[Group]:
+        """Returns the open groups whose results `op` reads through views, possibly from other registers than r."""
+        renumbered = (r for v in op.operands if v not in self._open_group_of for r in roots(v))
+        return [self._open_group_of[r] for r in renumbered if r in self._open_group_of]
 
     def _flush(self, groups: list[Group]) -> None:
         for group in groups:
             if self._pending.get(group.size) is group:
                 self.statements.append(self._pending.pop(group.size))
-                self._maker = {value: g for value, g in self._maker.items() if g is not group}
+                self._open_group_of = {value: g for value, g in self._open_group_of.items() if g is not group}
 
     def _butterfly(self, shuffle: kernel.ShuffleXorOp) -> Butterfly | None:
-        """Returns the longest butterfly from `shuffle` on, with masks that double or halve; None if there is none."""
+        """Returns the longest butterfly that starts with `shuffle`, or None if there is none."""
         masks: list[int] = []
         current, kind, combine = shuffle, None, None
         result = shuffle.source
         while True:
             user = _only_user(current)
-            if user is None or user.name not in COMBINING or user.parent is not shuffle.parent:
+            if user is None or user.name not in COMMUTATIVE or user.parent is not shuffle.parent:
                 break
             if set(user.operands) != {current.result, current.source} or kind not in (None, user.name):
                 break
@@ -246,7 +272,7 @@ class Ordering:
                 break
             masks.append(current.mask.data)
             kind, combine, result = user.name, user, user.results[0]
-            self._taken |= {current, user}
+            self._merged |= {current, user}
             shuffles = [u.operation for u in result.uses if isinstance(u.operation, kernel.ShuffleXorOp)]
             if len(shuffles) != 1 or len(list(result.uses)) != 2:
                 break

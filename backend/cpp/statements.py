@@ -1,7 +1,10 @@
-"""Statements of a block as C++: pointwise groups, stores, contractions, loops and conditionals.
+"""Printing of the statements of a block: pointwise groups, stores, outer products, loops and conditionals.
 
-A carried array is declared before the loop and updated in place: by the contraction that accumulates into it, by the
-pointwise operation whose result the loop yields if nothing reads the old value afterwards, else by a copy at the end.
+The variable of a loop-carried value is declared before the loop and updated in each iteration:
+
+- in place by the contraction that accumulates into it;
+- in place by the pointwise operation whose result the loop yields, if nothing reads the old value afterwards;
+- otherwise by a copy at the end of the body.
 """
 
 from __future__ import annotations
@@ -23,28 +26,39 @@ from ...plugins import rule_of
 from .expressions import PRINTERS_GROUP, Expr, Register, add, c_type, terms
 from .memory import memory_name, print_atomic, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, roots, same_line
-from .writer import Place, Writer, hint_of
+from .writer import Variable, Writer, hint_of
 
 UNROLLED_LOADS = 48
-"""Registers at most that hold what an unrolled loop loads between barriers; of a longer one two iterations go together,
-so that the loads of the next are under way."""
+"""Largest number of 4-byte registers that an unrolled loop with barriers may load from global memory.
+
+A loop that loads more is unrolled by 2, so that the loads of the next iteration are outstanding. Tuned by hand.
+"""
 
 UNROLLED_WORK = 2048
-"""Loops are unrolled while all their iterations together do no more register operations than this."""
+"""Largest number of register operations, in all iterations together, of a loop that is unrolled. Tuned by hand."""
 
 _WORK = kernel.OuterFmaOp | kernel.MmaOp | kernel.LdMatrixOp | kernel.LoadOp
-"""Register operations, beside those of the payload."""
+"""Operations that count as register operations in addition to payload."""
 
 Printer = Callable[[Any, Any], object]
-"""Prints an operation with the `Statements` of its block."""
+"""Function of the `Statements` of a block and an operation; prints the operation."""
 
 
 class Statements:
-    """Prints the statements of one block; knows the last statement that reads each value."""
+    """Printer of the statements of one block.
+
+    Attributes:
+        ordering: class that orders the statements.
+        printers: class of an operation or statement -> its printer.
+        writer: the writer of the kernel.
+        block: the block.
+        order: its ordered statements.
+        number: index of the statement that is being printed.
+        inline: result of a group -> the expression to print in its only user.
+    """
 
     ordering = Ordering
     printers: ClassVar[Mapping[type, Printer]] = {}
-    """Printers of operations that are not pointwise: tables of several files together."""
 
     def __init__(self, writer: Writer, block: Block) -> None:
         self.writer = writer
@@ -54,7 +68,7 @@ class Statements:
         self.inline: dict[SSAValue, Expr] = {}
 
     def print(self) -> None:
-        """Prints all statements, without the terminator."""
+        """Prints all statements except the terminator."""
         for self.number, statement in enumerate(self.order.statements):
             self._print(statement)
         self.number = len(self.order.statements)
@@ -63,11 +77,11 @@ class Statements:
         if isinstance(statement, Group):
             self._group(statement)
             return
-        self.writer.comment_place(statement.shuffle if isinstance(statement, Butterfly) else statement)
+        self.writer.comment_location(statement.shuffle if isinstance(statement, Butterfly) else statement)
         self.printers.get(type(statement), Statements._scalar)(self, statement)
 
-    def dies(self, value: SSAValue) -> bool:
-        """Returns true if the current statement is the last one that reads `value`, which belongs to this block."""
+    def is_last_use(self, value: SSAValue) -> bool:
+        """Returns true if `value` is defined in this block and no statement after the current one reads it."""
         owner = value.owner if isinstance(value.owner, Block) else value.owner.parent
         return owner is self.block and self.order.last_read.get(value, -1) <= self.number
 
@@ -81,14 +95,14 @@ class Statements:
     def _print_by_plugin(self, op: Operation) -> None:
         printer = rule_of(PRINTERS_GROUP, op.name)
         if printer is None:
-            raise refused(op, "cannot be printed as CUDA", CompileError)
+            raise refused(op, "cannot be printed as C++", CompileError)
         printer(self, op)
 
     def _group(self, group: Group) -> None:
         writer, inside = self.writer, set(group.ops)
         outside = {op for op in group.ops if any(u.operation not in inside for u in op.results[0].uses)}
         if len(group.ops) == 1:
-            writer.comment_place(group.ops[0])
+            writer.comment_location(group.ops[0])
         for op in group.ops:
             if op in outside:
                 writer.declare(op.results[0])
@@ -98,51 +112,60 @@ class Statements:
                     self._pointwise(op, r, op in outside)
         for op in group.ops:
             if op not in outside:
-                writer.places.pop(op.results[0], None)
+                writer.variables.pop(op.results[0], None)
 
     def _pointwise(self, op: Operation, r: Register, is_read_later: bool) -> None:
         writer, result = self.writer, op.results[0]
         operands = [self.inline.pop(v) if v in self.inline else writer.read(v, r) for v in op.operands]
         text = writer.scalars.print(op, operands)
         if is_read_later:
-            writer.comment_place(op)
-            writer.line(f"{writer.places[result][r].text} = {text.text};")
+            writer.comment_location(op)
+            writer.line(f"{writer.variables[result][r].text} = {text.text};")
         else:
             self._define_inside(op, text)
 
     def _define_inside(self, op: Operation, text: Expr) -> None:
-        """Keeps a result that only its group reads in a constant, or prints it in its only user of the same line."""
+        """Prints a result that only its group reads: as a constant, or inlined if its only user has the same line."""
         writer, result, users = self.writer, op.results[0], [use.operation for use in op.results[0].uses]
         if result.name_hint is None and len(users) == 1 and same_line(users[0], op):
             self.inline[result] = text
             return
-        writer.comment_place(op)
-        place = writer.places[result] = Place(writer.names.mint(hint_of(result)), 1)
-        writer.line(f"const {writer.type_of(result)} {place.name} = {text.text};")
+        writer.comment_location(op)
+        variable = writer.variables[result] = Variable(writer.names.mint(hint_of(result)), 1)
+        writer.line(f"const {writer.type_of(result)} {variable.name} = {text.text};")
 
-    def copy(self, value: SSAValue, target: Place) -> None:
-        """Sets `target` to `value`, register by register."""
+    def copy(self, value: SSAValue, target: Variable) -> None:
+        """Prints the assignment of `value` to `target`, register by register."""
         with self.writer.registers_loop(target.size) as r:
             self.writer.line(f"{target[r].text} = {self.writer.read(value, r).text};")
 
-    def owned(self, value: SSAValue) -> Place | None:
-        """Returns the place of `value` if it may be overwritten: nothing reads it after this statement."""
-        place = self.writer.places.get(value)
-        return place if place is not None and (place.size > 1 or place.mutable) and self.dies(value) else None
+    def reusable_variable(self, value: SSAValue) -> Variable | None:
+        """Returns the variable of `value` if this statement may overwrite it, or None.
 
-    def taken_over(self, source: SSAValue, result: SSAValue) -> Place:
-        """Returns the place of `result`, which starts as `source`: that of `source`, if it may be overwritten, or a
-        copy."""
-        target = self.owned(source)
+        The variable must be mutable, and no later statement may read it.
+        """
+        variable = self.writer.variables.get(value)
+        return (
+            variable
+            if variable is not None and (variable.size > 1 or variable.mutable) and self.is_last_use(value)
+            else None
+        )
+
+    def reuse_or_copy(self, source: SSAValue, result: SSAValue) -> Variable:
+        """Returns the variable of `result`, initialised with `source`.
+
+        It is the variable of `source` if this statement may overwrite it, or else a copy.
+        """
+        target = self.reusable_variable(source)
         if target is None or target.size != registers(result):
             target = self.writer.declare(result)
             self.copy(source, target)
-        self.writer.places[result] = target
+        self.writer.variables[result] = target
         return target
 
     def outer_fma(self, op: kernel.OuterFmaOp) -> None:
-        """Prints the outer product of a register tile, into the registers of the accumulator if these may change."""
-        writer, target = self.writer, self.taken_over(op.acc, op.result)
+        """Prints `kernel.outer_fma`, in place if the accumulator may be overwritten."""
+        writer, target = self.writer, self.reuse_or_copy(op.acc, op.result)
         rows, cols, c = registers(op.lhs), registers(op.rhs), c_type(op.result.type)
         i, j = ("i" if rows > 1 else 0), ("j" if cols > 1 else 0)
         pad = writer.unrolled(("i", rows), ("j", cols))
@@ -156,44 +179,48 @@ class Statements:
         writer.line(f"{pad}{at.text} = {fma};")
 
     def _integer_fma(self, op: kernel.OuterFmaOp, a: Expr, b: Expr, c: Expr) -> str:
-        """Returns `a * b + c` for integers."""
+        """Returns the C++ of `a * b + c` for integers."""
         t, scalars = element_type(op.result.type), self.writer.scalars
         if is_float(t):
-            raise refused(op, f"no outer product of {c_type(t)}", CompileError)
+            raise refused(op, f"expected float, double or an integer type, but got {c_type(t)}", CompileError)
         return scalars.combined("arith.addi", t, c, scalars.combined("arith.muli", t, a, b)).text
 
     def store(self, op: kernel.StoreOp) -> None:
-        """Prints a store; for a wide access a value that is an expression gets an array first."""
-        filled = op.vec.data > 1 and op.value not in self.writer.places
+        """Prints a store. The value of a wide store is copied into an array first if it is an expression."""
+        filled = op.vec.data > 1 and op.value not in self.writer.variables
         if filled:
-            self.array_of(op.value)
+            self.copy_to_array(op.value)
         print_store(self.writer, op)
         if filled:
-            del self.writer.places[op.value]
+            del self.writer.variables[op.value]
 
-    def array_of(self, value: SSAValue) -> Place:
-        """Returns a new array for a value that is an expression."""
-        place = self.writer.declare(value)
-        del self.writer.places[value]  # until it is filled, the value is its expression
-        self.copy(value, place)
-        self.writer.places[value] = place
-        return place
+    def copy_to_array(self, value: SSAValue) -> Variable:
+        """Declares an array, copies a value that is printed as an expression into it, and returns it."""
+        variable = self.writer.declare(value)
+        del self.writer.variables[value]  # The copy must read the expression and not the new array.
+        self.copy(value, variable)
+        self.writer.variables[value] = variable
+        return variable
 
     def identify(self, op: kernel.IdOp) -> None:
-        """Prints a number of a thread."""
+        """Prints `kernel.id`: the index of the thread, warp, lane or block."""
         kind = op.kind.data.value
         text = f"blockIdx.x % {self.writer.func.cluster_size}" if kind == "rank" else self.writer.ids[kind]
         self.writer.define(op.result, lambda _: text)
 
 
-def print_slot(statements: Statements, op: kernel.SubviewOp) -> None:
-    """Prints a pointer to a stage of a circular buffer."""
+def print_subview(statements: Statements, op: kernel.SubviewOp) -> None:
+    """Prints `kernel.subview`: a pointer to one stage of a circular buffer."""
     start, ring = statements.writer.read(op.offset).text, memory_name(statements.writer, op.ring)
     add_pointer(statements, op.result, ring if start == "0" else f"{ring} + {start}", "slot")
 
 
-def as_calls(calls: Mapping[type[Operation], Callable[[Any, Any], str]]) -> dict[type[Operation], Printer]:
-    """Returns printers of operations as calls of device functions, whose text begins with the name of the helper."""
+def call_printers(calls: Mapping[type[Operation], Callable[[Any, Any], str]]) -> dict[type[Operation], Printer]:
+    """Returns printers of operations that are calls of helpers.
+
+    Args:
+        calls: class of an operation -> function that returns the C++ call. The call starts with the helper's key.
+    """
 
     def printer(text: Callable[[Any, Any], str]) -> Printer:
         def print_call(statements: Statements, op: Operation) -> None:
@@ -207,23 +234,36 @@ def as_calls(calls: Mapping[type[Operation], Callable[[Any, Any], str]]) -> dict
 
 
 def add_pointer(statements: Statements, value: SSAValue, text: str, word: str) -> None:
-    """Declares the pointer `value` to elements of its memref, called after it or else `word`."""
+    """Declares the pointer `value`.
+
+    Args:
+        statements: printer of the block.
+        value: value of a memref type.
+        text: C++ of the address.
+        word: name of the pointer if the IR has none.
+    """
     writer, space = statements.writer, space_of(value.type)
     assert space is not None, value
     writer.line(f"{space.qualifier}{writer.type_of(value)}* const {writer.name(value, word)} = {text};")
 
 
 def element_address(statements: Statements, memory: SSAValue, index: SSAValue) -> str:
-    """Returns `&x[i]`, or `x` where the index is 0."""
+    """Returns the C++ address `&x[i]` of an element, or `x` if the index is 0.
+
+    Args:
+        statements: printer of the block.
+        memory: the buffer x.
+        index: the index i.
+    """
     name, at = memory_name(statements.writer, memory), statements.writer.read(index).text
     return name if at == "0" else f"&{name}[{at}]"
 
 
 def print_for(outer: Statements, op: scf.ForOp) -> None:
-    """Prints a loop with the same bounds in all threads; places of carried values are declared before it."""
+    """Prints `scf.for`, after the declarations of its loop-carried variables."""
     writer, body = outer.writer, op.body.block
     carried = zip(op.iter_args, body.args[1:], op.results, strict=True)
-    places = [_carried_place(outer, op, *values) for values in carried]
+    variables = [_carried_variable(outer, op, *values) for values in carried]
     lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
     counter = writer.name(body.args[0], "k")
     writer.unroll(_unrolling(op))
@@ -231,37 +271,46 @@ def print_for(outer: Statements, op: scf.ForOp) -> None:
     with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
         inner = type(outer)(writer, body)
         yielded = body.last_op.operands if body.last_op is not None else ()
-        for argument, value, place in zip(body.args[1:], map(_accumulated, yielded), places, strict=True):
+        for argument, value, variable in zip(body.args[1:], map(_initial_accumulator, yielded), variables, strict=True):
             if isinstance(value.owner, Operation) and is_payload(value.owner):
-                _prefer(inner, argument, value, place)
+                _compute_in_carried_variable(inner, argument, value, variable)
         inner.print()
-        moves = [m for m in zip(yielded, places, body.args[1:], strict=True) if writer.places.get(m[0]) != m[1]]
+        moves = [m for m in zip(yielded, variables, body.args[1:], strict=True) if writer.variables.get(m[0]) != m[1]]
         if moves:
-            _rotate(inner, moves)
-    for result, place in zip(op.results, places, strict=True):
-        writer.places[result] = place
+            _assign_in_parallel(inner, moves)
+    for result, variable in zip(op.results, variables, strict=True):
+        writer.variables[result] = variable
 
 
-def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: SSAValue, result: SSAValue) -> Place:
-    """Returns the place of a carried value: that of its start if nothing else reads it, or a new one."""
-    writer, place, users = outer.writer, outer.owned(init), [use.operation for use in init.uses]
-    if place is None or users.count(op) > 1 or any(op.is_ancestor(u) and u is not op for u in users):
+def _carried_variable(
+    outer: Statements, op: scf.ForOp, init: SSAValue, argument: SSAValue, result: SSAValue
+) -> Variable:
+    """Returns the variable of a loop-carried value, initialised with `init`.
+
+    It is the variable of `init` if nothing else reads that, or else a new one.
+    """
+    writer, variable, users = outer.writer, outer.reusable_variable(init), [use.operation for use in init.uses]
+    if variable is None or users.count(op) > 1 or any(op.is_ancestor(u) and u is not op for u in users):
         hint = result.name_hint or argument.name_hint or hint_of(result)
-        place = Place(writer.names.mint(hint), registers(argument), registers(argument) == 1)
-        if place.size == 1:
-            writer.line(f"{writer.type_of(argument)} {place.name} = {writer.read(init).text};")
+        variable = Variable(writer.names.mint(hint), registers(argument), registers(argument) == 1)
+        if variable.size == 1:
+            writer.line(f"{writer.type_of(argument)} {variable.name} = {writer.read(init).text};")
         elif isinstance(init.owner, ConstantOp) and init.owner.scalar == 0:
-            writer.array(place, argument, " = {}")
+            writer.array(variable, argument, " = {}")
         else:
-            writer.array(place, argument)
-            outer.copy(init, place)
-    writer.places[argument] = place
-    return place
+            writer.array(variable, argument)
+            outer.copy(init, variable)
+    writer.variables[argument] = variable
+    return variable
 
 
 def _unrolling(op: scf.ForOp) -> str:
-    """Returns the argument of `#pragma unroll`: a loop is unrolled as a whole if its trip count is known and its work
-    small. Where threads wait in it, compilers start all loads before the first wait, which must fit into registers."""
+    """Returns the argument of `#pragma unroll`: "" unrolls completely, " 1" not at all, " 2" by 2.
+
+    A loop is unrolled completely if its trip count is constant, its work at most `UNROLLED_WORK`, and it contains no
+    loop, mbarrier wait or `wgmma`. In a loop with barriers, compilers start all loads before the first barrier, so the
+    loads must fit into `UNROLLED_LOADS` registers.
+    """
     trips = trip_count(op)
     if trips is None or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
         return " 1"
@@ -278,25 +327,31 @@ def _unrolling(op: scf.ForOp) -> str:
 
 
 def _loaded_registers(op: scf.ForOp) -> int:
-    """Returns the registers of 4 bytes that an iteration of a loop loads from global memory."""
+    """Returns the number of 4-byte registers that an iteration of a loop loads from global memory."""
     loads = (o for o in op.body.walk() if isinstance(o, kernel.LoadOp) and not kernel.is_shared(o.memory.type))
     return sum(registers(load.result) * element_bytes(load.result.type) // 4 for load in loads)
 
 
-def _prefer(inner: Statements, argument: SSAValue, value: SSAValue, place: Place) -> None:
-    """Lets the pointwise result `value`, which is yielded for `argument`, be computed straight into the carried place
-    if nothing needs the old value any more."""
-    if value in inner.writer.preferred or registers(value) != place.size:
+def _compute_in_carried_variable(inner: Statements, argument: SSAValue, value: SSAValue, variable: Variable) -> None:
+    """Makes `value` be computed directly into a loop-carried variable if its old content is not needed any more.
+
+    Args:
+        inner: printer of the loop body.
+        argument: block argument of the body.
+        value: pointwise result that the loop yields for the argument.
+        variable: the loop-carried variable.
+    """
+    if value in inner.writer.preferred or registers(value) != variable.size:
         return
     ops = [s.ops if isinstance(s, Group) else [s] for s in inner.order.statements]
     number = next((n for n, o in enumerate(ops) if value.owner in o), -1)
     last = inner.order.last_read.get(argument, -1)
-    if last < number or last == number >= 0 and _reads_before(ops[number], value.owner, argument):
-        inner.writer.preferred[value] = place
+    if last < number or last == number >= 0 and _reads_only_before(ops[number], value.owner, argument):
+        inner.writer.preferred[value] = variable
 
 
-def _accumulated(value: SSAValue) -> SSAValue:
-    """Returns the value whose place `value` takes over, through contractions and loops."""
+def _initial_accumulator(value: SSAValue) -> SSAValue:
+    """Returns the value that contractions and loops accumulate into to compute `value`, which shares its variable."""
     while True:
         op = value.owner
         if isinstance(op, scf.ForOp):
@@ -310,8 +365,11 @@ def _accumulated(value: SSAValue) -> SSAValue:
         value = start
 
 
-def _reads_before(ops: Sequence[object], op: object, argument: SSAValue) -> bool:
-    """Returns true if in a statement nothing after `op` reads `argument`, and every read is of the same register."""
+def _reads_only_before(ops: Sequence[object], op: object, argument: SSAValue) -> bool:
+    """Returns true if register r of `op` can overwrite register r of `argument` in the loop of a group.
+
+    `ops` are the operations of the group. None after `op` may read `argument`, and none may read it through a view.
+    """
     after = False
     for other in ops:
         for operand in other.operands:
@@ -321,36 +379,44 @@ def _reads_before(ops: Sequence[object], op: object, argument: SSAValue) -> bool
     return True
 
 
-def _rotate(inner: Statements, moves: Sequence[tuple[SSAValue, Place, SSAValue]]) -> None:
-    """Sets carried places to the values that the loop yields, as if all at once: (value, place, argument)."""
+def _assign_in_parallel(inner: Statements, moves: Sequence[tuple[SSAValue, Variable, SSAValue]]) -> None:
+    """Prints the assignments of yielded values to loop-carried variables, as if they happened simultaneously.
+
+    Values that depend on overwritten variables are saved first.
+
+    Args:
+        inner: printer of the loop body.
+        moves: yielded value, loop-carried variable and block argument of each assignment.
+    """
     writer, overwritten = inner.writer, {argument for _, _, argument in moves}
-    late: list[tuple[Place, Place]] = []
-    for value, place, _ in moves:
+    saved_values: list[tuple[Variable, Variable]] = []
+    for value, variable, _ in moves:
         if not any(root in overwritten for root in roots(value)):
             continue
-        saved = Place(writer.names.mint(hint_of(value)), place.size)
-        if place.size == 1:
+        saved = Variable(writer.names.mint(hint_of(value)), variable.size)
+        if variable.size == 1:
             writer.line(f"const {writer.type_of(value)} {saved.name} = {writer.read(value).text};")
         else:
             writer.array(saved, value)
             inner.copy(value, saved)
-        late.append((saved, place))
-    done = {place for _, place in late}
-    for value, place, _ in moves:
-        if place not in done:
-            inner.copy(value, place)
-    for saved, place in late:
-        with writer.registers_loop(place.size) as r:
-            writer.line(f"{place[r].text} = {saved[r].text};")
+        saved_values.append((saved, variable))
+    done = {variable for _, variable in saved_values}
+    for value, variable, _ in moves:
+        if variable not in done:
+            inner.copy(value, variable)
+    for saved, variable in saved_values:
+        with writer.registers_loop(variable.size) as r:
+            writer.line(f"{variable[r].text} = {saved[r].text};")
 
 
 def print_if(outer: Statements, op: scf.IfOp) -> None:
+    """Prints `scf.if`, after the declarations of its results."""
     writer = outer.writer
-    places: list[Place] = []
+    variables: list[Variable] = []
     for result in op.results:
-        places.append(writer.declare(result))
-        if places[-1].size == 1:
-            writer.line(f"{writer.type_of(result)} {places[-1].name};")
+        variables.append(writer.declare(result))
+        if variables[-1].size == 1:
+            writer.line(f"{writer.type_of(result)} {variables[-1].name};")
     for head, region in ((f"if ({writer.read(op.cond).text})", op.true_region), ("else", op.false_region)):
         if not region.blocks or head == "else" and len(region.block.ops) <= 1 and not op.results:
             continue
@@ -358,12 +424,12 @@ def print_if(outer: Statements, op: scf.IfOp) -> None:
             inner = type(outer)(writer, region.block)
             inner.print()
             last = region.block.last_op
-            for value, place in zip(last.operands if isinstance(last, scf.YieldOp) else (), places, strict=True):
-                inner.copy(value, place)
+            for value, variable in zip(last.operands if isinstance(last, scf.YieldOp) else (), variables, strict=True):
+                inner.copy(value, variable)
 
 
 PRINTERS: Mapping[type, Printer] = {
-    kernel.SubviewOp: print_slot,
+    kernel.SubviewOp: print_subview,
     kernel.LoadOp: lambda s, op: print_load(s.writer, op),
     kernel.StoreOp: lambda s, op: s.store(op),
     kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
@@ -374,4 +440,4 @@ PRINTERS: Mapping[type, Printer] = {
     scf.ForOp: print_for,
     scf.IfOp: print_if,
 }
-"""Printers of what kernels of GPUs and CPUs have in common."""
+"""Class of an operation -> its printer, for operations that GPU and CPU kernels share."""

@@ -1,7 +1,10 @@
-"""The text of a module at the kernel level, and of one kernel while it grows: lines, names, places of values.
+"""Printing of whole modules at the kernel level, and `Writer`, the state of printing one kernel.
 
-The text of a module has two parts, each under a line of its own: `// --- helpers` and `// --- kernels`. Names are
-minted; names and attributes of the input appear in comments only.
+The text of a module has two sections: `// --- helpers` with the device functions that kernels call, then
+`// --- kernels`. An SSA value is printed as a C++ variable, or as an array if a thread holds several registers of it
+(elements of a vector or tile, numbered from 0).
+All C++ identifiers are made by `Names`. Names and attributes of the IR appear in comments only, so that IR from an
+untrusted source cannot inject code.
 """
 
 from __future__ import annotations
@@ -26,24 +29,25 @@ from ...dialects.support.locations import blamed, line_text, location_of, refuse
 from ...errors import BorderError, CompileError
 from ..dtypes import STRUCTS
 from .device import HELPERS, TYPES, Helper, helper_names, wgmma_helper
-from .expressions import Expr, Register, Scalars, add, bare, c_size, c_type, terms
+from .expressions import Expr, Register, Scalars, add, c_size, c_type, terms, without_parentheses
 from .ordering import is_view, linear_steps, registers
 
 HELPERS_MARK = "// --- helpers\n"
 KERNELS_MARK = "// --- kernels\n"
 HOST_MARK = "// --- host program\n"
+"""First lines of the sections of a module's text. Only C++ for CPUs has a host program."""
 
 
-def folded(text: str) -> str:
-    """Returns a text with its kernels, and the number of lines in place of the helpers and the host program."""
-    stamp, _, rest = text.partition(HELPERS_MARK)
-    helpers, _, rest = rest.partition(KERNELS_MARK)
-    kernels, _, host = rest.partition(HOST_MARK)
-    parts = [stamp, _fold(HELPERS_MARK, helpers), KERNELS_MARK, kernels, _fold(HOST_MARK, host)]
+def fold_sections(text: str) -> str:
+    """Returns a module's text in which the number of lines replaces the helpers and the host program."""
+    stamp, _, after_stamp = text.partition(HELPERS_MARK)
+    helpers, _, after_helpers = after_stamp.partition(KERNELS_MARK)
+    kernels, _, host = after_helpers.partition(HOST_MARK)
+    parts = [stamp, _fold_section(HELPERS_MARK, helpers), KERNELS_MARK, kernels, _fold_section(HOST_MARK, host)]
     return "".join(parts)
 
 
-def _fold(mark: str, section: str) -> str:
+def _fold_section(mark: str, section: str) -> str:
     lines = len(section.strip().splitlines())
     return f"{mark.rstrip()}: {lines} lines, shown by --helpers\n" if lines else ""
 
@@ -51,8 +55,17 @@ def _fold(mark: str, section: str) -> str:
 def text_of_kernels(
     module: ModuleOp, section: Callable[[set[str]], str], print_kernel: Callable[[FuncOp, str], tuple[str, set[str]]]
 ) -> str:
-    """Returns the text of a module: a section of helpers, then the kernels. `print_kernel` returns the text of a kernel
-    and its helpers. A CompileError names the kernel and its place if it names nothing closer."""
+    """Returns the text of a module: the helpers, then the kernels.
+
+    Args:
+        module: module at the kernel level.
+        section: returns the definitions of helpers with the given keys.
+        print_kernel: returns the text of a kernel with the given C++ name, and the keys of the helpers that it calls.
+
+    Raises:
+        CompileError: if an operation cannot be printed. The error names the kernel and its source line unless it
+            names an operation.
+    """
     names = kernel_names(module)
     helpers, kernels = set[str](), list[str]()
     for op in module.body.ops:
@@ -67,8 +80,10 @@ def text_of_kernels(
 
 
 def helper_section(keys: Iterable[str]) -> str:
-    """Returns the definitions of the helpers in `keys` and of those that they need. Types come first, helpers that need
-    another one last."""
+    """Returns the definitions of the helpers in `keys`, and of all helpers that these call.
+
+    The order is: types, helpers that need at most types, helpers that call other helpers.
+    """
     helpers, todo = dict[str, Helper](), [*keys]
     while todo:
         if (key := todo.pop()) not in helpers:
@@ -78,16 +93,16 @@ def helper_section(keys: Iterable[str]) -> str:
     return "".join(f"{helpers[key].cuda}\n" for key in order)
 
 
-_HOST = ("payload.constant", "scf.for", "scf.yield")
-"""What loops of launches consist of besides launches."""
+_HOST_OPS = ("payload.constant", "scf.for", "scf.yield")
+"""Operations of host functions that are in neither the `kernel` nor the `func` dialect."""
 
 
 def _check_host(function: Operation) -> None:
-    """Raises BorderError for anything but kernels and host functions that launch them: the text would miss it."""
+    """Raises BorderError if `function` has operations above the kernel level, which would be missing in the text."""
     for op in function.walk():
-        if op.dialect_name() not in ("kernel", "func") and op.name not in _HOST:
+        if op.dialect_name() not in ("kernel", "func") and op.name not in _HOST_OPS:
             advice = "run tensor-to-loop,loop-to-tile,tile-to-kernel on a program of the tensor level"
-            raise refused(op, f"is not of the kernel level: {advice}", BorderError)
+            raise refused(op, f"is above the kernel level: {advice}", BorderError)
 
 
 _WORDS = """
@@ -112,24 +127,31 @@ RESERVED = (
     )
     | helper_names()
 )
-"""Words that mean something in CUDA C++, or that the printer itself uses."""
+"""Identifiers that kernels must not use: keywords and functions of CUDA C++, and names that the printer emits."""
 
 
 def sanitise(text: str) -> str:
-    """Returns `text` for a `//` comment: one line of plain ASCII, with no way out of the comment, not too long."""
+    """Returns `text` as one line for a `//` comment.
+
+    The line is printable ASCII of at most 200 characters, without backslashes, comment delimiters and trigraphs, which
+    could end or extend the comment.
+    """
     plain = re.sub(r"[?]{2,}", "?", re.sub(r"[^ -~]|\\|\*/|/[*/]", " ", text))
     plain = " ".join(plain.split())
     return plain if len(plain) <= 200 else plain[:197] + "..."
 
 
 class Names:
-    """Hands out identifiers, each once. They match `[a-z][a-z0-9_]*` and are no reserved words."""
+    """Source of unique identifiers. They match `[a-z][a-z0-9_]*` and are not in `RESERVED`."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def mint(self, hint: str | None, default: str = "t") -> str:
-        """Returns a new name like `hint`; `default` (a legal name) where no letter of the hint is legal."""
+        """Returns a new identifier derived from `hint`, or from `default` if `hint` has no usable letter.
+
+        `default` must be a valid identifier.
+        """
         stem = re.sub(r"[^a-z0-9]+", "_", (hint or "").lower())
         stem = stem.lstrip("0123456789_")[:32].rstrip("_") or default
         name, number = stem, 0
@@ -158,14 +180,22 @@ _OPERATIONS = {
     "r": "kernel.shuffle kernel.shuffle_xor kernel.shuffle_registers kernel.permute_registers kernel.indices "
     "payload.cast",
 }
-WORDS = {name: word for word, names in _OPERATIONS.items() for name in names.split()}
-"""A word for the result of an operation, by the operation's name."""
+RESULT_WORDS = {name: word for word, names in _OPERATIONS.items() for name in names.split()}
+"""Name of an operation -> the identifier of its result, if the IR has no name for it."""
 
-FOLDED = {"add": "total", "mul": "product", "max": "top", "min": "least", "and": "all", "or": "any", "xor": "parity"}
+REDUCTION_WORDS = {
+    "add": "total",
+    "mul": "product",
+    "max": "top",
+    "min": "least",
+    "and": "all",
+    "or": "any",
+    "xor": "parity",
+}
 
 
 def hint_of(value: SSAValue) -> str:
-    """Returns the name of `value`, or a word for its operation."""
+    """Returns a hint for the C++ name of `value`: its name in the IR, or a word for the operation that computes it."""
     if value.name_hint is not None:
         return value.name_hint
     op, element = value.owner, element_type(value.type)
@@ -176,55 +206,77 @@ def hint_of(value: SSAValue) -> str:
     if isinstance(op, kernel.LoadOp | kernel.LdMatrixOp):
         return f"{op.memory.name_hint or 'mem'}_in"
     if isinstance(op, kernel.ReduceRegistersOp):
-        return FOLDED[op.kind.data.value]
-    return WORDS.get(op.name, "v")
+        return REDUCTION_WORDS[op.kind.data.value]
+    return RESULT_WORDS.get(op.name, "v")
 
 
-WIDE = 2**30
-"""Buffers with more elements than this are indexed with 64 bits."""
+MAX_ELEMENTS_WITH_INT_INDEX = 2**30
+"""Largest number of elements of a buffer that is indexed with `int`. Larger buffers need `long long`."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The variable of a value, or an array of `size` > 1. Arrays and `mutable` variables may be overwritten."""
+class Variable:
+    """C++ variable that holds a value: a scalar, or an array if a thread holds several registers of the value.
+
+    Attributes:
+        name: the identifier.
+        size: number of registers; the variable is an array if `size` > 1.
+        mutable: whether a scalar may be overwritten. Arrays always may.
+    """
 
     name: str
     size: int
     mutable: bool = False
 
     def __getitem__(self, register: Register) -> Expr:
-        index = bare(register) if isinstance(register, str) and register.startswith("(") else register
+        index = without_parentheses(register) if isinstance(register, str) and register.startswith("(") else register
         return Expr(self.name if self.size == 1 else f"{self.name}[{index}]")
 
 
 class Writer:
-    """The text of one kernel, and the state of printing it."""
+    """Text of one kernel, and the state of printing it.
+
+    Attributes:
+        func: the kernel.
+        lines: the lines printed so far.
+        names: source of identifiers.
+        ranges: bounds of the index values of the kernel.
+        variables: variable of each value that has one; other values are printed as expressions.
+        helpers: keys of the helpers that the text calls.
+        use: adds a key to `helpers`.
+        index: C++ type of indices.
+        scalars: printer of scalar operations.
+        sizes: parameter that holds each symbolic extent.
+        preferred: variables of loop-carried values, into which the results that the loop yields are computed.
+    """
 
     ids = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
 
     UNIFORM_WARP = "__shfl_sync(0xffffffffu, threadIdx.x / 32, 0)"
-    """The number of the warp, which the compiler keeps in a uniform register in this form. Descriptors of `wgmma` that
-    depend on it need no moves into uniform registers then. It takes a register where it is not recomputed, so it is for
-    kernels whose threads compute operands of products, and issue more instructions than tensor cores wait for."""
+    """C++ of the warp index that nvcc keeps in a uniform register.
+
+    `wgmma` descriptors that depend on the warp index then need no moves into uniform registers. The expression costs a
+    register, so it is used only in kernels with `wgmma` operands in registers. Their threads issue many other
+    instructions, and the moves would delay the tensor cores.
+    """
 
     def __init__(self, func: kernel.FuncOp) -> None:
         self.func = func
         self.lines: list[str] = []
         self.names = Names()
         self.ranges = Ranges(func)
-        self.places: dict[SSAValue, Place] = {}
+        self.variables: dict[SSAValue, Variable] = {}
         self.helpers = set[str]()
         self.use = self.helpers.add
         self.index = index_type(func)
         self.scalars = Scalars(self.index, self.use, self.ranges)
         self.sizes: dict[SymbolAttr, Expr] = {}
-        self.preferred: dict[SSAValue, Place] = {}
-        """Places of carried values, into which results that a loop yields are computed."""
+        self.preferred: dict[SSAValue, Variable] = {}
         self._arrays: dict[str, tuple[int, int]] = {}
-        """Line of the declaration and alignment of every array."""
+        """Name of an array -> index of its declaration in `lines`, and its alignment in bytes."""
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
-        self._place_shown: str | None = None
+        self._shown_location: str | None = None
         if any(isinstance(op, kernel.WgmmaOp) and op.lhs_offset is None for op in func.walk()):
             self.ids = {**self.ids, "warp": self.UNIFORM_WARP}
 
@@ -233,7 +285,7 @@ class Writer:
 
     @contextmanager
     def braces(self, head: str) -> Generator[None]:
-        """A braced block under the line `head {`."""
+        """Prints `head {` before the lines of the `with` block, and `}` after them."""
         self.line(f"{head} {{")
         self._depth += 1
         self._scopes.append({})
@@ -244,7 +296,14 @@ class Writer:
 
     @contextmanager
     def registers_loop(self, size: int, step: int = 1) -> Generator[Register]:
-        """An unrolled loop over register numbers; no loop if there is one step."""
+        """Prints an unrolled loop around the lines of the `with` block.
+
+        Yields the loop variable, or 0 if a single iteration needs no loop.
+
+        Args:
+            size: number of registers.
+            step: registers per iteration.
+        """
         if size == step:
             yield 0
             return
@@ -256,7 +315,10 @@ class Writer:
         self.line(f"{pad}#pragma unroll{times}")
 
     def unrolled(self, *loops: tuple[str, int]) -> str:
-        """Prints heads of unrolled loops around the next line, by variable and size; returns its indentation."""
+        """Prints the heads of nested unrolled loops, whose body is the next line. Returns the indentation of that line.
+
+        Each loop is a pair of variable name and trip count. Loops with one iteration are left out.
+        """
         pad = ""
         for variable, size in loops:
             if size > 1:
@@ -265,86 +327,105 @@ class Writer:
                 pad += "  "
         return pad
 
-    def comment_place(self, op: Operation) -> None:
-        """Prints a comment with the source line of `op`, where it changes."""
-        place = line_text(location_of(op))
-        if place is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
+    def comment_location(self, op: Operation) -> None:
+        """Prints the Python source line of `op` as a comment, unless the last such comment is the same."""
+        source_line = line_text(location_of(op))
+        if source_line is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
             return
-        if place != self._place_shown:
-            self._place_shown = place
-            self.line(f"// {sanitise(place)}")
+        if source_line != self._shown_location:
+            self._shown_location = source_line
+            self.line(f"// {sanitise(source_line)}")
 
     def type_of(self, value: SSAValue | Attribute) -> str:
-        """Returns the C++ type of one register of a value, and notes the definition of a storage type."""
+        """Returns the C++ type of one register of `value`. Marks `bf16` and similar storage types as used helpers."""
         name = c_type(value.type if isinstance(value, SSAValue) else value, self.index)
         if name in STRUCTS:
             self.use(name)
         return name
 
     def named(self, make: Expr, hint: str) -> None:
-        """Declares a constant for an index expression that occurs often, once in each scope; `find` returns it."""
+        """Declares a C++ constant for an index expression, unless one is in scope. `find` returns the constant."""
         if self.find(make.text) is None:
             name = self.names.mint(hint)
             self.line(f"const {self.index} {name} = {make.text};")
             self._scopes[-1][make.text] = Expr(name)
 
     def find(self, text: str) -> Expr | None:
-        """Returns the constant for an index expression, if it is in scope."""
+        """Returns the constant that `named` declared for an index expression, or None if none is in scope."""
         return next((scope[text] for scope in reversed(self._scopes) if text in scope), None)
 
     def name(self, value: SSAValue, default: str) -> str:
-        """Returns a new name, which is the place of the scalar or pointer `value`."""
+        """Returns a new name for the scalar or pointer `value`. The caller prints the declaration."""
         name = self.names.mint(value.name_hint, default)
-        self.places[value] = Place(name, 1)
+        self.variables[value] = Variable(name, 1)
         return name
 
-    def declare(self, value: SSAValue) -> Place:
-        """Returns the place for `value`: the preferred one, or a new array that is declared here, or a new scalar that
-        is declared where it is computed."""
-        place = self.preferred.get(value)
-        if place is None:
-            place = Place(self.names.mint(hint_of(value)), registers(value))
-            if place.size > 1:
-                self.array(place, value)
-        self.places[value] = place
-        return place
+    def declare(self, value: SSAValue) -> Variable:
+        """Returns the variable for `value`: the one in `preferred`, or a new one.
+
+        A new array is declared at once. A new scalar is declared by the line that computes it.
+        """
+        variable = self.preferred.get(value)
+        if variable is None:
+            variable = Variable(self.names.mint(hint_of(value)), registers(value))
+            if variable.size > 1:
+                self.array(variable, value)
+        self.variables[value] = variable
+        return variable
 
     def define(self, value: SSAValue, text: Callable[[Register], str]) -> None:
-        """Declares `value`, and sets each of its registers to the `text` for it."""
-        place = self.declare(value)
-        with self.registers_loop(place.size) as r:
-            is_new = place.size == 1 and value not in self.preferred
-            head = f"const {self.type_of(value)} {place.name}" if is_new else place[r].text
+        """Declares `value` and assigns to each of its registers the C++ that `text` returns for it."""
+        variable = self.declare(value)
+        with self.registers_loop(variable.size) as r:
+            is_new = variable.size == 1 and value not in self.preferred
+            head = f"const {self.type_of(value)} {variable.name}" if is_new else variable[r].text
             self.line(f"{head} = {text(r)};")
 
-    def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
-        """Declares the array `place` of registers of the type of `value`, after `head`, initialised with `start`."""
-        self._arrays[place.name] = len(self.lines), c_size(value.type)
-        self.line(f"{head}{self.type_of(value)} {place.name}[{place.size}]{start};")
+    def array(self, variable: Variable, value: SSAValue, start: str = "", head: str = "") -> None:
+        """Prints the declaration of an array.
+
+        Args:
+            variable: name and size of the array.
+            value: value whose element type the array has.
+            start: initializer, such as " = {}".
+            head: text before the declaration, such as an alignment.
+        """
+        self._arrays[variable.name] = len(self.lines), c_size(value.type)
+        self.line(f"{head}{self.type_of(value)} {variable.name}[{variable.size}]{start};")
 
     def pointer(self, array: str, index: str, size: int) -> str:
-        """Returns a pointer to element `index` of an array of registers for accesses of `size` bytes. All wide accesses
-        of registers are printed through it, so arrays are aligned to the widest access."""
+        """Returns a pointer into an array of registers, and raises the array's alignment to `size`.
+
+        All wide accesses to registers use this method, so that each array is aligned to its widest access.
+
+        Args:
+            array: name of the array.
+            index: C++ of the element's index; an empty text is 0.
+            size: width of the access in bytes.
+        """
         number, aligned = self._arrays[array]
         if size > aligned:
             self._arrays[array] = number, size
             self.lines[number] = re.sub(r"^( *)(__align__\(\d+\) )?", rf"\1__align__({size}) ", self.lines[number])
         return array if index in ("", "0") else f"&{array}[{index}]"
 
-    def start(self, value: SSAValue, text: str) -> Place:
-        """Returns a new variable for `value`, set to `text`, that may be overwritten later."""
-        place = Place(self.names.mint(hint_of(value)), 1, True)
-        self.line(f"{self.type_of(value)} {place.name} = {text};")
-        self.places[value] = place
-        return place
+    def start(self, value: SSAValue, text: str) -> Variable:
+        """Declares a mutable scalar for `value`, initialised with the C++ expression `text`."""
+        variable = Variable(self.names.mint(hint_of(value)), 1, True)
+        self.line(f"{self.type_of(value)} {variable.name} = {text};")
+        self.variables[value] = variable
+        return variable
 
     # -- reading values
 
     def read(self, value: SSAValue, register: Register = 0) -> Expr:
-        """Returns the C++ of one register of a value."""
-        place = self.places.get(value)
-        if place is not None:
-            return place[register]
+        """Returns the C++ expression that reads one register of `value`.
+
+        Raises CompileError if `value` has no variable and cannot be printed as an expression.
+        """
+        variable = self.variables.get(value)
+        if variable is not None:
+            return variable[register]
         op = value.owner
         if not isinstance(op, Operation) or not is_view(op):
             raise CompileError("a value is used before it is computed", operator=getattr(op, "name", None))
@@ -358,7 +439,7 @@ class Writer:
 
 def _read_constant(writer: Writer, op: ConstantOp | arith.ConstantOp, register: Register) -> Expr:
     if (value := constant_of(op.result)) is None:
-        raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
+        raise CompileError(f"expected a scalar constant, but got {op.value}", operator=op.name)
     return writer.scalars.literal(value, op.result.type)
 
 
@@ -389,23 +470,28 @@ _VIEWS: dict[type[Operation], Callable[[Writer, Any, Register], Expr]] = {
     kernel.IndicesOp: _read_indices,
     kernel.SharedOp: _read_shared,
 }
-"""Views that are no payload operations: how a register of their result is read."""
+"""Printers of operations that are neither statements nor payload: each returns the C++ of one result register."""
 
 
 def index_type(func: kernel.FuncOp) -> str:
-    """Returns the C++ type of indices and sizes in a kernel. Large buffers need 64 bits, and so do indices of 64 bits
-    that are read from memory: cut off at 32 bits one could look as if it were inside."""
-    large = any(_elements(a.type) > WIDE for a in func.body.block.args)
-    return "long long" if large or any(_is_read(op) for op in func.walk() if isinstance(op, CastOp)) else "int"
+    """Returns the C++ type of indices and sizes in a kernel: `int`, or `long long` where 32 bits are not safe.
+
+    Large buffers need 64 bits. So do 64-bit indices that are loaded from memory: truncated to 32 bits, an index that is
+    out of bounds could pass the bounds check.
+    """
+    large = any(_elements(a.type) > MAX_ELEMENTS_WITH_INT_INDEX for a in func.body.block.args)
+    return (
+        "long long" if large or any(_depends_on_memory(op) for op in func.walk() if isinstance(op, CastOp)) else "int"
+    )
 
 
-def _is_read(op: CastOp) -> bool:
-    """Returns true if `op` makes an index of an integer of 64 bits that follows from the contents of a buffer."""
+def _depends_on_memory(op: CastOp) -> bool:
+    """Returns true if `op` converts an i64 that depends on a load from global memory to an index."""
     if element_type(op.result.type) != IndexType() or element_type(op.operand.type) != i64:
         return False
-    seen, left = set[SSAValue](), [op.operand]
-    while left:
-        value = left.pop()
+    seen, pending = set[SSAValue](), [op.operand]
+    while pending:
+        value = pending.pop()
         if value in seen or element_type(value.type) == IndexType():
             continue
         seen.add(value)
@@ -413,7 +499,7 @@ def _is_read(op: CastOp) -> bool:
             return True
         if isinstance(value.owner, kernel.LoadOp) and not kernel.is_shared(value.owner.memory.type):
             return True
-        left += value.owner.operands
+        pending += value.owner.operands
     return False
 
 
@@ -433,7 +519,7 @@ def header(func: FuncOp) -> list[str]:
 
 
 def parameters(writer: Writer, func: FuncOp) -> list[str]:
-    """Returns the parameters of a kernel: buffers, tensor maps and sizes."""
+    """Returns the C++ parameters of a kernel: buffers, tensor maps and sizes. Assigns their variables in `writer`."""
     texts: list[str] = []
     for argument in func.body.block.args:
         memory_extents(argument.type)
@@ -450,17 +536,29 @@ def parameters(writer: Writer, func: FuncOp) -> list[str]:
 
 
 def memory_extents(t: Attribute) -> tuple[Extent, ...]:
-    """Returns the extents of a dense memref. Raises CompileError for any other."""
+    """Returns the extents of a dense memref type.
+
+    Raises CompileError for memrefs with a layout, and for memrefs of indices.
+    """
     assert isinstance(t, MemRefType)
     if not isinstance(t.layout, NoneAttr | ExtentsAttr):
-        raise CompileError(f"{t} is no dense memory")
+        raise CompileError(f"expected a dense memref, but got {t}")
     if isinstance(t.element_type, IndexType):
-        raise CompileError(f"{t}: an index has no size in memory, store i32 or i64")
+        raise CompileError(f"{t}: elements of type index have no size in memory; store i32 or i64")
     return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def declare_shared(writer: Writer, buffers: Iterable[SharedOp], memory: str) -> None:
-    """Declares the buffers in shared memory as pointers into all of it, the array `memory`."""
+    """Declares the shared buffers of a kernel as pointers into one array.
+
+    Args:
+        writer: the writer of the kernel.
+        buffers: the buffers, with their offsets.
+        memory: name of the array of bytes that contains all buffers.
+
+    Raises:
+        CompileError: if `kernel-allocate-shared` has not assigned offsets yet.
+    """
     for op in buffers:
         if op.offset is None:
             raise refused(op, "shared memory has no place yet: run kernel-allocate-shared", CompileError)

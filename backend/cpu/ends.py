@@ -16,7 +16,7 @@ from ...dialects.payload import CastOp, CmpOp, ExtentOp, SelectOp, constant_of, 
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
-from ..cpp.expressions import moved
+from ..cpp.expressions import offset_of
 from ..cpp.ordering import linear_steps, registers
 from .folds import row_of
 
@@ -165,7 +165,7 @@ def _end_of_select(op: SelectOp) -> End | None:
     indices, number = test.lhs.owner, constant_of(test.rhs)
     steps = indices.steps.get_values()
     if spread is not None:
-        steps = [moved(step, steps) for step in spread[1]]
+        steps = [offset_of(step, steps) for step in spread[1]]
     if isinstance(test.rhs.owner, ExtentOp):
         return End.at(indices.origin, steps, test.rhs.owner.symbol)
     return None if number is None else End.at(indices.origin, steps, int(number))

@@ -40,9 +40,9 @@ from ..cpp.expressions import (
     infix,
     terms,
 )
-from ..cpp.memory import combined_atomically, element_at, loaded, open_checks, stored
+from ..cpp.memory import atomic_statement, element_at, load_expression, open_checks, store_statement
 from ..cpp.ordering import Group, Statement, registers, roots
-from ..cpp.writer import Place, hint_of
+from ..cpp.writer import Variable, hint_of
 from ..dtypes import STRUCTS
 from .ends import End, Limit, Write
 from .folds import (
@@ -124,23 +124,23 @@ class VectorStatements(statements.Statements):
         self.common |= results
         return True
 
-    def dies(self, value: SSAValue) -> bool:
-        return value not in self.common and super().dies(value)
+    def is_last_use(self, value: SSAValue) -> bool:
+        return value not in self.common and super().is_last_use(value)
 
     def identify(self, op: kernel.IdOp) -> None:
         """Defines the number of the block. The other numbers are 0, because there is one thread."""
-        self.writer.places[op.result] = Place(self.writer.ids[op.kind.data.value], 1)
+        self.writer.variables[op.result] = Variable(self.writer.ids[op.kind.data.value], 1)
 
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
         """Prints a matmul. The result reuses the memory of the accumulator if nothing else reads it."""
         writer, arguments, matrices = self.writer, list[str](), operands(op)
         for matrix in matrices:
-            if matrix.load is None and matrix.source not in writer.places:
-                self.array_of(matrix.source)
+            if matrix.load is None and matrix.source not in writer.variables:
+                self.copy_to_array(matrix.source)
             arguments.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         ends = extents(writer, op, matrices)
         fresh = ends is None and constant_of(op.acc) == 0
-        target = writer.declare(op.result) if fresh else self.taken_over(op.acc, op.result)
+        target = writer.declare(op.result) if fresh else self.reuse_or_copy(op.acc, op.result)
         writer.use("vector.panel_fma" if packed_type(matrices[0]) is None else "vector.panel_fma.words")
         step = matrices[0].row if is_read_by_columns(matrices[0]) else 0
         how = f", {step}, true" if fresh else f", {step}" if step else ""
@@ -154,13 +154,13 @@ class VectorStatements(statements.Statements):
         writer, order = self.writer, self.order
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
         results = [op.results[0] for op in group.ops if op not in folds and op.results]
-        stored = [r for r in results if r not in writer.places and order.is_kept(r, group)]
+        stored = [r for r in results if r not in writer.variables and order.is_kept(r, group)]
         if not folds and not stored and not any(isinstance(op, Write | ScanRegistersOp) for op in group.ops):
             # Every user rematerializes the group, so it needs no storage.
             return
         columns = columns_of(folds[0]) if folds else None
         squares = self._block_transposes(group)
-        arrays = dict[SSAValue, Place]()
+        arrays = dict[SSAValue, Variable]()
         for result in stored:
             arrays[result] = (
                 writer.preferred.get(result) or self._reused(result, group, arrays) or writer.declare(result)
@@ -170,27 +170,31 @@ class VectorStatements(statements.Statements):
         else:
             self._columns(group, folds, arrays, columns)
         writer.locals.clear()
-        writer.places |= arrays
+        writer.variables |= arrays
 
-    def _reused(self, result: SSAValue, group: Group, arrays: Mapping[SSAValue, Place]) -> Place | None:
+    def _reused(self, result: SSAValue, group: Group, arrays: Mapping[SSAValue, Variable]) -> Variable | None:
         """Returns the array of an operand whose last use is the computation of `result`, or None."""
         for value in dict.fromkeys(v for op in group.ops for v in op.operands if v.type == result.type):
-            place, op = self.owned(value), result.owner
-            if place is None or place in arrays.values() or not isinstance(value.owner, Operation):
+            variable, op = self.reusable_variable(value), result.owner
+            if variable is None or variable in arrays.values() or not isinstance(value.owner, Operation):
                 continue
-            if place.size == group.size and isinstance(op, Operation) and self.order.is_read_by(value, self.number, op):
-                return place
+            if (
+                variable.size == group.size
+                and isinstance(op, Operation)
+                and self.order.is_read_by(value, self.number, op)
+            ):
+                return variable
         return None
 
     def _columns(
-        self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], arrays: Mapping[SSAValue, Place], columns: int
+        self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], arrays: Mapping[SSAValue, Variable], columns: int
     ) -> None:
         """Prints reductions over rows: a loop over blocks of SIMD vectors of columns, with a loop over rows inside.
 
         Args:
             group: the group.
             folds: its reductions.
-            arrays: places of the results that are stored.
+            arrays: variables of the results that are stored.
             columns: number of columns of one group (`columns_of`).
         """
         writer, count, all_columns = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
@@ -216,7 +220,7 @@ class VectorStatements(statements.Statements):
         self,
         group: Group,
         folds: Sequence[kernel.ReduceRegistersOp],
-        arrays: Mapping[SSAValue, Place],
+        arrays: Mapping[SSAValue, Variable],
         squares: Mapping[SSAValue, BlockTranspose],
     ) -> None:
         """Prints a loop over the vectors of a group, or of each row of it that is reduced."""
@@ -251,7 +255,7 @@ class VectorStatements(statements.Statements):
     def _body(
         self,
         group: Group,
-        arrays: Mapping[SSAValue, Place],
+        arrays: Mapping[SSAValue, Variable],
         sums: Mapping[Operation, str],
         prefetch: bool = False,
         scans: Mapping[Operation, RowScan] = {},
@@ -260,14 +264,14 @@ class VectorStatements(statements.Statements):
 
         Args:
             group: the group.
-            arrays: places of the results that are stored.
+            arrays: variables of the results that are stored.
             sums: accumulators of reductions, as C++.
             prefetch: whether loaded rows are prefetched.
             scans: state of the scans.
         """
         writer = self.writer
         for op in group.ops:
-            writer.comment_place(op)
+            writer.comment_location(op)
             if isinstance(op, kernel.ReduceRegistersOp):
                 source = writer.read_vector(op.source).whole.at(UNARY)
                 writer.line(f"{sums[op]} = {combining(op, source, sums[op])};")
@@ -344,14 +348,14 @@ class VectorStatements(statements.Statements):
 
     def _block_transposes(self, group: Group) -> dict[SSAValue, BlockTranspose]:
         """Returns the transposed operands of a group, if all have the same transposition. Otherwise prints loads."""
-        operands = dict.fromkeys(v for op in group.ops for v in op.operands if v not in self.writer.places)
+        operands = dict.fromkeys(v for op in group.ops for v in op.operands if v not in self.writer.variables)
         transposes = {v: t for v in operands if (t := block_transpose(v.owner))}
         ready = {v: s for v, s in transposes.items() if s.source(self.writer, "first") is not None}
         reduced = any(isinstance(op, kernel.ReduceRegistersOp | ScanRegistersOp) for op in group.ops)
         if not reduced and len({s.across for s in ready.values()}) <= 1:
             return ready
         for load in dict.fromkeys(s.shuffle.source.owner for s in ready.values()):
-            if isinstance(load, LoadOp) and load.result not in self.writer.places:
+            if isinstance(load, LoadOp) and load.result not in self.writer.variables:
                 self._group(Group(load.registers, [load]))
         return {}
 
@@ -392,22 +396,22 @@ class VectorStatements(statements.Statements):
             distance = PREFETCH_BYTES // element_bytes(op.result.type)
             writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {distance}, 0, locality);")
 
-    def _define(self, op: Operation, read: Lanes, place: Place | None, group: Group) -> None:
+    def _define(self, op: Operation, read: Lanes, variable: Variable | None, group: Group) -> None:
         """Defines the result vector of an operation.
 
         Args:
             op: the operation.
             read: its text.
-            place: array to store it to, or None.
+            variable: array to store it to, or None.
             group: the group, whose other operations read the vector from a variable.
         """
         writer, result = self.writer, op.results[0]
-        if place is None or any(u.operation in group.ops for u in result.uses):
+        if variable is None or any(u.operation in group.ops for u in result.uses):
             name = writer.names.mint(hint_of(result))
             writer.line(f"const auto {name} = {read.text.text};")
             read = writer.locals[result] = read._replace(text=Expr(name))
-        if place is not None:
-            writer.line(f"store(&{place.name}[i], {read.whole.text});")
+        if variable is not None:
+            writer.line(f"store(&{variable.name}[i], {read.whole.text});")
 
     def _vector(self, op: Operation) -> Lanes:
         """Returns the result vector of an operation, or a scalar if all operands are scalars."""
@@ -486,7 +490,7 @@ class VectorStatements(statements.Statements):
         same = steps is not None and not any(steps) and not differ
         if not same and (read := gathered(writer, op, self._is_limit)) is not None:
             return writer.lanes(result, read)
-        one = loaded(writer, op, VECTOR if same else LANE)
+        one = load_expression(writer, op, VECTOR if same else LANE)
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
     def _write(self, op: Write) -> None:
@@ -494,7 +498,7 @@ class VectorStatements(statements.Statements):
         writer, combined = self.writer, isinstance(op, AtomicRmwOp)
         begin, end = (self._inside(op) if lane_steps(op) == SIDE_BY_SIDE else None) or ("no", "lanes")
         if begin or combined and combining(op) is None:
-            one = combined_atomically(writer, op, LANE) if combined else stored(writer, op, LANE)
+            one = atomic_statement(writer, op, LANE) if combined else store_statement(writer, op, LANE)
             writer.line(f"PER_LANE {one}")
             return
         head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "

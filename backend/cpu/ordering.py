@@ -49,7 +49,7 @@ class VectorOrdering(Ordering):
                 yield user
                 yield from self._reductions_of(user)
 
-    def _place(self, op: Operation) -> None:
+    def _append(self, op: Operation) -> None:
         if is_read_by_panels(op) or is_read_by_transposes(op):
             return
         if op.regions or isinstance(op, Write):
@@ -60,13 +60,13 @@ class VectorOrdering(Ordering):
                 self._flush(list(self._pending.values()))
             elif isinstance(op, LoadOp):
                 self._flush(self._predecessors(op))
-            makers = (self._maker.get(v) for v in op.operands)
+            makers = (self._open_group_of.get(v) for v in op.operands)
             self._flush([g for g in makers if g is not None and g.size >= MAX_LANES])
-            super()._place(op)
+            super()._append(op)
             return
-        direct = [self._maker.get(v) for v in op.operands]
+        direct = [self._open_group_of.get(v) for v in op.operands]
         needed = [g for g in direct if g is not None and g.size != size]
-        self._flush([*dict.fromkeys([*needed, *self._renumbered(op), *self._predecessors(op)])])
+        self._flush([*dict.fromkeys([*needed, *self._groups_read_out_of_order(op), *self._predecessors(op)])])
         for value in op.operands:
             self._load_again(size, value)
         self._add(size, op)
@@ -83,7 +83,7 @@ class VectorOrdering(Ordering):
     def _load_again(self, size: int, value: SSAValue) -> None:
         """Adds the load or conversion of `value` to the open group of `size`, unless an open group computes it."""
         op = value.owner
-        if value in self._loadable and value not in self._maker and isinstance(op, Operation):
+        if value in self._loadable and value not in self._open_group_of and isinstance(op, Operation):
             for operand in op.operands:
                 self._load_again(size, operand)
             self._add(size, op)

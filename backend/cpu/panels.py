@@ -16,7 +16,7 @@ from ...dialects.kernel import LoadOp, PanelFmaOp, ShuffleRegistersOp, StoreOp
 from ...dialects.payload import CastOp, constant_of, element_type, is_payload
 from ...dialects.shapes.extents import least
 from ...target.model import NEAR
-from ..cpp.expressions import ADD, Expr, infix, moved, terms
+from ..cpp.expressions import ADD, Expr, infix, offset_of, terms
 from ..cpp.memory import bit_steps, element_at, pitches
 from ..cpp.ordering import linear_steps, registers
 from ..cpp.writer import Writer, memory_extents
@@ -54,7 +54,7 @@ class Strided:
     def pointer(self, writer: Writer) -> str:
         if self.load is not None:
             return f"&{element_at(writer, self.load, self.first)}"
-        return f"{writer.places[self.source].name}{f' + {self.first}' if self.first else ''}"
+        return f"{writer.variables[self.source].name}{f' + {self.first}' if self.first else ''}"
 
     def checks(self, writer: Writer, side: int | None, most: int) -> Iterator[tuple[str, str]]:
         """Yields bounds of a dimension: "begin" or "end" with its C++.
@@ -141,7 +141,7 @@ def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
         yield value, first, steps
         op = value.owner
         if isinstance(op, ShuffleRegistersOp) and (linear := linear_steps(op.registers)) is not None:
-            first, steps = linear[0] + moved(first, linear[1]), [moved(step, linear[1]) for step in steps]
+            first, steps = linear[0] + offset_of(first, linear[1]), [offset_of(step, linear[1]) for step in steps]
         elif not isinstance(op, CastOp) or PACKED.get(element_type(op.operand.type)) != element_type(op.result.type):
             return
         value = op.operands[0]
@@ -202,8 +202,8 @@ def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tupl
     sides = list[tuple[int | None, int]]()
     for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
-        strides = _strides([moved(step, bits) for step in steps], columns)
-        if strides is None or all(strides) or moved(first, bits):
+        strides = _strides([offset_of(step, bits) for step in steps], columns)
+        if strides is None or all(strides) or offset_of(first, bits):
             return None
         sides.append((ROWS, strides[0]) if strides[0] else (COLUMNS, strides[1]) if strides[1] else (BOTH, 1))
     return tuple(sides)
@@ -212,7 +212,7 @@ def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tupl
 def distances(load: LoadOp | StoreOp, steps: Sequence[int]) -> list[int]:
     """Returns the offsets in memory, in elements, of registers at `steps`."""
     bits = bit_steps(load)
-    return [moved(step, bits) for step in steps]
+    return [offset_of(step, bits) for step in steps]
 
 
 def _strides(steps: Sequence[int], columns: int) -> tuple[int, int] | None:
@@ -247,7 +247,7 @@ class BlockTranspose:
         if load is not None and linear is not None:
             at = terms(register, distances(load, linear[1]))
             return f"&{element_at(writer, load, linear[0])} + {at.text}, {distances(load, [self.pitch])[0]}"
-        is_stored = shuffle.source in writer.places
+        is_stored = shuffle.source in writer.variables
         return f"&{writer.read(shuffle.result, register).text}, {self.pitch}" if is_stored else None
 
 

@@ -23,7 +23,7 @@ from ...target.model import LINE, MAX_LANES
 from ..cpp.expressions import AND, EQUALITY, RELATION, UNARY, Expr, add, call, infix, multiply, terms
 from ..cpp.memory import bit_steps, memory_name, open_checks, pitches
 from ..cpp.ordering import is_view, linear_steps, registers
-from ..cpp.writer import Place, Writer, memory_extents
+from ..cpp.writer import Variable, Writer, memory_extents
 from ..dtypes import STRUCTS
 from .ends import Ends
 from .ordering import is_same_in_lanes
@@ -76,16 +76,16 @@ class VectorWriter(Writer):
             return Expr(f"{local.text.text}[l] != 0", EQUALITY)
         return Expr(f"lane({local.text.text}, l)" if local.element in STRUCTS else f"{local.text.text}[l]")
 
-    def array(self, place: Place, value: SSAValue, start: str = "", head: str = "") -> None:
+    def array(self, variable: Variable, value: SSAValue, start: str = "", head: str = "") -> None:
         """Declares an array that is aligned to a cache line, so that no vector crosses a line.
 
         Args:
-            place: name and size.
+            variable: name and size.
             value: value that it holds.
             start: initial value.
             head: text before the declaration of a short array.
         """
-        super().array(place, value, start, f"alignas({LINE}) " if place.size >= MAX_LANES else head)
+        super().array(variable, value, start, f"alignas({LINE}) " if variable.size >= MAX_LANES else head)
 
     def unroll(self, times: str = "", pad: str = "") -> None:
         """Prints nothing: compilers for CPUs choose the unrolling of loops over single elements."""
@@ -97,10 +97,10 @@ class VectorWriter(Writer):
         """Returns a value in a loop over vectors, from the register `VECTOR` on."""
         if value in self.locals:
             return self.locals[value]
-        if value in self.places and is_same_in_lanes(value):
+        if value in self.variables and is_same_in_lanes(value):
             return self.lanes(value, self.read(value, VECTOR), False)
         op, memory, steps = value.owner, value, [1 << bit for bit in range(registers(value).bit_length() - 1)]
-        if value not in self.places and isinstance(op, Operation) and is_view(op):
+        if value not in self.variables and isinstance(op, Operation) and is_view(op):
             linear = linear_steps(op.registers) if isinstance(op, kernel.ShuffleRegistersOp) else None
             memory, steps = (op.operands[0], linear[1]) if linear is not None else (value, ())
         text, low, counted = self.read(value, VECTOR), [*steps[:4]], memory.owner
@@ -108,7 +108,7 @@ class VectorWriter(Writer):
             low, memory = [*counted.steps.get_values()[:4]], value
         if not any(low):
             return self.lanes(value, text, False)
-        if memory in self.places and (near := self.near(value, low, text.text)) is not None:
+        if memory in self.variables and (near := self.near(value, low, text.text)) is not None:
             return self.lanes(value, near)
         if memory is value and (across := _across(low, self.index)) is not None:
             return self.lanes(value, add(text, across))

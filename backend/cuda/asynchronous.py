@@ -11,8 +11,8 @@ from ...dialects import kernel
 from ...dialects.kernel.barriers import MbarrierOp, partition_of
 from ...target.model import launch_registers
 from ..cpp.expressions import ADD, EQUALITY, MUL, UNARY, add, c_size, terms
-from ..cpp.memory import condition, element_at, exclusive, memory_name, prepare
-from ..cpp.statements import Printer, Statements, add_pointer, as_calls, element_address
+from ..cpp.memory import condition, element_at, memory_name, prepare, xor_address
+from ..cpp.statements import Printer, Statements, add_pointer, call_printers, element_address
 from ..cpp.writer import sanitise
 
 
@@ -49,7 +49,7 @@ def _group_barrier(statements: Statements, op: kernel.GroupBarrierOp) -> str:
 
 def _tma(statements: Statements, op: kernel.TmaLoadOp | kernel.TmaStoreOp) -> str:
     """Returns the start of the copy of a TMA tile: to shared memory, of several blocks too, or to global memory."""
-    tile, tensor_map = element_address(statements, op.shared, op.place), f"&{statements.writer.places[op.map].name}"
+    tile, tensor_map = element_address(statements, op.shared, op.place), f"&{statements.writer.variables[op.map].name}"
     if isinstance(op, kernel.TmaStoreOp):
         kind, operands = "store", [tensor_map, tile]
     else:
@@ -118,7 +118,9 @@ def print_copy(statements: Statements, op: kernel.CopyAsyncOp) -> None:
             met, source = condition(writer, op, r), f"&{element_at(writer, op, r)}"
             base, low = writer.read(op.place), width.bit_length() - 1
             is_swizzled = op.target_xor is not None
-            at = exclusive(base, r, op.target_bases, low) if is_swizzled else add(base, terms(r, op.target_bases, low))
+            at = (
+                xor_address(base, r, op.target_bases, low) if is_swizzled else add(base, terms(r, op.target_bases, low))
+            )
             helper, mask = (f"copy_async{size}", "") if met is None else (f"copy_async{size}_or_zero", f", {met.text}")
             writer.use(helper)
             writer.line(f"{helper}(&{memory_name(writer, op.target)}[{at.text}], {source}{mask});")
@@ -130,7 +132,7 @@ PRINTERS: Mapping[type[Operation], Printer] = {
     kernel.AdvanceOp: print_advance,
     kernel.WarpSpecializeOp: print_partitions,
     kernel.MapaOp: print_mapa,
-    **as_calls(
+    **call_printers(
         {
             kernel.MbarInitOp: lambda s, op: f"mbar_init({_barrier(s, op)}, {op.arrivals.data})",
             kernel.MbarExpectOp: lambda s, op: f"mbar_expect({_barrier(s, op)}, {op.bytes.data})",

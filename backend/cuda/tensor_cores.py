@@ -14,12 +14,12 @@ from ...dialects.payload import shape_of
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..cpp.device import wgmma_key
-from ..cpp.expressions import AND, BIT_XOR, Expr, Register, bare, flips, infix, terms
+from ..cpp.expressions import AND, BIT_XOR, Expr, Register, flips, infix, terms, without_parentheses
 from ..cpp.memory import element_at, prepare
 from ..cpp.ordering import registers
-from ..cpp.reductions import shuffled
-from ..cpp.statements import Printer, Statements, as_calls, element_address
-from ..cpp.writer import Place
+from ..cpp.reductions import shuffle_call
+from ..cpp.statements import Printer, Statements, call_printers, element_address
+from ..cpp.writer import Variable
 from ..dtypes import STRUCTS
 
 WORD = 4
@@ -43,7 +43,7 @@ def _print_matrices(
 
 def print_mma(statements: Statements, op: kernel.MmaOp) -> None:
     """Prints all products of a warp, into the registers of the accumulator if these may change."""
-    writer, target, atom = statements.writer, statements.taken_over(op.acc, op.result), op.atom
+    writer, target, atom = statements.writer, statements.reuse_or_copy(op.acc, op.result), op.atom
     helper, (a, b) = f"mma_{atom.shape}", atom.registers
     writer.type_of(op.lhs)
     writer.use(f"{helper}.{atom.c_type}")
@@ -62,13 +62,13 @@ def print_mma(statements: Statements, op: kernel.MmaOp) -> None:
 def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
     """Returns the array that `value` is a part of, and its start; a new array for registers in another order."""
     writer, op = statements.writer, value.owner
-    if value in writer.places:
-        return writer.places[value].name, 0
-    if isinstance(op, kernel.ShuffleRegistersOp) and op.source in writer.places:
+    if value in writer.variables:
+        return writer.variables[value].name, 0
+    if isinstance(op, kernel.ShuffleRegistersOp) and op.source in writer.variables:
         picked = op.registers.get_values()
         if picked[0] % 2 == 0 and tuple(picked) == tuple(range(picked[0], picked[0] + len(picked))):
-            return writer.places[op.source].name, int(picked[0])
-    return statements.array_of(value).name, 0
+            return writer.variables[op.source].name, int(picked[0])
+    return statements.copy_to_array(value).name, 0
 
 
 def _operand(statements: Statements, value: SSAValue, at: str) -> str:
@@ -77,10 +77,10 @@ def _operand(statements: Statements, value: SSAValue, at: str) -> str:
     if shape_of(value.type) != (1,):
         array, first = operand_array(statements, value)
         return writer.pointer(array, _sum(at, first), WORD)
-    if value not in writer.places:
+    if value not in writer.variables:
         text = writer.read(value).text
         writer.define(value, lambda _: text)
-    return f"&{writer.places[value].name}"
+    return f"&{writer.variables[value].name}"
 
 
 def _times(counter: str, step: int) -> str:
@@ -92,18 +92,18 @@ def _sum(index: str, offset: int) -> str:
     return " + ".join([*([index] if index else []), *([str(offset)] if offset else [])])
 
 
-def _accumulators(statements: Statements, acc: SSAValue, op: Operation) -> Place:
+def _accumulators(statements: Statements, acc: SSAValue, op: Operation) -> Variable:
     """Returns the registers of accumulators, which nothing else may read. Raises CompileError."""
-    place = statements.owned(acc)
-    if place is None:
+    variable = statements.reusable_variable(acc)
+    if variable is None:
         raise refused(op, "accumulators in flight are used twice", CompileError)
-    return place
+    return variable
 
 
-def print_product(statements: Statements, op: kernel.WgmmaOp) -> None:
+def print_wgmma(statements: Statements, op: kernel.WgmmaOp) -> None:
     """Prints one call for every slice of k."""
     writer, slices = statements.writer, op.k_steps.data
-    place = writer.places[op.result] = _accumulators(statements, op.acc, op)
+    variable = writer.variables[op.result] = _accumulators(statements, op.acc, op)
     transposed = op.lhs_transposed is not None, op.rhs_transposed is not None
     key = wgmma_key(op.columns, writer.type_of(op.element), op.lhs_offset is None, *transposed)
     if op.lhs_offset is None:
@@ -122,7 +122,7 @@ def print_product(statements: Statements, op: kernel.WgmmaOp) -> None:
             more = Expr("slice > 0" if more.text == "false" else f"slice > 0 || {more.at(AND)}")
         writer.unroll()
         head = f"for (int slice = 0; slice < {slices}; ++slice) "
-    writer.line(f"{head}{key.split('.')[0]}({place.name}, {left}, {right}, {more.text});")
+    writer.line(f"{head}{key.split('.')[0]}({variable.name}, {left}, {right}, {more.text});")
 
 
 def _matrix(
@@ -145,17 +145,17 @@ def print_accumulators(statements: Statements, op: kernel.AccumulatorsOp) -> Non
     if op.source is None:
         statements.writer.declare(op.result)
     else:
-        statements.taken_over(op.source, op.result)
+        statements.reuse_or_copy(op.source, op.result)
 
 
 def print_wait(statements: Statements, op: kernel.WgmmaWaitOp) -> None:
     """Prints a wait for products. Accumulators that become registers are operands of the wait, so that the compiler
     moves nothing that reads them before it."""
     writer, pending = statements.writer, op.pending.data
-    place = writer.places[op.result] = _accumulators(statements, op.acc, op)
+    variable = writer.variables[op.result] = _accumulators(statements, op.acc, op)
     are_read = op.result.type != op.acc.type
     writer.use("wgmma_wait_for" if are_read else "wgmma_wait")
-    wait_for = f"wgmma_wait_for<{pending}>({place.name});" if pending else f"wgmma_wait_for({place.name});"
+    wait_for = f"wgmma_wait_for<{pending}>({variable.name});" if pending else f"wgmma_wait_for({variable.name});"
     writer.line(wait_for if are_read else f"wgmma_wait<{pending}>();")
 
 
@@ -165,28 +165,30 @@ def print_shuffle(statements: Statements, op: kernel.ShuffleOp) -> None:
     element, lane = writer.type_of(op.result), None if op.lane is None else writer.read(op.lane)
     if size == 1:
         mine = writer.read(op.source)
-        writer.define(op.result, lambda _: (mine if lane is None else shuffled(mine, lane.text, element, "")).text)
+        writer.define(op.result, lambda _: (mine if lane is None else shuffle_call(mine, lane.text, element, "")).text)
         return
     mode, pair = "xor_" if lane is None else "", element in STRUCTS and op.lane_xor.get_values()[0] == 0
     source = _pairs(statements, op.source) if pair else None
-    place = writer.declare(op.result)
+    variable = writer.declare(op.result)
     with writer.registers_loop(size, 2 if pair else 1) as r:
         flip = flips(r, op.lane_xor.get_values())
         at = flip if lane is None else lane if flip.text == "0" else infix(lane, "^", flip, BIT_XOR)
         if source is not None:
             writer.use(f"shuffle_{mode}pair.{element}")
             writer.use(f"copy_pair.{element}")
-            operands = ", ".join(writer.pointer(p.name, str(r), WORD) for p in (place, source))
+            operands = ", ".join(writer.pointer(p.name, str(r), WORD) for p in (variable, source))
             exchange, copy = f"shuffle_{mode}pair({operands}, {at.text});", f"copy_pair({operands});"
         else:
             mine = writer.read(op.source, r)
-            exchange, copy = (f"{place[r].text} = {v.text};" for v in (shuffled(mine, at.text, element, mode), mine))
+            exchange, copy = (
+                f"{variable[r].text} = {v.text};" for v in (shuffle_call(mine, at.text, element, mode), mine)
+            )
         writer.line(f"if ({flip.text}) {exchange}" if lane is None else exchange)
         if lane is None:
             writer.line(f"else {copy}")
 
 
-def print_renumber(statements: Statements, op: kernel.PermuteRegistersOp) -> None:
+def print_permute_registers(statements: Statements, op: kernel.PermuteRegistersOp) -> None:
     """Prints for each move a choice between two registers, or pairs, by a bit of the lane's number."""
     writer, bits = statements.writer, op.reg_xor.get_values()
     element, size, moves = writer.type_of(op.result), registers(op.result), sorted({*bits} - {0})
@@ -203,33 +205,33 @@ def print_renumber(statements: Statements, op: kernel.PermuteRegistersOp) -> Non
                 assert before is not None
                 writer.use(f"choose_pair.{element}")
                 moved = ((target, r), (before, other), (before, r))
-                operands = ", ".join(writer.pointer(p.name, bare(str(n)), WORD) for p, n in moved)
+                operands = ", ".join(writer.pointer(p.name, without_parentheses(str(n)), WORD) for p, n in moved)
                 writer.line(f"choose_pair({operands}, {odd});")
             else:
                 mine, its = (writer.read(op.source, n) if before is None else before[n] for n in (r, other))
                 writer.line(f"{target[r].text} = {odd} ? {its.text} : {mine.text};")
         source = target
         if move != moves[-1]:
-            del writer.places[op.result]
+            del writer.variables[op.result]
 
 
-def _pairs(statements: Statements, value: SSAValue) -> Place:
+def _pairs(statements: Statements, value: SSAValue) -> Variable:
     """Returns the array of a value whose pairs are read as words."""
     name, first = operand_array(statements, value)
     assert first == 0
-    return Place(name, registers(value))
+    return Variable(name, registers(value))
 
 
 PRINTERS: Mapping[type[Operation], Printer] = {
     kernel.ShuffleOp: print_shuffle,
-    kernel.PermuteRegistersOp: print_renumber,
+    kernel.PermuteRegistersOp: print_permute_registers,
     kernel.LdMatrixOp: lambda s, op: _print_matrices(s, op, "ldmatrix", s.writer.declare(op.result).name, 0),
     kernel.StMatrixOp: lambda s, op: _print_matrices(s, op, "stmatrix", *operand_array(s, op.value)),
     kernel.MmaOp: print_mma,
     kernel.AccumulatorsOp: print_accumulators,
-    kernel.WgmmaOp: print_product,
+    kernel.WgmmaOp: print_wgmma,
     kernel.WgmmaWaitOp: print_wait,
-    **as_calls(
+    **call_printers(
         {kernel.WgmmaFenceOp: lambda s, op: "wgmma_fence()", kernel.WgmmaCommitOp: lambda s, op: "wgmma_commit()"}
     ),
 }

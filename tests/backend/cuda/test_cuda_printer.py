@@ -402,10 +402,10 @@ def test_assembly_only_in_helpers() -> None:
     [
         (
             '%v = math.ctpop %r_x : vector<4xi32> "test.use"(%v) : (vector<4xi32>) -> ()',
-            "math.ctpop: cannot be printed as CUDA",
+            "math.ctpop: cannot be printed as C++",
         ),
         ('%v = kernel.shared : memref<8xi32, "shared">', "shared memory has no place yet: run kernel-allocate-shared"),
-        ('%v = "test.op"() : () -> vector<4xi32>', "test.op: cannot be printed as CUDA"),
+        ('%v = "test.op"() : () -> vector<4xi32>', "test.op: cannot be printed as C++"),
     ],
 )
 def test_what_has_no_cuda_is_refused(line: str, reason: str) -> None:
@@ -429,7 +429,7 @@ def test_other_levels_have_no_cuda(level: str) -> None:
     from deplodock.frontend.compilation import Compilation
 
     module = Compilation(capture(torch.relu, (torch.randn(3),)).module).at(level)
-    with pytest.raises(CompileError, match="is not of the kernel level"):
+    with pytest.raises(CompileError, match="is above the kernel level"):
         print_cuda(module)
 
 
