@@ -1,10 +1,18 @@
-"""Layouts of tiles: the attributes, the types that have them, and the layouts of values.
+"""Layout attributes of tile types, and functions that read and check the layout of a value.
 
-A layout says who holds which element of a tile. Linear layouts over GF(2) are the one layout class: a layout sends the
-bits of (register, lane, warp) to coordinates. Every bit owns a basis vector, and the coordinates of a holder are the
-exclusive or of the bases of its set bits. Broadcast (a zero basis), slices, matrix fragments and swizzles are all of
-this form. After Zhou et al., "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2", 2025.
-The algebra is in `linear.py`.
+A layout specifies which thread holds which element of a tile. Every layout is linear over GF(2): each bit of the
+register, lane and warp number has a *basis*, a coordinate of the tile. A thread's register holds the element at the
+exclusive or (XOR) of the bases of all set bits. An example, an 8x8 tile in one warp:
+
+```
+#tile.layout<reg = [[0, 1]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
+register 1 of lane 6 (binary 00110): [0, 1] ^ [0, 4] ^ [1, 0] = element [1, 5]
+```
+
+A zero basis replicates the element (broadcast). A basis with two nonzero coordinates swizzles. Slices and the fragments
+of tensor-core instructions are also of this form. See Zhou et al., "Linear Layouts: Robust Code Generation of Efficient
+Tensor Computation Using F2", 2025. `linear.py` has the algebra, `mma.py` the layouts of tensor-core instructions,
+`conversion.py` the conversion of layouts by shuffles.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ BasesAttr: TypeAlias = ArrayAttr[ArrayAttr[IntAttr]]
 
 @lru_cache(1024)
 def bases_attr(bases: Bases) -> BasesAttr:
-    """The attribute of `bases`, made once: a kernel has few layouts, and asks for them again and again."""
+    """Returns the attribute of `bases`. Cached, because a kernel has few layouts and looks them up often."""
     return ArrayAttr([ArrayAttr([IntAttr(c) for c in b]) for b in bases])
 
 
@@ -44,7 +52,7 @@ def parse_bases(parser: AttrParser) -> BasesAttr:
 
 
 def format_bases(bases: Bases) -> str:
-    """The text that `parse_bases` reads."""
+    """Returns `bases` as the text that `parse_bases` reads, such as `[[0, 1], [0, 2]]`."""
     return "[" + ", ".join(str(list(b)) for b in bases) + "]"
 
 
@@ -53,9 +61,9 @@ BASES = Parameter(parse_bases, lambda printer, bases: printer.print_string(forma
 
 @irdl_attr_definition
 class LayoutAttr(FormattedAttr):
-    """A tile in the registers of a block's threads: `#tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = [...]>`.
+    """Layout of a tile in the registers of a block: `#tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = [...]>`.
 
-    Bit `i` of the register number, lane number and warp number owns basis `i` of its list.
+    `reg[i]`, `lane[i]` and `warp[i]` are the bases of bit `i` of the register number, lane number and warp number.
     """
 
     name = "tile.layout"
@@ -67,8 +75,10 @@ class LayoutAttr(FormattedAttr):
 
 @irdl_attr_definition
 class SharedAttr(FormattedAttr):
-    """A tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`; bit `i` of the element offset owns
-    basis `i`, a bijection between offsets and coordinates."""
+    """Layout of a tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`.
+
+    `offset[i]` is the basis of bit `i` of the element offset. The map from offsets to coordinates must be a bijection.
+    """
 
     name = "tile.shared"
     FORMAT = ("offset = ", BASES)
@@ -76,30 +86,33 @@ class SharedAttr(FormattedAttr):
 
 
 def encoding_of(t: Attribute) -> Attribute | None:
-    """The layout of a tile type (`LayoutAttr` or `SharedAttr`), or None where none is assigned."""
+    """Returns the layout attribute of a tile type (`LayoutAttr` or `SharedAttr`), or None if it has none."""
     return t.encoding if isinstance(t, TensorType) and isinstance(t.encoding, LayoutAttr | SharedAttr) else None
 
 
 def is_in_shared(t: Attribute) -> bool:
-    """Whether a tile type says that the tile is in shared memory, or on its way there."""
+    """Returns true if a tile type has a shared layout: the tile is in shared memory, or a copy to it is outstanding."""
     return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
 
 
 @irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """The sums of contractions in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`."""
+    """Accumulators of asynchronous dots in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`.
+
+    `tile` is the type of the accumulator after `tile.wait_dot`.
+    """
 
     name = "tile.async_accumulators"
     tile: TensorType[Attribute]
 
 
 def without_flight(t: Attribute) -> Attribute:
-    """The type of a tile, also of one whose sums are in flight."""
+    """Returns the tile type of `t`, also if `t` is a type of accumulators in flight."""
     return t.tile if isinstance(t, AsyncAccumulatorsType) else t
 
 
 def linear_of(t: Attribute) -> Linear | None:
-    """Returns the register layout of a tile type, or of sums in flight, or None."""
+    """Returns the register layout of a tile type or of accumulators in flight, or None if it has none."""
     t = without_flight(t)
     if isinstance(t, TensorType) and isinstance(e := t.encoding, LayoutAttr):
         return Linear(t.get_shape(), bases_of(e.reg), bases_of(e.lane), bases_of(e.warp))
@@ -107,14 +120,14 @@ def linear_of(t: Attribute) -> Linear | None:
 
 
 def shared_of(t: Attribute) -> Shared | None:
-    """Returns the shared layout of a tile type, or None."""
+    """Returns the shared layout of a tile type, or None if it has none."""
     if isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr):
         return Shared(t.get_shape(), bases_of(t.encoding.offset))
     return None
 
 
 def shared_of_type(t: Attribute) -> Shared:
-    """Returns the shared layout of a type that is known to have one."""
+    """Returns the shared layout of a type that must have one."""
     layout = shared_of(t)
     assert layout is not None
     return layout
@@ -125,15 +138,24 @@ def attr_of(layout: Linear) -> LayoutAttr: ...
 @overload
 def attr_of(layout: Shared) -> SharedAttr: ...
 def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
-    """The attribute of a layout."""
+    """Returns the IR attribute of a layout."""
     if isinstance(layout, Shared):
         return SharedAttr(bases_attr(layout.offset))
     return LayoutAttr(*map(bases_attr, layout.parts))
 
 
 def layout_in_registers(value: SSAValue, warps: int, lanes: int = LANES) -> Linear:
-    """Returns the register layout of a tile in a block of `warps` warps. Raises ScheduleError if it is missing or
-    bad."""
+    """Returns the register layout of a tile, after checking it.
+
+    Args:
+        value: the tile.
+        warps: number of warps of the block.
+        lanes: number of lanes of a warp.
+
+    Raises:
+        ScheduleError: the layout is missing, has another number of lanes or warps, has a basis outside of the tile, or
+            leaves out elements.
+    """
     layout = linear_of(value.type)
     if layout is None:
         raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")
@@ -146,13 +168,17 @@ def layout_in_registers(value: SSAValue, warps: int, lanes: int = LANES) -> Line
 
 
 def layout_in_shared(value: SSAValue) -> Shared:
-    """Returns the shared layout of a tile. Raises ScheduleError if it has none, or one that is no bijection."""
+    """Returns the shared layout of a tile, after checking it.
+
+    Raises:
+        ScheduleError: the layout is missing, has a basis outside of the tile, or is not a bijection.
+    """
     layout = shared_of(value.type)
     if layout is None:
         raise _refused(value, "is not in shared memory (tile-stage-dot-operands puts it there)")
     _verify_bases(value, layout.shape, layout.offset)
     if not layout.is_bijective:
-        raise _refused(value, "has a shared layout that is no bijection")
+        raise _refused(value, "has a shared layout that is not a bijection")
     return layout
 
 

@@ -1,19 +1,22 @@
-"""How the lanes of a warp turn one layout of a tile into another by shuffles.
+"""Conversion of one register layout of a tile to another within a warp, by shuffles.
 
-Both layouts are linear over GF(2), so what a target register and lane (r, l) needs is a source register and lane that
-are linear in them:
+`find_exchange` computes the shuffles, `Exchange` is the result. Both layouts are linear over GF(2). So the source
+register and source lane of an element are linear in its target register `r` and target lane `l`:
 
     source lane = A r + B l        source register = C r + D l
 
-A shuffle moves one register of every lane, and the same one within a lane. So the exchange goes in rounds, one for each
-target register, in which lane l receives its register `round + Q l`: by then the source lane is A round + (B + A Q) l.
-Q is chosen such that the source register is a function of the round and of the *source* lane, N of it, which lanes can
-apply before they send; where B + A Q can be the identity, a lane gets what it keeps without a shuffle. Such a Q exists
-wherever no element is held twice (columns of B are taken one after the other, and one that depends on those before it
-can be moved by the span of A, which has as many independent vectors as there are such columns).
+A shuffle moves one register of every lane, and every lane sends the register of one number. So the exchange takes one
+round for each target register. In round `t`, lane `l` receives its register `t + Q l`, and the source lane is `A t + (B
++ A Q) l`. Q is chosen such that the source register is `M t + N s` with the *source* lane `s`, because a lane can
+permute its registers by its own number before it sends. Where `B + A Q` can be the identity, it is: then a lane keeps
+some elements without a shuffle.
 
-The idea, to give registers a number that depends on the lane before and after the shuffles, is the one of "Linear
-Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (Zhou et al., 2025), section 5.4.
+Such a Q exists if the source holds no element twice. The columns of B are chosen one after the other. A column that
+depends on earlier columns is moved by a vector of the span of A, which has as many independent vectors as there are
+such columns.
+
+The method of permuting registers by the lane number before and after the shuffles is from "Linear Layouts: Robust Code
+Generation of Efficient Tensor Computation Using F2" (Zhou et al., 2025), section 5.4.
 """
 
 from __future__ import annotations
@@ -26,15 +29,17 @@ from .linear import LANE_BITS, Linear, Span, combine
 
 @dataclass(frozen=True)
 class Exchange:
-    """One conversion within warps: each lane renumbers its registers, sends them, and renumbers what it got.
+    """Conversion within warps: each lane permutes its registers, sends them in rounds, and permutes the received ones.
 
-    All numbers are exclusive ors of what their set bits add.
+    Each field is a linear map over GF(2): entry `i` is the number that bit `i` of the argument contributes by XOR. In
+    round `t`, lane `l` receives from lane `lanes(l) ^ flips(t)`, and that lane `s` sends its register `registers(t) ^
+    before(s)`. The received value is register `t ^ after(l)` of the target.
 
-    before     for every bit of the lane's number, what it adds to that of a register before
-    registers  for every bit of the round's number, what it adds to that of the register that is sent, as numbered now
-    lanes      for every bit of the receiving lane's number, what it adds to that of the lane that it gets from
-    flips      for every bit of the round's number, what it adds to that
-    after      for every bit of the lane's number, what it adds to that of the round, which gives that of the register
+        before     sending lane -> register, permutation before the shuffles
+        registers  round -> register that is sent, in the numbering after `before`
+        lanes      receiving lane -> sending lane
+        flips      round -> sending lane
+        after      receiving lane -> target register, permutation after the shuffles
     """
 
     before: tuple[int, ...]
@@ -45,45 +50,51 @@ class Exchange:
 
     @property
     def stays(self) -> bool:
-        """Whether a lane gets from itself where a round adds nothing to that."""
+        """Returns true if a lane receives from itself in every round whose `flips` is 0."""
         return self.lanes == tuple(1 << b for b in range(LANE_BITS))
 
     @property
     def shuffles(self) -> int:
-        """Registers that are moved between lanes."""
+        """Returns the number of shuffles: the rounds, except those in which every lane receives from itself."""
         rounds = 1 << len(self.flips)
         return rounds - (rounds >> Span(self.flips).rank) if self.stays else rounds
 
     @property
     def paired(self) -> bool:
-        """Whether registers 2 n and 2 n + 1 stay together all the way, so that two of 16 bits can go as one."""
-        own, others = self.registers[:1] == (1,) and self.flips[0] == 0, self.registers[1:]
-        return own and not any(n & 1 for n in (*others, *self.before, *self.after))
+        """Returns true if registers 2n and 2n + 1 stay together in all steps, so that two 16-bit values fit one
+        shuffle."""
+        first_bit_stays, other_registers = self.registers[:1] == (1,) and self.flips[0] == 0, self.registers[1:]
+        return first_bit_stays and not any(n & 1 for n in (*other_registers, *self.before, *self.after))
 
     def choices(self, held: int) -> int:
-        """Registers, of `held` before, that are chosen by the number of the lane."""
+        """Returns the number of selects by the lane number, for `held` source registers."""
         return (len(set(self.before) - {0}) * held) + (len(set(self.after) - {0}) << len(self.flips))
 
 
 def find_exchange(source: Linear, target: Linear) -> Exchange | None:
-    """How `target` is made of `source` within warps; None if some lane needs an element of another warp, or would
-    need two registers of one lane in a round."""
+    """Returns the shuffles that convert `source` to `target` within each warp, or None if there are none.
+
+    None means that the warp bases differ, that a lane needs an element of another warp, or that a lane would have to
+    send two registers in one round.
+    """
     if source.shape != target.shape or source.warp != target.warp:
         return None
     n, m = len(source.reg), len(target.reg)
-    places = Span()  # numbers of a register and, above its bits, a lane; solved for the element there
-    kernel: list[int] = []  # differences of places that hold the same element
+    # A position is a register number with the lane number in the bits above. The span solves for the position of an
+    # element; `kernel` has the differences of positions that hold the same element.
+    source_span = Span()
+    kernel: list[int] = []
     for number, element in enumerate(source.packed[: n + LANE_BITS]):
-        if (found := places.solve(element)) is not None:
-            kernel.append(found | 1 << number)
-        places.add(element)
-    known = places.solve_all(target.packed[: m + LANE_BITS])
-    if known is None:
+        if (combination := source_span.solve(element)) is not None:
+            kernel.append(combination | 1 << number)
+        source_span.add(element)
+    target_positions = source_span.solve_all(target.packed[: m + LANE_BITS])
+    if target_positions is None:
         return None
-    registers = [_without_lanes(place, kernel, n) for place in known[:m]]
+    registers = [_without_lanes(position, kernel, n) for position in target_positions[:m]]
     images, after = list[int](), list[int]()
-    for bit, place in enumerate(known[m:]):
-        column = _column(place, bit, n, images, [*registers, *kernel])
+    for bit, position in enumerate(target_positions[m:]):
+        column = _column(position, bit, n, images, [*registers, *kernel])
         if column is None:
             return None
         images.append(column[0])
@@ -95,31 +106,46 @@ def find_exchange(source: Linear, target: Linear) -> Exchange | None:
     return Exchange(before, sent, lanes, flips, tuple(after))
 
 
-def _without_lanes(place: int, kernel: Sequence[int], bits: int) -> int:
-    """A place of the same element in lane 0, if there is one, else `place`."""
-    found = Span(k >> bits for k in kernel).solve(place >> bits)
-    return place if found is None else place ^ combine(kernel, found)
+def _without_lanes(position: int, kernel: Sequence[int], bits: int) -> int:
+    """Returns the position of the same element in lane 0 if there is one, else `position`.
+
+    A position is a source register number with the lane number in the bits above. `kernel`: differences of positions
+    that hold the same element. `bits`: register bits.
+    """
+    combination = Span(k >> bits for k in kernel).solve(position >> bits)
+    return position if combination is None else position ^ combine(kernel, combination)
 
 
-def _column(image: int, bit: int, bits: int, taken: Sequence[int], moves: Sequence[int]) -> tuple[int, int] | None:
-    """The place, near `image`, that lane bit `bit` of a receiving lane's number adds, with what it adds to the register
-    that it becomes: the register of a place has to be a function of its lane, beside those `taken` before."""
-    own = Span(v >> bits for v in moves).solve(image >> bits ^ 1 << bit)
-    lanes = Span(c >> bits for c in taken)
-    for move in ([] if own is None else [own]) + [0, *(1 << i for i in range(len(moves)))]:
+def _column(image: int, bit: int, bits: int, chosen: Sequence[int], moves: Sequence[int]) -> tuple[int, int] | None:
+    """Returns the source position that one bit of the receiving lane contributes, and the combination of `moves` used;
+    or None.
+
+    The position is `image` plus a combination of `moves`. It must keep the source register a function of the source
+    lane.
+
+    Args:
+        image: source position of the lane bit without any move.
+        bit: number of the lane bit.
+        bits: register bits of a position; the lane is above them.
+        chosen: positions chosen for the lower lane bits.
+        moves: differences by which the position may be changed.
+    """
+    to_same_lane = Span(v >> bits for v in moves).solve(image >> bits ^ 1 << bit)
+    lanes = Span(c >> bits for c in chosen)
+    for move in ([] if to_same_lane is None else [to_same_lane]) + [0, *(1 << i for i in range(len(moves)))]:
         moved = image ^ combine(moves, move)
-        found = lanes.solve(moved >> bits)
-        if found is None or combine(taken, found) == moved:
+        combination = lanes.solve(moved >> bits)
+        if combination is None or combine(chosen, combination) == moved:
             return moved, move
     return None
 
 
 def _linear(vectors: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
-    """What the bits of a lane's number add in a linear map that has `values` at `vectors`; zero where those do not
-    say."""
-    span, known = Span(vectors), list(values)
+    """Returns the linear map, as one number for each lane bit, that has `values` at `vectors`; zero where they do not
+    determine it."""
+    span, images = Span(vectors), list(values)
     for bit in range(LANE_BITS):
         if span.solve(1 << bit) is None:
             span.add(1 << bit)
-            known.append(0)
-    return tuple(combine(known, span.solve(1 << bit) or 0) for bit in range(LANE_BITS))
+            images.append(0)
+    return tuple(combine(images, span.solve(1 << bit) or 0) for bit in range(LANE_BITS))

@@ -1,13 +1,18 @@
-"""Linear layouts over GF(2): the algebra behind `#tile.layout` and `#tile.shared`, free of IR.
+"""Algebra of linear layouts over GF(2), independent of the IR. `#tile.layout` and `#tile.shared` carry its objects.
 
-A `Linear` sends the bits of (register, lane, warp) to the coordinates of a tile, a `Shared` the bits of an element
-offset in shared memory. Both are linear over GF(2): the coordinate of a set of bits is the exclusive or of their bases.
-Tiles have power-of-two extents, so a coordinate fits in one integer (`pack`: its row-major position), and questions
-about layouts become questions about small sets of integers: which registers are contiguous in memory, which lanes hold
-the same element, how one layout is turned into another.
+A `Linear` maps the bits of (register, lane, warp) to the coordinates of a tile. A `Shared` maps the bits of an element
+offset in shared memory to coordinates. Each bit has a *basis*, the coordinate that it contributes; the coordinate of a
+number is the XOR of the bases of its set bits:
 
-A swizzle is searched for: every slow bit of the offset may be added, by exclusive or, to one of the bits that choose
-the bank, and the choice with the fewest wavefronts over all accesses wins.
+    bases of 3 register bits: [0, 1], [0, 2], [1, 0]        register 5 = binary 101 holds [0, 1] ^ [1, 0] = [1, 1]
+
+The extents of a tile are powers of two, so a coordinate fits in one integer: its row-major position (`pack`). Questions
+about layouts become linear algebra on small sets of integers: whether registers are contiguous in memory, which lanes
+hold the same element, or how one layout is converted to another. The *image* of a bit is its basis as such an integer,
+or as an element offset.
+
+`choose_shared` searches a swizzle. It tries to XOR every slow bit of the offset onto one of the bits that select the
+bank, and takes the combination with the fewest wavefronts (transactions of 128 bytes) over all accesses.
 """
 
 from __future__ import annotations
@@ -27,14 +32,15 @@ LANE_BITS = 5
 
 
 def log2(n: int) -> int:
-    """The exponent of the power of two `n`; ValueError for anything else."""
+    """Returns the exponent of the power of two `n`. Raises ValueError for other numbers."""
     if n < 1 or n & (n - 1):
         raise ValueError(f"{n} is not a power of two")
     return n.bit_length() - 1
 
 
 def pack(shape: Sequence[int], coordinate: Sequence[int]) -> int:
-    """The row-major position of `coordinate`; exclusive or of coordinates is exclusive or of positions."""
+    """Returns the row-major position of `coordinate`. The position of the XOR of two coordinates is the XOR of their
+    positions."""
     position = 0
     for extent, c in zip(shape, coordinate, strict=True):
         position = position * extent + c
@@ -42,6 +48,7 @@ def pack(shape: Sequence[int], coordinate: Sequence[int]) -> int:
 
 
 def unpack(shape: Sequence[int], position: int) -> Coordinate:
+    """Returns the coordinate of a row-major position, the inverse of `pack`."""
     coordinate: list[int] = []
     for extent in reversed(shape):
         coordinate.append(position % extent)
@@ -50,20 +57,23 @@ def unpack(shape: Sequence[int], position: int) -> Coordinate:
 
 
 def combine(images: Sequence[int], number: int) -> int:
-    """The exclusive or of the images of the set bits of `number`."""
+    """Returns the XOR of the images of the set bits of `number`."""
     return reduce(int.__xor__, (image for bit, image in enumerate(images) if number >> bit & 1), 0)
 
 
 def combinations(images: Iterable[int], first: int = 0) -> tuple[int, ...]:
-    """`first ^ combine(images, n)` for every number n of as many bits: a tile of a core has tens of thousands."""
-    found = [first]
+    """Returns `first ^ combine(images, n)` for every `n` in `range(2 ** len(images))`, in order.
+
+    Doubling the list avoids one call of `combine` for each result: a CPU tile has tens of thousands.
+    """
+    results = [first]
     for image in images:
-        found += [f ^ image for f in found]
-    return tuple(found)
+        results += [f ^ image for f in results]
+    return tuple(results)
 
 
 class Span:
-    """The span of vectors over GF(2), each remembered as a combination of the vectors that were added."""
+    """Linear span of vectors over GF(2). Solves for the combination of the added vectors that yields a vector."""
 
     def __init__(self, vectors: Iterable[int] = ()) -> None:
         self._reduced: list[tuple[int, int]] = []
@@ -79,34 +89,40 @@ class Span:
         return vector, combination
 
     def add(self, vector: int) -> bool:
-        """Add a vector; whether it was independent of those before it."""
-        rest, combination = self._reduce(vector)
+        """Adds a vector. Returns true if it is linearly independent of the vectors added before."""
+        remainder, combination = self._reduce(vector)
         number, self.size = self.size, self.size + 1
-        if rest:
-            self._reduced.append((rest, combination | 1 << number))
+        if remainder:
+            self._reduced.append((remainder, combination | 1 << number))
             self._reduced.sort(reverse=True)
-        return bool(rest)
+        return bool(remainder)
 
     @property
     def rank(self) -> int:
+        """Returns the dimension of the span."""
         return len(self._reduced)
 
     def solve(self, vector: int) -> int | None:
-        """A set of added vectors, as a bit mask of their numbers, that combines to `vector`; None if there is none."""
-        rest, combination = self._reduce(vector)
-        return None if rest else combination
+        """Returns a set of added vectors whose XOR is `vector`, as a bit mask of their numbers, or None if there is
+        none."""
+        remainder, combination = self._reduce(vector)
+        return None if remainder else combination
 
     def solve_all(self, vectors: Iterable[int]) -> list[int] | None:
-        """`solve` of each vector; None if there is none for some."""
-        found = [self.solve(v) for v in vectors]
-        known = [f for f in found if f is not None]
-        return known if len(known) == len(found) else None
+        """Returns `solve` of each vector, or None if one of them is outside of the span."""
+        masks = [self.solve(v) for v in vectors]
+        solutions = [f for f in masks if f is not None]
+        return solutions if len(solutions) == len(masks) else None
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a tile is reduced: which register bits are folded by each thread, which lanes are exchanged by shuffles
-    (as masks for an exclusive or), and over which bits of the warp number partial results meet in shared memory."""
+    """Steps that reduce a tile over some of its dimensions.
+
+    registers: register bits that each thread reduces by itself.
+    shuffles: XOR masks of lanes, one for each shuffle.
+    warps: bits of the warp number whose partial results are combined through shared memory.
+    """
 
     registers: tuple[int, ...]
     shuffles: tuple[int, ...]
@@ -115,7 +131,8 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Redundant:
-    """Bits that may be held at zero without losing an element: their holders only repeat what others hold."""
+    """Bits of the register, lane and warp number that only replicate: the numbers with these bits zero hold every
+    element."""
 
     reg: tuple[int, ...]
     lane: tuple[int, ...]
@@ -124,7 +141,10 @@ class Redundant:
 
 @dataclass(frozen=True)
 class Linear:
-    """Who holds which element of a tile of `shape` in registers. `lane` has log2(lanes) bases, `warp` log2(warps)."""
+    """Layout of a tile of `shape` in registers. `reg`, `lane` and `warp` have one basis for each bit of their number.
+
+    A layout of 32 lanes and 4 warps has five `lane` bases and two `warp` bases.
+    """
 
     shape: tuple[int, ...]
     reg: Bases
@@ -133,7 +153,7 @@ class Linear:
 
     @property
     def registers(self) -> int:
-        """Registers a thread uses for the tile (of the element's width)."""
+        """Returns the number of elements that each thread holds."""
         return 1 << len(self.reg)
 
     @property
@@ -150,26 +170,33 @@ class Linear:
 
     @property
     def bases(self) -> Bases:
-        """All bases: of registers, then lanes, then warps."""
+        """Returns all bases: of registers, then lanes, then warps."""
         return self.reg + self.lane + self.warp
 
     @cached_property
     def packed(self) -> tuple[int, ...]:
+        """Returns all bases as row-major positions."""
         return tuple(pack(self.shape, b) for b in self.bases)
 
     def apply(self, reg: int, lane: int, warp: int) -> Coordinate:
-        """The coordinate of the element in register `reg` of thread (`lane`, `warp`)."""
+        """Returns the coordinate of an element.
+
+        Args:
+            reg: register of the thread.
+            lane: lane of the thread.
+            warp: warp of the thread.
+        """
         number = reg | lane << len(self.reg) | warp << len(self.reg) + len(self.lane)
         return unpack(self.shape, combine(self.packed, number))
 
     @property
     def is_surjective(self) -> bool:
-        """Whether every element is held by someone."""
+        """Returns true if every element is in some register of the block."""
         return 1 << Span(self.packed).rank == prod(self.shape)
 
     @property
     def is_injective(self) -> bool:
-        """Whether no element is held twice."""
+        """Returns true if no element is held twice."""
         return Span(self.packed).rank == len(self.packed)
 
     @property
@@ -177,48 +204,62 @@ class Linear:
         return self.is_surjective and self.is_injective
 
     def redundant(self) -> Redundant:
-        """The bits that only replicate, so that a store leaves them out; registers are kept in favour of threads."""
+        """Returns the bits that only replicate elements; stores skip them.
+
+        Of a register bit and a lane or warp bit with equal bases, the lane or warp bit is reported.
+        """
         span, shape = Span(), self.shape
         bits = [[bit for bit, basis in enumerate(part) if not span.add(pack(shape, basis))] for part in self.parts]
         return Redundant(*map(tuple, bits))
 
     def compact(self) -> tuple[Linear, tuple[int, ...]]:
-        """This layout without registers that repeat others, and which registers are left."""
-        gone = set(self.redundant().reg)
-        left = [b for b in range(len(self.reg)) if b not in gone]
-        layout = Linear(self.shape, tuple(self.reg[b] for b in left), self.lane, self.warp)
-        return layout, combinations(1 << b for b in left)
+        """Returns this layout without registers that replicate others, and the numbers of the remaining registers."""
+        removed = set(self.redundant().reg)
+        remaining = [b for b in range(len(self.reg)) if b not in removed]
+        layout = Linear(self.shape, tuple(self.reg[b] for b in remaining), self.lane, self.warp)
+        return layout, combinations(1 << b for b in remaining)
 
     def drop(self, dims: Collection[int]) -> Linear:
-        """The layout of the tile without `dims`: of what a reduction leaves, or of what is broadcast along them.
+        """Returns the layout of the tile after a reduction over `dims`, which is also the layout to broadcast along
+        `dims`.
 
-        Registers that would only repeat others are given up; lanes and warps stay and replicate.
+        Registers that would replicate others are removed. Lanes and warps keep their number and replicate.
         """
         return self.without(dims).compact()[0]
 
     def without(self, dims: Collection[int]) -> Linear:
-        """The layout with the coordinates along `dims` left out, and all bases kept."""
-        left = [d for d in range(len(self.shape)) if d not in dims]
-        reg, lane, warp = (tuple(tuple(b[d] for d in left) for b in part) for part in self.parts)
-        return Linear(tuple(self.shape[d] for d in left), reg, lane, warp)
+        """Returns the layout with the coordinates along `dims` removed and all bases kept, zero ones too."""
+        remaining = [d for d in range(len(self.shape)) if d not in dims]
+        reg, lane, warp = (tuple(tuple(b[d] for d in remaining) for b in part) for part in self.parts)
+        return Linear(tuple(self.shape[d] for d in remaining), reg, lane, warp)
 
     def part(self, dim: int, size: int) -> Linear | None:
-        """The layout of an aligned part with `size` elements along `dim`, if every thread holds its share of each part
-        in registers of its own; else None."""
-        kept: list[Coordinate] = []
+        """Returns the layout of an aligned part of the tile with `size` elements along `dim`, or None.
+
+        None means that the parts are in different threads, or that a register basis mixes the part number with another
+        coordinate.
+        """
+        part_reg: list[Coordinate] = []
         for b in self.reg:
             if b[dim] < size:
-                kept.append(b)
+                part_reg.append(b)
             elif b[dim] % size or any(c for d, c in enumerate(b) if d != dim):
                 return None
         if any(b[dim] >= size for b in (*self.lane, *self.warp)):
             return None
         shape = tuple(size if d == dim else n for d, n in enumerate(self.shape))
-        return Linear(shape, tuple(kept), self.lane, self.warp)
+        return Linear(shape, tuple(part_reg), self.lane, self.warp)
 
     def registers_of(self, part: Linear, start: Sequence[int]) -> tuple[int, ...]:
-        """For each register of `part`, a layout that `part` has made, the register that holds its element when the part
-        starts at `start`."""
+        """Returns, for each register of a part of the tile, the register of this layout that holds the same element.
+
+        Args:
+            part: layout of the part, a result of `Linear.part`.
+            start: coordinate of the part's first element.
+
+        Raises:
+            ValueError: the part is not held by the same threads.
+        """
         span = Span(self.packed[: len(self.reg)])
         images = span.solve_all(pack(self.shape, b) for b in (*part.reg, tuple(start)))
         if images is None:
@@ -227,8 +268,9 @@ class Linear:
         return combinations(bits, first)
 
     def reduction(self, dims: Collection[int]) -> Reduction | None:
-        """How to reduce over `dims`; None if some base mixes reduced and kept dimensions or repeats another."""
-        # For each base, whether it moves along reduced dimensions (True), along others (False), or along both.
+        """Returns the steps that reduce over `dims`, or None if a basis mixes reduced and other dimensions or bases are
+        dependent."""
+        # The set of each basis has True if it has a coordinate along reduced dimensions, False if along others.
         touched = [[{d in dims for d, c in enumerate(b) if c} for b in part] for part in self.parts]
         used = [p for p in self.packed if p]
         if any(len(kinds) > 1 for part in touched for kinds in part) or Span(used).rank != len(used):
@@ -237,8 +279,8 @@ class Linear:
         return Reduction(reg, tuple(1 << bit for bit in lane), warp)
 
     def picks(self, source: Linear) -> tuple[int, ...] | None:
-        """For each register of this layout, the register of `source` that holds the same element in the same thread;
-        None if some thread needs an element of another."""
+        """Returns, for each register of this layout, the register of `source` with the same element in the same thread,
+        or None."""
         if self.shape != source.shape or (self.lane, self.warp) != (source.lane, source.warp):
             return None
         images = Span(source.packed[: len(source.reg)]).solve_all(self.packed[: len(self.reg)])
@@ -247,7 +289,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Shared:
-    """A tile in shared memory: bit i of the element offset owns the coordinate `offset[i]`; a bijection."""
+    """Bijective layout of a tile in shared memory: `offset[i]` is the coordinate of bit `i` of the element offset."""
 
     shape: tuple[int, ...]
     offset: Bases
@@ -258,6 +300,7 @@ class Shared:
 
     @property
     def size(self) -> int:
+        """Returns the number of elements."""
         return 1 << len(self.offset)
 
     @property
@@ -265,21 +308,25 @@ class Shared:
         return self._span.rank == len(self.offset) and prod(self.shape) == self.size
 
     def place(self, coordinate: Sequence[int]) -> int:
-        """The element offset at which `coordinate` is kept; linear in the coordinate over GF(2)."""
-        found = self._span.solve(pack(self.shape, coordinate))
-        if found is None:
-            raise ValueError(f"{tuple(coordinate)} has no place in {self}")
-        return found
+        """Returns the element offset of `coordinate`, which is linear in the coordinate over GF(2)."""
+        offset = self._span.solve(pack(self.shape, coordinate))
+        if offset is None:
+            raise ValueError(f"{tuple(coordinate)} is not a coordinate of {self}")
+        return offset
 
     def images(self, bases: Iterable[Coordinate]) -> list[int]:
+        """Returns the element offsets of `bases`."""
         return [self.place(b) for b in bases]
 
 
 def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[int, int]] = ()) -> Shared:
-    """A shared layout with the dimensions `order` from fastest to slowest: row-major is (1, 0) for a matrix.
+    """Returns a shared layout with the given order of dimensions.
 
-    Every pair (from, to) of `swizzle`, offsets with one bit set, adds `to` by exclusive or to the place of what lies at
-    `from`; `from` is above `to`.
+    Args:
+        shape: extents of the tile.
+        order: dimensions from the fastest to the slowest; row-major is (1, 0) for a matrix.
+        swizzle: pairs (from, to) of element offsets with one bit set, `to` below `from`. The offset bit `from` of the
+            plain layout flips the bit `to` as well.
     """
     bases = [basis for d in order for basis in dimension_bits(shape, d)]
     for source, target in swizzle:
@@ -289,41 +336,63 @@ def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[
 
 @cache
 def wavefronts(lanes: tuple[int, ...], vec: int, element_bytes: int) -> int:
-    """How many times 128 bytes of shared memory are moved for one access of a warp, in which lane bit i adds `lanes[i]`
-    elements to the offset (by exclusive or) and each lane moves `vec` elements."""
+    """Returns the number of 128-byte transactions of one access of a warp to shared memory, bank conflicts included.
+
+    Args:
+        lanes: element offset that each lane bit contributes, by XOR.
+        vec: elements that each lane accesses.
+        element_bytes: bytes of an element.
+    """
     width, total = vec * element_bytes, 0
-    together = LANES * 4 // max(width, 4)
-    for first in range(0, LANES, together):
-        starts = [combine(lanes, lane) * element_bytes for lane in range(first, first + together)]
+    lanes_per_phase = LANES * 4 // max(width, 4)
+    for first in range(0, LANES, lanes_per_phase):
+        starts = [combine(lanes, lane) * element_bytes for lane in range(first, first + lanes_per_phase)]
         words = {word for start in starts for word in range(start // 4, (start + width + 3) // 4)}
         total += max(Counter(word % 32 for word in words).values())
     return total
 
 
 def register_width(images: Sequence[int], others: Iterable[int], limit: int) -> int:
-    """The widest access, up to `limit` elements, whose registers are consecutive: register bit i adds `images[i]` to
-    the offset, `others` is what else may be added."""
+    """Returns the widest access of a thread whose registers are contiguous and aligned, in elements.
+
+    Args:
+        images: element offset that each register bit contributes, by XOR.
+        others: element offsets that lanes and warps contribute; they must keep the alignment.
+        limit: maximum width in elements.
+    """
     vec, bit = 1, 0
-    rest = list(others)
+    other_offsets = list(others)
     while vec < limit and bit < len(images) and images[bit] == vec:
-        if any(i % (2 * vec) for i in (*rest, *images[bit + 1 :])):
+        if any(i % (2 * vec) for i in (*other_offsets, *images[bit + 1 :])):
             break
         vec, bit = 2 * vec, bit + 1
     return vec
 
 
 def unit(rank: int, dim: int, value: int) -> Coordinate:
-    """The coordinate that is `value` along `dim` and 0 along all others."""
+    """Returns the coordinate that is `value` along `dim` and 0 along all others.
+
+    Args:
+        rank: number of dimensions.
+        dim: the dimension.
+        value: coordinate along it.
+    """
     return tuple(value if d == dim else 0 for d in range(rank))
 
 
 def dimension_bits(shape: Sequence[int], dim: int) -> list[Coordinate]:
-    """The coordinates of the bits along `dim`, low bits first."""
+    """Returns the coordinates 1, 2, 4, … along `dim`, one for each bit of its extent."""
     return [unit(len(shape), dim, 1 << bit) for bit in range((shape[dim] - 1).bit_length())]
 
 
 def padded(bits: Sequence[Coordinate], count: int, rank: int) -> Bases:
-    """The first `count` of `bits`, and zero bases, which replicate, once these are exhausted."""
+    """Returns the first `count` of `bits`, followed by zero bases (which replicate) if there are fewer.
+
+    Args:
+        bits: bases.
+        count: number of bases to return.
+        rank: number of dimensions of a basis.
+    """
     return (*bits[:count], *[(0,) * rank] * (count - len(bits)))
 
 
@@ -335,10 +404,17 @@ def blocked(
     warp_order: Sequence[int] | None = None,
     lanes: int = LANES,
 ) -> Linear:
-    """Threads side by side: `vec` elements a thread along `order[0]`, lanes along `order`, then warps.
+    """Returns a layout of contiguous threads: `vec` elements per thread along `order[0]`, then lanes, then warps.
 
-    `order` lists the dimensions from the fastest to the slowest; `warp_order` overrides it for warps. A tile larger
-    than the block repeats the pattern in further registers, a smaller one is replicated.
+    A tile larger than the block repeats the pattern in further registers, a smaller one is replicated.
+
+    Args:
+        shape: extents of the tile.
+        order: dimensions from the fastest to the slowest.
+        vec: elements of a thread along `order[0]`, a power of two.
+        warps: warps of the block.
+        warp_order: order of dimensions for warps, `order` by default.
+        lanes: lanes of a warp.
     """
     bits = [dimension_bits(shape, d) for d in range(len(shape))]
     vector = bits[order[0]][: log2(vec)]
@@ -350,12 +426,18 @@ def blocked(
 
 
 def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool = False, lanes: int = LANES) -> Linear:
-    """The accumulator of a contraction computed with scalar fused multiply-adds.
+    """Returns the accumulator layout of a contraction that is computed with scalar fused multiply-adds.
 
-    Each thread owns `thread_rows` rows and as many columns as that leaves, in groups of up to four that are contiguous
-    along each dimension, so that operands are read 16 bytes at a time. `row_in_warp` keeps a row within as few warps as
-    possible (where rows are reduced later); otherwise a warp is about square. Which rows a thread owns does not depend
-    on the number of columns, so contractions that share rows agree on them.
+    A thread has groups of up to four contiguous rows and columns, so that operands are read 16 bytes at a time. The
+    rows of a thread do not depend on the number of columns, so contractions that share rows agree on them.
+
+    Args:
+        shape: rows and columns of the tile.
+        thread_rows: rows of a thread; its columns follow from the number of threads.
+        warps: warps of the block.
+        row_in_warp: whether a row is spread over as few warps as possible, for a later reduction of rows; otherwise a
+            warp is about square.
+        lanes: lanes of a warp.
     """
     rows, columns = dimension_bits(shape, 0), dimension_bits(shape, 1)
     lane_bits, thread_bits = log2(lanes), log2(lanes * warps)
@@ -372,30 +454,40 @@ def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool 
 
 
 def is_disjoint(images: Sequence[int]) -> bool:
-    """Whether no two images share a bit, so that exclusive or is addition."""
+    """Returns true if no two images share a bit, so that XOR equals addition."""
     return sum(images) == reduce(int.__or__, images, 0)
 
 
 def operand_layout(acc: Linear, operand: int, depth: int) -> Linear:
-    """Returns the elements of operand 0 ([m, k]) or 1 ([k, n]) at k = 0 that threads need for a contraction into
-    `acc`."""
+    """Returns the layout of the operand elements at k = 0 that threads need for a scalar contraction into `acc`.
 
-    def own(b: Coordinate) -> Coordinate:
+    Args:
+        acc: layout of the accumulator [m, n].
+        operand: 0 for the left operand [m, k], 1 for the right operand [k, n].
+        depth: extent of k.
+    """
+
+    def project(b: Coordinate) -> Coordinate:
         return (b[0], 0) if operand == 0 else (0, b[1])
 
     shape = (acc.shape[0], depth) if operand == 0 else (depth, acc.shape[1])
-    reg = tuple(own(b) for b in acc.reg if b[operand])
-    return Linear(shape, reg, tuple(map(own, acc.lane)), tuple(map(own, acc.warp)))
+    reg = tuple(project(b) for b in acc.reg if b[operand])
+    return Linear(shape, reg, tuple(map(project, acc.lane)), tuple(map(project, acc.warp)))
 
 
 IMPOSSIBLE = 1 << 40
-"""More than any access costs."""
+"""Cost of an access that the layout does not permit, larger than any real cost."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """An access to a shared tile by the threads of a layout, `weight` times as often as others. `elements` must be
-    contiguous: with fewer the access is wrong."""
+    """Access to a shared tile by the threads of a layout.
+
+    layout: registers that are read or written.
+    bytes_each: bytes of an element.
+    weight: number of executions, relative to other accesses.
+    elements: minimum width in elements; a narrower access is illegal.
+    """
 
     layout: Linear
     bytes_each: int
@@ -403,8 +495,10 @@ class Reader:
     elements: int = 1
 
     def cost(self, shared: Shared) -> tuple[int, bool]:
-        """Returns the weighted cost of one warp for all its registers, mostly wavefronts, and true if no layout with
-        accesses of this width could be cheaper."""
+        """Returns the weighted cost of the access of one warp, and true if no layout with this access width is cheaper.
+
+        The cost is 4 for each wavefront plus 1 for each instruction.
+        """
         regs = shared.images(self.layout.reg)
         lanes = shared.images(self.layout.lane)
         vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
@@ -418,10 +512,14 @@ class Reader:
 def choose_shared(
     shape: Sequence[int], readers: Sequence[Reader], *, by_order: Sequence[Sequence[Reader]] | None = None
 ) -> Shared:
-    """Returns the shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
+    """Returns the shared layout with the lowest cost for all `readers`; the simplest among equals.
 
-    Candidates are row-major order, and that with the first dimension contiguous, each with swizzles. `by_order` has
-    further readers for either.
+    Candidates are row-major order and the order with dimension 0 contiguous, each with swizzles.
+
+    Args:
+        shape: extents of the tile.
+        readers: accesses to the tile.
+        by_order: further accesses for either of the two orders, which differ between them.
     """
     rank = len(shape)
     if rank == 1:
@@ -433,7 +531,7 @@ def choose_shared(
 
 
 class _Candidate(NamedTuple):
-    """A shared layout with the pairs of `ordered` that swizzle it. `free`: no swizzle could be cheaper."""
+    """Shared layout with the `swizzle` pairs that `ordered` takes, and its cost. `free`: no swizzle can be cheaper."""
 
     cost: int
     free: bool
@@ -442,7 +540,8 @@ class _Candidate(NamedTuple):
 
 
 def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> _Candidate:
-    """Returns the layout with the best swizzle on one order of dimensions, which is searched bit by bit."""
+    """Returns the layout with the best swizzle for one order of dimensions. The search chooses the offset bits one by
+    one."""
 
     def candidate(*swizzle: tuple[int, int]) -> _Candidate:
         layout = ordered(shape, order, swizzle)

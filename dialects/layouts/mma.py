@@ -1,11 +1,12 @@
-"""Layouts of matrix products on tensor cores: who holds what of the accumulator and of the operands.
+"""Layouts of the operands and accumulators of tensor-core instructions.
 
-`fragments` is one `mma.sync`. In a tile, which of its columns and rows the accumulator's registers and lanes hold is
-free, so a layout is described by what must hold, and operands follow from it: wherever an accumulator's bit of the row
-(or column) goes, that bit of the left (or right) operand goes too.
+`fragments` has the layouts of one `mma.sync` instruction (an *atom*). A tile of many atoms may distribute its rows and
+columns over the registers and lanes in many ways. So `accumulator_bits` recognises an accumulator by the properties
+that an atom needs, and `fragment` derives the operands: an operand has the rows (or columns) in the same bits as the
+accumulator.
 
-Of products of a warpgroup (`wgmma`), the layouts that `dialects/kernel/wgmma.py` and `copies.py` demand are made, and
-recognised: the accumulator, and operands in boxes in shared memory.
+For `wgmma`, the instruction of a warpgroup (four warps), this module makes and recognises the accumulator layout and
+the operand layouts in shared memory (`Boxes`) that `dialects/kernel/wgmma.py` and `copies.py` require.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from ..payload import element_bytes
 from .linear import LANE_BITS, Bases, Coordinate, Linear, Shared, log2
 
 ATOM = MMA_ATOMS[0]
-"""The atom that tiles are made for where their type does not matter."""
+"""Default atom, for tiles whose layout does not depend on the element type."""
 
 PAIR_BITS = 2
-"""Lane bits that choose among pairs of columns; the others choose among rows."""
+"""Number of lane bits that select pairs of columns. The other lane bits select rows."""
 
 
 def _row(n: int) -> Coordinate:
@@ -37,7 +38,7 @@ def _column(n: int) -> Coordinate:
 
 
 class Fragments(NamedTuple):
-    """What a warp holds of one instruction: its operands [m, k] and [k, n] and its accumulator [m, n]."""
+    """Register layouts of one instruction in a warp: operands [m, k] and [k, n], accumulator [m, n]."""
 
     lhs: Linear
     rhs: Linear
@@ -46,21 +47,27 @@ class Fragments(NamedTuple):
 
 @cache
 def fragments(m: int, n: int, k: int, bits: int) -> Fragments:
-    """The fragments of `mma.sync` m x n x k with operands of `bits` bits, by the tables of the PTX ISA.
+    """Returns the fragments of `mma.sync` m x n x k, after the tables of the PTX ISA.
 
-    A lane t holds words of the operands: as many neighbours along k as 32 bits have, or one. Its word t % 4 is of row
-    (or column) t / 4; further registers have the rows from 8 on, then the words from 4 on. Of the accumulator it holds
-    columns 2 * (t % 4) and the next one, of row t / 4 and, in further registers, of the rows from 8 on.
+    A 32-bit register has as many operand elements, contiguous along k, as fit, or one element. Lane t holds word t % 4
+    of row (or column) t // 4. Further registers have row + 8, then the words from 4 on. In the accumulator, lane t
+    holds columns 2 * (t % 4) and the next one of row t // 4; further registers have row + 8.
+
+    Args:
+        m: rows.
+        n: columns.
+        k: depth.
+        bits: bits of an operand element.
     """
 
     def powers(start: int, end: int) -> list[int]:
         return [1 << i for i in range(log2(start), log2(end))]
 
     word = max(1, 32 // bits)
-    own, lanes, further = powers(1, word), powers(word, 4 * word), powers(4 * word, k)
+    within_word, lanes, further = powers(1, word), powers(word, 4 * word), powers(4 * word, k)
     groups, rows = powers(1, ROWS), powers(ROWS, m)
-    lhs = (*map(_column, own), *map(_row, rows), *map(_column, further))
-    rhs = (*map(_row, own), *map(_row, further))
+    lhs = (*map(_column, within_word), *map(_row, rows), *map(_column, further))
+    rhs = (*map(_row, within_word), *map(_row, further))
     return Fragments(
         Linear((m, k), lhs, (*map(_column, lanes), *map(_row, groups)), ()),
         Linear((k, n), rhs, (*map(_row, lanes), *map(_column, groups)), ()),
@@ -71,11 +78,17 @@ def fragments(m: int, n: int, k: int, bits: int) -> Fragments:
 def accumulator(
     shape: Sequence[int], warps: int, *, rows_first: bool = False, vec: int = 2, atom: MmaAtom = ATOM
 ) -> Linear:
-    """The accumulator of a tile in `warps` warps, whose parts are about square, or with `rows_first` as wide as
-    possible, so that a row is in as few warps as possible.
+    """Returns the accumulator layout of a tile. The parts of the warps are about square.
 
-    `vec` is how many neighbouring columns a thread should hold: 2 as in the plain atom, or more where the operand may
-    be read with its columns in another order. The tile is at least one atom; warps without one of their own replicate.
+    The tile has at least one atom; warps without an atom of their own replicate.
+
+    Args:
+        shape: rows and columns of the tile.
+        warps: warps of the block.
+        rows_first: whether the parts of the warps are as wide as possible, so that a row is in few warps.
+        vec: contiguous columns that a thread holds: 2 as in the atom, or more if the columns of the operand may be
+            permuted.
+        atom: instruction.
     """
     m, n = shape
     across = min(split_of(shape, warps, rows_first, atom), n // atom.n)
@@ -84,33 +97,40 @@ def accumulator(
     vec = max(2, min(vec, width // 4))
     columns = [_column(1 << i) for i in range(log2(width))]
     rows = [_row(1 << i) for i in range(log2(height))]
-    own, pairs = columns[: log2(vec)], columns[log2(vec) : log2(vec) + PAIR_BITS]
-    reg = (*own, *rows[3 : log2(atom.m)], *columns[log2(vec) + PAIR_BITS :], *rows[log2(atom.m) :])
+    own_columns, pairs = columns[: log2(vec)], columns[log2(vec) : log2(vec) + PAIR_BITS]
+    reg = (*own_columns, *rows[3 : log2(atom.m)], *columns[log2(vec) + PAIR_BITS :], *rows[log2(atom.m) :])
     warp = [_column(width << i) for i in range(log2(across))] + [_row(height << i) for i in range(log2(down))]
     spare = [(0, 0)] * (log2(warps) - len(warp))
     return Linear(tuple(shape), reg, (*pairs, *rows[:3]), (*warp, *spare))
 
 
 def split_of(shape: Sequence[int], warps: int, rows_first: bool, atom: MmaAtom) -> int:
-    """Into how many parts the columns are split among `warps`: such that least is read of the operands."""
+    """Returns the number of warps along the columns, with the least operand elements to read.
+
+    Args:
+        shape: rows and columns of the tile.
+        warps: warps of the block.
+        rows_first: whether to use the smallest possible number.
+        atom: instruction.
+    """
     m, n = shape
-    ways = (1 << i for i in range(log2(warps) + 1))
-    fitting = [across for across in ways if across * atom.n <= n and warps // across * atom.m <= m]
+    splits = (1 << i for i in range(log2(warps) + 1))
+    fitting = [across for across in splits if across * atom.n <= n and warps // across * atom.m <= m]
     if not fitting:
         return max(1, warps * atom.m // m)
     return fitting[0] if rows_first else min(fitting, key=lambda a: (n // a + m * a // warps, a))
 
 
 class Bits(NamedTuple):
-    """The register bits of an accumulator that number its rows (first those inside of an atom) and its columns (without
-    bit 0, the pair)."""
+    """Register bits of an accumulator. `rows`: those that number rows, first the ones inside an atom. `columns`: those
+    that number columns, except bit 0, which selects within a pair."""
 
     rows: list[int]
     columns: list[int]
 
 
 def accumulator_bits(layout: Linear, atom: MmaAtom = ATOM) -> Bits | None:
-    """The register bits of a layout if it is the accumulator of a matrix product by `atom`, else None."""
+    """Returns the row and column bits of a layout that is an accumulator of `atom`, else None."""
     if len(layout.shape) != 2 or len(layout.reg) < 1 or len(layout.lane) != LANE_BITS:
         return None
     pairs, groups = (layout.reg[0], *layout.lane[:PAIR_BITS]), layout.lane[PAIR_BITS:]
@@ -125,38 +145,52 @@ def accumulator_bits(layout: Linear, atom: MmaAtom = ATOM) -> Bits | None:
 
 
 def fragment(acc: Linear, operand: int, depth: int, atom: MmaAtom = ATOM) -> Linear:
-    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc` by `atom`; k beyond one product is in
-    further bits."""
+    """Returns the register layout of an operand of a matmul into `acc`.
+
+    Args:
+        acc: accumulator layout, one that `accumulator_bits` recognises.
+        operand: 0 for the left operand [m, k], 1 for the right operand [k, n].
+        depth: extent of k; bits of k beyond one atom are the last register bits.
+        atom: instruction.
+    """
     bits = accumulator_bits(acc, atom)
     assert bits is not None
     one = fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
     k = (_column, _row)[operand]
-    held = (acc.reg[0], *(acc.reg[b] for b in bits.rows[: atom.row_bits]), *acc.lane)
-    place = dict(zip((*one.acc.reg, *one.acc.lane), held, strict=True))
+    acc_bases = (acc.reg[0], *(acc.reg[b] for b in bits.rows[: atom.row_bits]), *acc.lane)
+    basis_of = dict(zip((*one.acc.reg, *one.acc.lane), acc_bases, strict=True))
 
-    def own(bases: Iterable[Coordinate]) -> Bases:
-        return tuple(b if b[1 - operand] else place[b] for b in bases)
+    def moved(bases: Iterable[Coordinate]) -> Bases:
+        return tuple(b if b[1 - operand] else basis_of[b] for b in bases)
 
     blocks = [acc.reg[b] for b in (bits.rows[atom.row_bits :], bits.columns)[operand]]
     further = [k(1 << i) for i in range(log2(atom.k), log2(depth))]
     warp = tuple((b[0], 0) if operand == 0 else (0, b[1]) for b in acc.warp)
     shape = (acc.shape[0], depth) if operand == 0 else (depth, acc.shape[1])
-    return Linear(shape, (*own(one[operand].reg), *blocks, *further), own(one[operand].lane), warp)
+    return Linear(shape, (*moved(one[operand].reg), *blocks, *further), moved(one[operand].lane), warp)
 
 
 class Rows(NamedTuple):
-    """How a warp reads an operand matrix by matrix: `layout` has the elements of a row of 16 bytes in its first
-    register bits, the lane that names the row, and the steps in the further bits; `matrices` of them a step."""
+    """Access pattern of `ldmatrix`, which reads 8x8 matrices in rows of 16 bytes.
+
+    layout: its first register bits number the elements of a row, the other register bits the instructions, the lane
+    bits the row whose address the lane supplies.
+    matrices: matrices that one instruction reads.
+    """
 
     layout: Linear
     matrices: int
 
 
 def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool, atom: MmaAtom = ATOM) -> Rows:
-    """The rows of the matrices that make up `fragment`: along k, or, transposed, along the operand's other dimension,
-    which elements of two bytes can be.
+    """Returns the `ldmatrix` access pattern that loads `fragment`. Register bits of k beyond one atom are the last.
 
-    Register bits of k beyond one product come last.
+    Args:
+        acc: accumulator layout.
+        operand: 0 for the left operand [m, k], 1 for the right operand [k, n].
+        depth: extent of k.
+        trans: whether rows are contiguous along m or n instead of k, for two-byte elements.
+        atom: instruction.
     """
     part, k = fragment(acc, operand, depth, atom), (_column, _row)[operand]
     along, other = [k(1 << i) for i in range(log2(4 * atom.word))], list(part.lane[PAIR_BITS:])
@@ -168,29 +202,33 @@ def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool, atom: MmaAto
 
 
 PIECE = 16
-"""Bytes that a swizzle moves together."""
+"""Bytes of a 16-byte unit, which a TMA swizzle moves as a whole."""
 
 PERIOD = 128
-"""Bytes after which the banks of shared memory repeat, from which a swizzle counts rows."""
+"""Bytes after which the banks of shared memory repeat. TMA swizzles count rows in this unit."""
 
 LEAST_COLUMNS = 8
-"""Columns of the smallest product."""
+"""Minimum number of columns of a `wgmma` instruction (PTX ISA)."""
 
 
 def warpgroup_accumulator(shape: Sequence[int], warps: int) -> Linear | str:
-    """The accumulator of a tile [m, n] in `warps` warps: each warpgroup has 64 rows, and all columns or, where there
-    are more warpgroups than 64 rows, an equal part of them. A text says why there is none."""
+    """Returns the `wgmma` accumulator layout of a tile [m, n] in `warps` warps, or the reason why there is none, as
+    text.
+
+    Each warpgroup has 64 rows. It has all columns, or an equal part of them if there are more warpgroups than 64-row
+    parts.
+    """
     m, n = shape
     groups = warps // WARPGROUP
     down = m // WARPGROUP_ROWS
     if warps % WARPGROUP or not down or m % WARPGROUP_ROWS:
-        return f"{m} rows in {warps} warps are no whole warpgroups of {WARPGROUP_ROWS} rows"
+        return f"expected whole warpgroups of {WARPGROUP_ROWS} rows, but got {m} rows in {warps} warps"
     if down > groups:
-        return f"{m} rows are more than {groups} warpgroups have, {WARPGROUP_ROWS} each"
+        return f"expected at most {groups * WARPGROUP_ROWS} rows ({WARPGROUP_ROWS} for each warpgroup), but got {m}"
     across = groups // down
     width = n // across
     if not LEAST_COLUMNS <= width <= MOST_COLUMNS:
-        return f"{width} columns for a warpgroup; it takes {LEAST_COLUMNS} to {MOST_COLUMNS}"
+        return f"expected {LEAST_COLUMNS} to {MOST_COLUMNS} columns for a warpgroup, but got {width}"
     reg = [(0, 1), (8, 0), *((0, 8 << i) for i in range(log2(width) - 3))]
     lane = [(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)]
     warp = [(16, 0), (32, 0), *((WARPGROUP_ROWS << i, 0) for i in range(log2(down)))]
@@ -199,26 +237,36 @@ def warpgroup_accumulator(shape: Sequence[int], warps: int) -> Linear | str:
 
 
 def part_of_group(shape: Sequence[int], groups: Sequence[Coordinate]) -> tuple[int, ...] | None:
-    """The extents of the part of a tile that one warpgroup holds, where the bits of the warpgroup's number, whose bases
-    are `groups`, are the highest of the tile's indices; None if they are anything else, or there are none."""
-    left = list(shape)
+    """Returns the extents of the part of a tile that one warpgroup holds, or None if the part is not a contiguous
+    block.
+
+    Args:
+        shape: extents of the tile.
+        groups: bases of the bits of the warpgroup number; they must be the highest bits of the tile's indices.
+    """
+    extents = list(shape)
     for basis in reversed(groups):
         d = next((d for d, c in enumerate(basis) if c), None)
-        if d is None or any(c for e, c in enumerate(basis) if e != d) or 2 * basis[d] != left[d]:
+        if d is None or any(c for e, c in enumerate(basis) if e != d) or 2 * basis[d] != extents[d]:
             return None
-        left[d] //= 2
-    return tuple(left) if groups else None
+        extents[d] //= 2
+    return tuple(extents) if groups else None
 
 
 class Boxes(NamedTuple):
-    """A tile as boxes lie in shared memory: rows of `row` elements along dimension `fast`, swizzled by all their bytes;
-    one panel of rows behind the other."""
+    """Shared layout of a 2-D tile as TMA writes it: panels, one after the other, of rows with a TMA swizzle.
+
+    fast: dimension that is contiguous in a row.
+    row: elements of a row.
+    swizzle: bytes of a row, which are also the TMA swizzle mode (128, 64 or 32 bytes).
+    """
 
     fast: int
     row: int
     swizzle: int
 
     def layout(self, shape: Sequence[int], bytes_each: int) -> Shared:
+        """Returns the shared layout of a tile of `shape` whose elements have `bytes_each` bytes."""
         slow = 1 - self.fast
 
         def basis(along_fast: int, along_slow: int) -> Coordinate:
@@ -235,8 +283,14 @@ class Boxes(NamedTuple):
 
 
 def boxes_along(shape: Sequence[int], fast: int, bytes_each: int, widest: int = max(SWIZZLES)) -> Boxes | None:
-    """The widest boxes of a tile of two dimensions with rows along `fast`, of at most `widest` bytes; None if it is too
-    small for any."""
+    """Returns the TMA layout with the widest rows, or None if the tile is too small.
+
+    Args:
+        shape: extents of the 2-D tile.
+        fast: dimension along which rows are contiguous.
+        bytes_each: bytes of an element.
+        widest: maximum bytes of a row.
+    """
     width = min(shape[fast] * bytes_each, widest)
     if width not in SWIZZLES or width < SLICE_BYTES or shape[1 - fast] < 8:
         return None
@@ -244,6 +298,7 @@ def boxes_along(shape: Sequence[int], fast: int, bytes_each: int, widest: int = 
 
 
 def boxes_of(shared: Shared, bytes_each: int) -> Boxes | None:
+    """Returns the TMA layout that equals `shared`, or None if there is none."""
     if len(shared.shape) != 2:
         return None
     for fast in (1, 0):
