@@ -1,6 +1,6 @@
-"""The dialects: what may be written at each level, and the registry that finds them.
+"""The dialects of the compiler, and their registration in an xDSL context.
 
-Nothing is imported until a dialect is asked for, so a tool that never meets the kernel level never pays for it.
+A dialect is imported when it is first used, so `dl-opt` on a tensor program never imports the kernel dialect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xdsl.ir import Dialect
 from ..plugins import registry
 
 ENTRY_POINT_GROUP = "deplodock.dialects"
-"""Entry points of this group, each naming a `Dialect` object, are third-party dialects."""
+"""Entry point group of third-party dialects; each entry point names a `Dialect` object."""
 
 OWN_DIALECTS = {
     "torch": ".torch:Torch",
@@ -24,11 +24,11 @@ OWN_DIALECTS = {
     "payload": ".payload:Payload",
     "deplodock": "..target.attribute:Deplodock",
 }
-"""Our dialects by name, from the top level down, the scalar operations that all but the first share, and the attributes
-of programs."""
+"""Deplodock's dialects by name: the five levels from the top down, the payload they share, and the target attributes.
+"""
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
-"""The levels from top to bottom; all but the last, which is text, are dialects."""
+"""Levels from top to bottom. The last one is text, all others are dialects."""
 
 UPSTREAM_DIALECTS = {
     "affine": "xdsl.dialects.affine:Affine",
@@ -42,20 +42,20 @@ UPSTREAM_DIALECTS = {
     "test": "xdsl.dialects.test:Test",
     "vector": "xdsl.dialects.vector:Vector",
 }
-"""The dialects of xDSL that we use as they are. xDSL has a `tensor` of its own that ours must not meet."""
+"""Dialects of xDSL that are used unchanged. xDSL's own `tensor` is left out, because its name is taken by ours."""
 
 
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
-    """Returns every dialect that the tools know, by name, as a function that imports it.
+    """Returns a function that imports the dialect, for the name of every dialect known to the tools.
 
     Raises:
-        PluginError: a third-party dialect takes a name that is in use.
+        PluginError: a third-party dialect uses a name that is taken.
     """
     return registry(ENTRY_POINT_GROUP, OWN_DIALECTS | UPSTREAM_DIALECTS, "dialect")
 
 
 def make_context() -> Context:
-    """Returns a context of all dialects, each of which is imported when it is first met."""
+    """Returns a context with all dialects. A dialect is imported at its first use."""
     ctx = Context()
     for name, load in get_all_dialects().items():
         ctx.register_dialect(name, load)

@@ -1,12 +1,24 @@
-"""Simplifying index expressions with the ranges of their indices.
+"""Simplification of index expressions under the ranges of their indices.
 
-xDSL's `AffineExpr` carries index maps through the IR, but its simplifier knows no ranges. Here an expression is held as
-a *form*, a sum of integer multiples of atoms plus a constant; an atom is an index, a symbol, or the floordiv or mod of
-a form by a positive number. Forms are plain tuples: equal expressions in the same ranges are usually equal objects, and
-hash cheaply, which is what fusion relies on to recognise equal values.
+xDSL's `AffineExpr` carries index maps in the IR, but its simplifier does not know ranges. This module converts an
+expression to a *form*: a sum of integer multiples of *atoms* plus a constant. An atom is an index, a symbol, or the
+floordiv or mod of a form by a positive number. For example, with 0 <= d0 < 4 and 0 <= d1 < 8:
 
-Everywhere below, a range is what a parameter or result may be: an int `n` for 0 <= x < n, a symbol `s` for 0 <= x < s
-whatever the value of s, a pair `(lo, hi)` for lo <= x < hi, or None for an unknown integer.
+```
+(d0 * 8 + d1) floordiv 8        ->  d0                        ((DIM, 0), 1),                     constant 0
+(d0 * 8 + d1) mod 8 + 3         ->  d1 + 3                    ((DIM, 1), 1),                     constant 3
+d1 floordiv 2                   ->  d1 floordiv 2             ((DIV, terms of d1, 0, 2), 1),     constant 0
+```
+
+Forms are plain tuples: equal expressions under the same ranges are usually equal tuples and hash cheaply. Fusion relies
+on that to recognise equal values.
+
+A range in this module is one of:
+
+- an int `n`: 0 <= x < n;
+- a symbol `s`: 0 <= x < s, for every value of s;
+- a pair `(lo, hi)`: lo <= x < hi;
+- None: any integer.
 """
 
 from __future__ import annotations
@@ -39,7 +51,7 @@ Atom: TypeAlias = tuple[Any, ...]  # (DIM, i) | (SYM, i) | (DIV, terms, constant
 
 
 class Form(NamedTuple):
-    """`sum(coefficient * atom) + constant`; the terms are sorted, their coefficients are not zero."""
+    """Sum of `coefficient * atom` over `terms`, plus `constant`. The terms are sorted and no coefficient is zero."""
 
     terms: tuple[tuple[Atom, int], ...]
     constant: int
@@ -53,7 +65,7 @@ class Form(NamedTuple):
         return all(atom[0] in (DIM, SYM) for atom, _ in self.terms)
 
     def atoms(self) -> Iterator[Atom]:
-        """Every index and symbol that occurs, at any depth, with repetitions."""
+        """Yields all indices and symbols of the form, also inside divisions, with repetitions."""
         for atom, _ in self.terms:
             if atom[0] in (DIM, SYM):
                 yield atom
@@ -61,7 +73,7 @@ class Form(NamedTuple):
                 yield from dividend(atom).atoms()
 
     def quotients(self) -> Iterator[tuple[Form, int]]:
-        """Every (form, divisor) under a floordiv or mod, at any depth."""
+        """Yields (dividend, divisor) of all floordivs and mods of the form, also of nested ones."""
         for atom, _ in self.terms:
             if atom[0] in (DIV, MOD):
                 yield dividend(atom), atom[3]
@@ -81,7 +93,13 @@ def symbol(index: int) -> Form:
 
 
 def add(a: Form, b: Form, factor: int = 1) -> Form:
-    """`a + factor * b`"""
+    """Returns `a + factor * b`.
+
+    Args:
+        a: a form.
+        b: a form.
+        factor: an integer.
+    """
     if not b.terms or factor == 0:
         return Form(a.terms, a.constant + factor * b.constant)
     sums = dict(a.terms)
@@ -101,33 +119,36 @@ def _form(sums: dict[Atom, int], number: int) -> Form:
 
 
 def dividend(atom: Atom) -> Form:
+    """Returns the dividend of a DIV or MOD atom."""
     return Form(atom[1], atom[2])
 
 
 def number_of(atom: Atom) -> int:
+    """Returns the number of a DIM or SYM atom."""
     number: int = atom[1]
     return number
 
 
 def complexity(form: Form) -> int:
-    """A measure of how much there is to compute; simplification never raises it."""
+    """Returns a measure of the work to compute a form. Simplification never increases it."""
     return sum(1 if atom[0] in (DIM, SYM) else 2 + complexity(dividend(atom)) for atom, _ in form.terms)
 
 
 class Simplifier:
-    """Arithmetic on forms under fixed ranges. Every operation returns a simplified form."""
+    """Arithmetic on forms under fixed ranges. All operations return simplified forms."""
 
     def __init__(self, dims: Sequence[Range] = (), symbols: Sequence[Range] = ()) -> None:
         self.intervals: dict[Atom, Interval] = {}
-        self.sizes: dict[Atom, SymbolAttr] = {}  # of indices that are less than a symbol
+        # Indices whose range ends at a symbol -> that symbol.
+        self.sizes: dict[Atom, SymbolAttr] = {}
         for kind, ranges in ((DIM, dims), (SYM, symbols)):
             for i, r in enumerate(ranges):
                 self.set_range((kind, i), r)
         self.floordiv = cache(self._floordiv)
-        self.mod = cache(self._mod)  # which is never negative
+        self.mod = cache(self._mod)
 
     def set_range(self, atom: Atom, r: Range) -> None:
-        """Say what values an index or symbol takes; only before it is used. An empty range counts as one value."""
+        """Sets the range of an index or symbol, before its first use. An empty range counts as one value."""
         if r is None:
             self.intervals[atom] = None
         else:
@@ -137,7 +158,8 @@ class Simplifier:
             self.intervals[atom] = (lo, max(lo, hi - 1))
 
     def interval(self, form: Form) -> Interval:
-        """Bounds of `form`, both inclusive; None if they are not known."""
+        """Returns the smallest and the largest possible value of `form`, both inclusive, or None if they are
+        unknown."""
         lo = hi = form.constant
         for atom, coefficient in form.terms:
             bounds = self._atom_interval(atom)
@@ -161,7 +183,13 @@ class Simplifier:
         return result
 
     def computed(self, op: str, a: Form, b: Form) -> Form | None:
-        """What the `arith` op of this name gives for two integers if nothing wraps; None if that is no form."""
+        """Returns the result of an integer op of `arith` as a form, or None if the result is not a form.
+
+        Args:
+            op: name of the op, with or without `arith.`.
+            a: left operand.
+            b: right operand. The result assumes that nothing wraps.
+        """
         match op.removeprefix("arith."):
             case "addi":
                 return add(a, b)
@@ -171,7 +199,8 @@ class Simplifier:
                 return scale(b, a.constant) if a.is_constant else scale(a, b.constant)
             case "floordivsi" if b.is_constant and b.constant > 0:
                 return self.floordiv(a, b.constant)
-            case "divsi" | "remsi" if b.is_constant and b.constant > 0 and self._is_natural(a):  # toward zero
+            case "divsi" | "remsi" if b.is_constant and b.constant > 0 and self._is_natural(a):
+                # Division toward zero equals floordiv, because the dividend is not negative.
                 return self.floordiv(a, b.constant) if op.endswith("divsi") else self.mod(a, b.constant)
             case _:
                 return None
@@ -181,32 +210,46 @@ class Simplifier:
         return bounds is not None and bounds[0] >= 0
 
     def fits(self, form: Form, type: Attribute) -> bool:
-        """Whether a number of the integer type `type`, with its sign or without one, holds `form`."""
+        """Returns true if the integer type `type` can represent all values of `form`: signed if `type` is signless,
+        else unsigned."""
         assert isinstance(type, IntegerType)
         values = 1 << type.bitwidth
         low = -values // 2 if type == IntegerType(type.bitwidth) else 0
         return self.within(form, low, low + values)
 
-    def within(self, form: Form, lo: int, hi: Extent, given: tuple[Form, int, Extent] | None = None) -> bool:
-        """Whether lo <= form < hi always holds, or where `given` does, the same of another form (its form, lo, hi): if
-        the two differ by a number."""
+    def within(self, form: Form, lo: int, hi: Extent, implied_by: tuple[Form, int, Extent] | None = None) -> bool:
+        """Returns true if lo <= form < hi always holds.
+
+        Args:
+            form: the form.
+            lo: lower bound, inclusive.
+            hi: upper bound, exclusive.
+            implied_by: another constraint (form, lo, hi) that is known to hold; it helps if both forms differ by a
+                constant.
+        """
         bounds = self.interval(form)
         above, below = bounds is not None and lo <= bounds[0], bounds is not None and bounds[1] < least(hi)
-        if given is not None and (distance := add(form, given[0], -1)).is_constant:
-            above = above or lo <= given[1] + distance.constant
-            below = below or most(given[2]) + distance.constant <= least(hi)
+        if implied_by is not None and (distance := add(form, implied_by[0], -1)).is_constant:
+            above = above or lo <= implied_by[1] + distance.constant
+            below = below or most(implied_by[2]) + distance.constant <= least(hi)
         return above and (below or self._below(form, hi))
 
     def _below(self, form: Form, size: Extent) -> bool:
-        """Whether `form` is an index below the symbol `size`, or less than that."""
+        """Returns true if `form` is at most an index whose range ends at the symbol `size`."""
         for atom, coefficient in form.terms:
             if coefficient == 1 and self.sizes.get(atom) == size:
-                rest = self.interval(_without(form, atom))
-                return rest is not None and rest[1] <= 0
+                remainder = self.interval(_without(form, atom))
+                return remainder is not None and remainder[1] <= 0
         return False
 
     def outside(self, form: Form, lo: int, hi: Extent) -> bool:
-        """Whether lo <= form < hi never holds, as where nothing lies between them."""
+        """Returns true if lo <= form < hi never holds, for example because the interval is empty.
+
+        Args:
+            form: the form.
+            lo: lower bound, inclusive.
+            hi: upper bound, exclusive.
+        """
         bounds = self.interval(form)
         return most(hi) <= lo or bounds is not None and (bounds[1] < lo or bounds[0] >= most(hi))
 
@@ -234,7 +277,8 @@ class Simplifier:
         whole = self._whole_part(form, divisor)
         if whole.terms or whole.constant:
             return self.mod(add(form, whole, -divisor), divisor)
-        for atom, coefficient in form.terms:  # a * (e mod m) = a * e, modulo a divisor of a * m
+        # a * (e mod m) = a * e, modulo a divisor of a * m.
+        for atom, coefficient in form.terms:
             if atom[0] == MOD and coefficient * atom[3] % divisor == 0:
                 return self.mod(self.tidy(add(_without(form, atom), dividend(atom), coefficient)), divisor)
         split = self._split_small(form, divisor)
@@ -245,12 +289,13 @@ class Simplifier:
 
     @staticmethod
     def _whole_part(form: Form, divisor: int) -> Form:
-        """The q of `form = divisor * q + rest` with coefficients of the rest below the divisor."""
+        """Returns q of `form = divisor * q + remainder`, where the remainder's coefficients are below the divisor."""
         terms = tuple((atom, q) for atom, c in form.terms if (q := c // divisor if c >= 0 else -(-c // divisor)))
         return Form(terms, form.constant // divisor)
 
     def _split_small(self, form: Form, divisor: int) -> tuple[Form, int, Form] | None:
-        """`form = common * large + small` with 0 <= small < common, where `common` divides the divisor."""
+        """Returns (large, common, small) with `form = common * large + small`, 0 <= small < common and `common` a
+        divisor of `divisor`, or None."""
         for common in sorted({gcd(divisor, c) for _, c in form.terms}, reverse=True):
             if common == 1:
                 break
@@ -261,21 +306,23 @@ class Simplifier:
         return None
 
     def _nested_div(self, form: Form, divisor: int) -> Form | None:
-        """(e div a + s) div b = (e + a*s) div (a*b), and (e mod m) div c = (e div c) mod m/c."""
+        """Applies (e div a + s) div b = (e + a*s) div (a*b), or (e mod m) div c = (e div c) mod m/c. Returns None if
+        neither applies."""
         for atom, coefficient in form.terms:
             if coefficient != 1:
                 continue
             if atom[0] == DIV:
-                rest = _without(form, atom)
-                found = self.floordiv(self.tidy(add(dividend(atom), rest, atom[3])), atom[3] * divisor)
-                if not rest.terms or complexity(found) < 2 + complexity(form):
-                    return found
+                remainder = _without(form, atom)
+                quotient = self.floordiv(self.tidy(add(dividend(atom), remainder, atom[3])), atom[3] * divisor)
+                if not remainder.terms or complexity(quotient) < 2 + complexity(form):
+                    return quotient
             elif atom[0] == MOD and len(form.terms) == 1 and not form.constant and atom[3] % divisor == 0:
                 return self.mod(self.floordiv(dividend(atom), divisor), atom[3] // divisor)
         return None
 
     def tidy(self, form: Form) -> Form:
-        """Put quotients and remainders of the same form together again where that leaves less to compute."""
+        """Combines the floordiv and mod of the same form, while that reduces the complexity: 8 * (e div 8) + e mod 8 =
+        e."""
         while True:
             for candidate in self._recombined(form):
                 if complexity(candidate) < complexity(form):
@@ -290,21 +337,27 @@ class Simplifier:
         for atom, c in form.terms:
             if atom[0] in (DIM, SYM):
                 continue
-            inner, divisor, rest = dividend(atom), atom[3], _without(form, atom)
+            inner, divisor, others = dividend(atom), atom[3], _without(form, atom)
             if atom[0] == MOD:  # e mod c = e - c * (e floordiv c)
-                yield add(add(rest, inner, c), self.floordiv(inner, divisor), -c * divisor)
+                yield add(add(others, inner, c), self.floordiv(inner, divisor), -c * divisor)
             elif c % divisor == 0:
-                yield add(add(rest, inner, c // divisor), self.mod(inner, divisor), -(c // divisor))
+                yield add(add(others, inner, c // divisor), self.mod(inner, divisor), -(c // divisor))
 
     def read_map(self, map: AffineMap) -> list[Form]:
-        """The results of `map` as forms of its own dimensions and symbols. Raises ValueError as `read` does."""
+        """Returns the results of `map` as forms of its dimensions and symbols. Raises ValueError as `read` does."""
         dims, symbols = [dim(i) for i in range(map.num_dims)], [symbol(i) for i in range(map.num_symbols)]
         return [self.read(e, dims, symbols) for e in map.results]
 
     def read(self, expr: AffineExpr, dims: Sequence[Form], symbols: Sequence[Form] = ()) -> Form:
-        """`expr` with the given forms for its dimensions and symbols.
+        """Returns `expr` as a form.
 
-        Raises ValueError on a product of two indices and on a divisor that is not a positive number.
+        Args:
+            expr: the expression.
+            dims: forms to substitute for its dimensions.
+            symbols: forms to substitute for its symbols.
+
+        Raises:
+            ValueError: the expression multiplies two indices or divides by anything but a positive number.
         """
         if isinstance(expr, AffineConstantExpr):
             return constant(expr.value)
@@ -341,7 +394,7 @@ def _without(form: Form, atom: Atom) -> Form:
 
 
 def write(form: Form) -> AffineExpr:
-    """`form` as an expression of xDSL."""
+    """Returns `form` as an xDSL expression."""
     terms = [_written(atom) if c == 1 else _written(atom) * c for atom, c in form.terms]
     if form.constant or not terms:
         terms.append(AffineExpr.constant(form.constant))
@@ -356,7 +409,13 @@ def _written(atom: Atom) -> AffineExpr:
 
 
 def renumbered(form: Form, dims: dict[int, int], symbols: dict[int, int]) -> Form:
-    """`form` with its indices and symbols renamed to others of the same ranges."""
+    """Returns `form` with renamed indices and symbols, which must have the same ranges.
+
+    Args:
+        form: the form.
+        dims: old number of an index -> new number.
+        symbols: old number of a symbol -> new number.
+    """
 
     def rename(atom: Atom) -> Atom:
         if atom[0] in (DIM, SYM):
@@ -372,30 +431,48 @@ _simplifier = lru_cache(4096)(Simplifier)
 
 def _form_of(expr: AffineExpr, dims: Sequence[Range], symbols: Sequence[Range]) -> tuple[Simplifier, Form]:
     simplifier = _simplifier(tuple(dims), tuple(symbols))
-    own_dims = [dim(i) if r != 1 else constant(0) for i, r in enumerate(dims)]
-    return simplifier, simplifier.read(expr, own_dims, [symbol(i) for i in range(len(symbols))])
+    dim_forms = [dim(i) if r != 1 else constant(0) for i, r in enumerate(dims)]
+    return simplifier, simplifier.read(expr, dim_forms, [symbol(i) for i in range(len(symbols))])
 
 
 def simplify_expr(expr: AffineExpr, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()) -> AffineExpr:
-    """An expression equal to `expr` wherever its indices lie in their ranges, and no more complex."""
+    """Returns an expression equal to `expr` for all indices within their ranges, and no more complex.
+
+    Args:
+        expr: the expression.
+        dim_ranges: range of each dimension.
+        sym_ranges: range of each symbol.
+    """
     return write(_form_of(expr, dim_ranges, sym_ranges)[1])
 
 
 def simplify_map(map: AffineMap, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()) -> AffineMap:
-    """`map` with each result simplified."""
+    """Returns `map` with simplified results.
+
+    Args:
+        map: the map.
+        dim_ranges: range of each dimension.
+        sym_ranges: range of each symbol.
+    """
     results = tuple(simplify_expr(e, dim_ranges, sym_ranges) for e in map.results)
     return AffineMap(map.num_dims, map.num_symbols, results)
 
 
 def range_of(expr: AffineExpr, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()) -> tuple[int, int] | None:
-    """Bounds `(lo, hi)` with lo <= expr < hi, not always the tightest; None if nothing is known."""
+    """Returns bounds `(lo, hi)` with lo <= expr < hi, not always the tightest, or None if they are unknown.
+
+    Args:
+        expr: the expression.
+        dim_ranges: range of each dimension.
+        sym_ranges: range of each symbol.
+    """
     simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
     bounds = simplifier.interval(form)
     return None if bounds is None else (bounds[0], bounds[1] + 1)
 
 
 def linear_form(expr: AffineExpr, dim_ranges: Sequence[Range]) -> Form | None:
-    """`expr` as a sum of multiples of indices; None if it is none, even in these ranges."""
+    """Returns `expr` as a sum of multiples of indices, or None if it has symbols or divisions after simplification."""
     form = _form_of(expr, dim_ranges, ())[1]
     return form if all(atom[0] == DIM for atom, _ in form.terms) else None
 
@@ -403,12 +480,20 @@ def linear_form(expr: AffineExpr, dim_ranges: Sequence[Range]) -> Form | None:
 def is_within(
     expr: AffineExpr, lo: int, hi: Extent, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()
 ) -> bool:
-    """Whether lo <= expr < hi is known to hold always."""
+    """Returns true if lo <= expr < hi always holds.
+
+    Args:
+        expr: the expression.
+        lo: lower bound, inclusive.
+        hi: upper bound, exclusive.
+        dim_ranges: range of each dimension.
+        sym_ranges: range of each symbol.
+    """
     simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
     return simplifier.within(form, lo, hi)
 
 
 def divisions(map: AffineMap) -> int:
-    """Returns how many divisions there are in a map."""
+    """Returns the number of divisions (floordiv, ceildiv, mod) in a map."""
     parts = [part for result in map.results for part in result.dfs() if isinstance(part, AffineBinaryOpExpr)]
     return sum(part.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul) for part in parts)

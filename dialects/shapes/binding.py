@@ -1,15 +1,18 @@
-"""The values of symbols: bound by the shapes of `@main`'s arguments at a call, checked against their ranges.
+"""Values of symbolic sizes: bound by the shapes of `@main`'s arguments at each call, and checked against their ranges.
 
-A symbol is the extent of an argument, or it is computed from others, which `@main` says in its attribute `SIZES`:
+A symbol is either an extent of an argument or a *derived* size, which is computed from other sizes. The attribute
+`SIZES` of `@main` lists the derived sizes:
 
 ```
 func.func @main(%x: tensor<?xf32, #payload.extents<#s0>>) -> tensor<?xf32, #payload.extents<#s1>>
     attributes {"deplodock.sizes" = [#payload.derived<#s1 = affine_map<()[s0] -> (s0 + 1)>[#s0]>]}
 ```
-The host evaluates it before anything runs, so below a derived size is a symbol like any other.
 
-Whether a reshape keeps its elements, or which symbol is the size of two tensors one after the other, is a question
-about polynomials of symbols (`Algebra`), in which a derived symbol stands for what it is computed from.
+A call with a tensor of 7 elements binds s0 = 7 and s1 = 8. The host evaluates derived sizes before it launches a
+kernel, so kernels treat them like any other symbol.
+
+`Algebra` compares sizes as polynomials of symbols, in which a derived symbol is replaced by its definition. It answers,
+for example, whether a reshape keeps the number of elements, or which symbol is the size of a concatenation.
 """
 
 from __future__ import annotations
@@ -44,10 +47,11 @@ from .domain import AFFINE_MAP, DomainAttr
 from .extents import Count, Extent, ExtentError, SymbolAttr, extents_of, least, most, named_extents
 
 SIZES = "deplodock.sizes"
-"""The attribute of `@main` that lists its derived sizes, each after those it is computed from."""
+"""Name of the attribute of `@main` that lists the derived sizes; a size follows the sizes that it is computed from."""
 
 
 _PRIMES = (5, 7, 3, 11)
+"""Values that `sample_sizes` assigns to symbols: distinct, so that a mixed-up dimension shows."""
 
 SYMBOL = attribute(SymbolAttr, "a #payload.symbol")
 
@@ -64,10 +68,17 @@ _KIND = Parameter(
 
 @irdl_attr_definition
 class DerivedAttr(FormattedAttr):
-    """`#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`: how one size follows from others.
+    """Definition of a derived size: `#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`.
 
     The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
-    After the word `quotient` or `remainder` it is that of the map's two results. It is evaluated on the host only."""
+    After the word `quotient` or `remainder`, it is the quotient or remainder of the map's two results. The host
+    evaluates it.
+
+    symbol: the derived size.
+    kind: `product`, `quotient` or `remainder`.
+    map: a map of symbols only.
+    operands: the sizes that are the map's symbols.
+    """
 
     name = "payload.derived"
     FORMAT = (SYMBOL, " = ", _KIND, AFFINE_MAP, listed(SYMBOL, AttrParser.Delimiter.SQUARE))
@@ -78,7 +89,14 @@ class DerivedAttr(FormattedAttr):
 
     @staticmethod
     def get(symbol: SymbolAttr, map: AffineMap, operands: Sequence[SymbolAttr], kind: str = "product") -> DerivedAttr:
-        """`symbol` is the product, `quotient` or `remainder` of the results of `map` at the sizes `operands`."""
+        """Returns the definition of `symbol`.
+
+        Args:
+            symbol: the derived size.
+            map: a map of symbols only.
+            operands: the sizes that are the map's symbols.
+            kind: `product`, `quotient` or `remainder` of the map's results.
+        """
         return DerivedAttr(symbol, StringAttr(kind), AffineMapAttr(map), ArrayAttr(operands))
 
     def verify(self) -> None:
@@ -89,7 +107,8 @@ class DerivedAttr(FormattedAttr):
             raise VerifyException(f"the size {self.symbol} is a {kind} of two sizes, but got {len(affine.results)}")
 
     def value(self, sizes: Sizes) -> int:
-        """The size where the others are `sizes`. Raises ShapeError where it is a quotient by a size that is 0."""
+        """Returns the size for given `sizes` of its operands. Raises ShapeError if it divides by a size that is not
+        positive."""
         values = self.map.data.eval([], sizes.numbers(list(self.operands)))
         if self.kind.data == "product":
             return prod(values)
@@ -99,13 +118,13 @@ class DerivedAttr(FormattedAttr):
 
 
 class Sizes:
-    """The values of symbols during one call. Everywhere an extent is needed as a number, it is asked here."""
+    """Values of symbols during one call. All code that needs an extent as a number gets it here."""
 
     def __init__(self, values: Mapping[str, int] | None = None) -> None:
         self.values = dict(values or {})
 
     def number(self, extent: Extent) -> int:
-        """The value of an extent. Raises UnsupportedError for a symbol that no argument has bound."""
+        """Returns the value of an extent. Raises UnsupportedError for a symbol that no argument has bound."""
         if isinstance(extent, int):
             return extent
         if extent.hint not in self.values:
@@ -113,40 +132,51 @@ class Sizes:
         return self.values[extent.hint]
 
     def numbers(self, extents: Sequence[Extent]) -> tuple[int, ...]:
+        """Returns the values of several extents."""
         return tuple(self.number(e) for e in extents)
 
     def count(self, count: Count) -> int:
+        """Returns the value of a number of tiles."""
         return count if isinstance(count, int) else -(-self.number(count.symbol) // count.tile.data)
 
     def shape(self, t: Attribute) -> tuple[int, ...]:
-        """The shape of a value of type `t`; `()` for a scalar."""
+        """Returns the shape of a value of type `t`, `()` for a scalar."""
         return self.numbers(extents_of(t))
 
     def domain(self, domain: DomainAttr | None) -> DomainAttr | None:
+        """Returns the domain with numbers in place of symbolic bounds."""
         if domain is None or all(isinstance(hi, int) for _, hi in domain.limits):
             return domain
         return DomainAttr.get(domain.affine, [(lo, self.number(hi)) for lo, hi in domain.limits])
 
 
 def derived_sizes(main: FuncOp) -> tuple[DerivedAttr, ...]:
-    """The derived sizes of `@main`, in the order in which they are computed. Raises ShapeError for another attribute
-    under that name."""
-    found = main.attributes.get(SIZES, ArrayAttr[DerivedAttr]([]))
-    if not isa(found, ArrayAttr[DerivedAttr]):
+    """Returns the derived sizes of `@main` in the order of evaluation. Raises ShapeError if the attribute is
+    malformed."""
+    sizes = main.attributes.get(SIZES, ArrayAttr[DerivedAttr]([]))
+    if not isa(sizes, ArrayAttr[DerivedAttr]):
         raise ShapeError(f"{SIZES} is a list of #payload.derived")
-    return tuple(found)
+    return tuple(sizes)
 
 
 def symbols_of(types: Sequence[Attribute]) -> tuple[SymbolAttr, ...]:
-    """The symbols in tensor and memref types, each once, in the order in which they appear."""
+    """Returns the symbols in tensor and memref types, each once, in the order of appearance."""
     return tuple(dict.fromkeys(e for t in types for e in named_extents(t) or () if isinstance(e, SymbolAttr)))
 
 
 def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[str] = ()) -> Sizes:
-    """The symbols' values for a call of `main` with arguments of these shapes.
+    """Returns the values of all symbols for a call of `main`.
 
-    The first dimension with a symbol that is not derived binds it; every other one, every static dimension of an
-    argument that has a symbol, and every range is checked. `names` names the arguments in messages. Raises ShapeError.
+    The first dimension with a symbol that is not derived binds the symbol. Every range and every other dimension of an
+    argument with a symbolic extent is checked.
+
+    Args:
+        main: the function.
+        shapes: shapes of the arguments.
+        names: names of the arguments, for messages.
+
+    Raises:
+        ShapeError: a dimension contradicts another one, or a size is outside of its range.
     """
     derived = derived_sizes(main)
     computed = {d.symbol.hint for d in derived}
@@ -168,16 +198,20 @@ def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[st
     for i, (t, shape) in enumerate(zip(types, shapes, strict=False)):
         for dim, extent in _pairs(t, shape, _argument(names, i)):
             if shape[dim] != sizes.number(extent):
-                what = f", which {extent} is elsewhere" if isinstance(extent, SymbolAttr) else ""
+                conflict = f", which {extent} is elsewhere" if isinstance(extent, SymbolAttr) else ""
                 raise ShapeError(
-                    f"dimension {dim} is {shape[dim]}, not {sizes.number(extent)}{what}", argument=_argument(names, i)
+                    f"dimension {dim} is {shape[dim]}, not {sizes.number(extent)}{conflict}",
+                    argument=_argument(names, i),
                 )
     return sizes
 
 
 def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
-    """Bind the one size from which `derived` is computed as a multiple and a sum, if nothing has bound it: the extent
-    2 * s0 of an argument binds s0. That the derived size then is `value` is checked with all others."""
+    """Binds the operand of `derived` if nothing has bound it and the definition is linear.
+
+    For example, the extent `2 * s0` of an argument binds s0. `bind_sizes` checks later that the derived size is
+    `value`.
+    """
     if len(derived.operands) != 1 or derived.operands.data[0].hint in sizes.values:
         return
     (operand,), results = derived.operands, derived.map.data.results
@@ -190,7 +224,7 @@ def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
 
 
 def sample_sizes(main: FuncOp) -> Sizes:
-    """Values of all symbols for trying `main` out: different small primes where their ranges allow it."""
+    """Returns values of all symbols for a trial run of `main`: different small primes where their ranges allow it."""
     derived = derived_sizes(main)
     computed = {d.symbol for d in derived}
     free = [s for s in symbols_of(list(main.function_type.inputs)) if s not in computed]
@@ -205,7 +239,7 @@ def _argument(names: Sequence[str], i: int) -> str:
 
 
 def _pairs(t: Attribute, shape: Sequence[int], argument: str) -> list[tuple[int, Extent]]:
-    """(dimension, extent) of a type with symbols; of others the executors check the shape as a whole."""
+    """Returns (dimension, extent) of a type with symbols; empty for static types, whose shape the executors check."""
     extents = extents_of(t)
     if all(isinstance(e, int) for e in extents):
         return []
@@ -222,24 +256,25 @@ def _check_range(symbol: SymbolAttr, value: int, argument: str | None) -> None:
 
 
 Atom: TypeAlias = tuple[Any, ...]
-"""("size", name), ("div" | "mod", polynomial, number), or ("exact", polynomial, name of a size that divides it)."""
+"""Factor of a term: ("size", name), ("div" | "mod", polynomial, number), or ("exact", polynomial, name), the exact
+quotient of a polynomial and a size."""
 
 _SAMPLE = 1_000_003
-"""The value of the first symbol where polynomials are compared in size; only a hint which one to look at next."""
+"""Value of the first symbol in `Algebra.sample`, which only guesses which of two polynomials is larger."""
 
 
 class Polynomial(NamedTuple):
-    """A sum of products: ((atoms in order, coefficient), ...), sorted, without coefficients 0."""
+    """Polynomial of sizes: sorted terms ((atoms in order, coefficient), ...), without coefficients of 0."""
 
     terms: tuple[tuple[tuple[Atom, ...], int], ...]
 
     @property
     def number(self) -> int | None:
-        """Its value, if it has no symbols."""
+        """Returns the value of a polynomial without symbols, or None if it has symbols."""
         if not self.terms:
             return 0
-        (atoms, coefficient), *rest = self.terms
-        return None if atoms or rest else coefficient
+        (atoms, coefficient), *others = self.terms
+        return None if atoms or others else coefficient
 
     def __str__(self) -> str:
         texts = [[*map(_text, atoms), *([str(c)] if c != 1 or not atoms else [])] for atoms, c in self.terms]
@@ -263,11 +298,18 @@ def constant(value: int) -> Polynomial:
 
 
 def plus(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
+    """Returns `a + factor * b`.
+
+    Args:
+        a: a polynomial.
+        b: a polynomial.
+        factor: an integer.
+    """
     return _polynomial([*a.terms, *((atoms, factor * c) for atoms, c in b.terms)])
 
 
 def times(a: Polynomial, b: Polynomial) -> Polynomial:
-    """`a * b`, in which an exact quotient times its divisor is the dividend."""
+    """Returns `a * b`. An exact quotient multiplied by its divisor becomes the dividend."""
     product = _polynomial((x + y, c * d) for x, c in a.terms for y, d in b.terms)
     for atoms, coefficient in product.terms:
         quotient = next((q for q in atoms if q[0] == "exact" and ("size", q[2]) in atoms), None)
@@ -275,47 +317,53 @@ def times(a: Polynomial, b: Polynomial) -> Polynomial:
             others = list(atoms)
             others.remove(quotient)
             others.remove(("size", quotient[2]))
-            rest = _polynomial([(tuple(others), coefficient)])
+            replacement = _polynomial([(tuple(others), coefficient)])
             without = plus(product, _polynomial([(atoms, coefficient)]), -1)
-            return plus(times(without, constant(1)), times(quotient[1], rest))
+            return plus(times(without, constant(1)), times(quotient[1], replacement))
     return product
 
 
 def divided(kind: Literal["div", "mod"], a: Polynomial, divisor: int) -> Polynomial:
-    """`a floordiv divisor` (div) or `a mod divisor` (mod), taking out what can be divided."""
+    """Returns `a floordiv divisor` or `a mod divisor`; terms that the divisor divides are divided exactly.
+
+    Args:
+        kind: `div` for the quotient, `mod` for the remainder.
+        a: the dividend.
+        divisor: a positive number.
+    """
     whole = _polynomial((atoms, c // divisor) for atoms, c in a.terms if c % divisor == 0)
-    rest = _polynomial((atoms, c) for atoms, c in a.terms if c % divisor)
-    if rest.number is not None:
-        number = rest.number
+    remainder = _polynomial((atoms, c) for atoms, c in a.terms if c % divisor)
+    if remainder.number is not None:
+        number = remainder.number
         return plus(whole, constant(number // divisor)) if kind == "div" else constant(number % divisor)
-    left = _polynomial([(((kind, rest, divisor),), 1)])
-    return plus(whole, left) if kind == "div" else left
+    atom = _polynomial([(((kind, remainder, divisor),), 1)])
+    return plus(whole, atom) if kind == "div" else atom
 
 
 @dataclass(eq=False)
 class Algebra:
-    """Extents of one program as polynomials, and back."""
+    """Conversion between extents of one program and polynomials."""
 
     promises: list[DerivedAttr] = field(default_factory=list[DerivedAttr])
-    """Sizes that are checked at every call: operators rely on them."""
+    """Derived sizes that operators rely on and that the host must check at every call."""
     _meaning: dict[SymbolAttr, Polynomial] = field(default_factory=dict[SymbolAttr, Polynomial], init=False)
     _names: dict[Polynomial, SymbolAttr] = field(default_factory=dict[Polynomial, SymbolAttr], init=False)
     _remainders: set[tuple[Polynomial, ...]] = field(default_factory=set[tuple[Polynomial, ...]], init=False)
-    """Pairs (dividend, divisor) of sizes of which the remainder is promised to be 0."""
+    """Pairs (dividend, divisor) of sizes whose remainder must be 0, so their quotient is exact."""
 
     @staticmethod
     def with_sizes(derived: Sequence[DerivedAttr]) -> Algebra:
-        """Returns the algebra of a program with derived sizes."""
+        """Returns the algebra of a program with the derived sizes `derived`."""
         algebra = Algebra()
         algebra._read(derived)
         if algebra._remainders:
-            # Some quotients are exact.
+            # Read again, because some quotients are now known to be exact.
             algebra._meaning, algebra._names = {}, {}
             algebra._read(derived)
         return algebra
 
     def _read(self, derived: Sequence[DerivedAttr]) -> None:
-        """Note what derived sizes mean."""
+        """Records the polynomials of derived sizes."""
         for d in derived:
             operands = [self.of(o) for o in d.operands]
             results = [_evaluated(result, operands) for result in d.map.data.results]
@@ -330,39 +378,43 @@ class Algebra:
             self._names.setdefault(meaning, d.symbol)
 
     def promise_within(self, index: SymbolAttr, extent: Extent) -> None:
-        """Have `index` < `extent`, or -`index` <= `extent`, checked at every call, unless the ranges say so: how many
-        elements there are from the index on becomes a size of at least 1."""
+        """Adds a check, made at every call, that `index` < `extent`, unless the ranges prove it.
+
+        A negative index counts from the end and needs -`index` <= `extent`. The check is a derived size, the number of
+        elements from the index to the end, whose range starts at 1.
+        """
         if 0 <= index.minimum and index.maximum < least(extent):
             return
-        place = AffineExpr.symbol(0)
-        if index.maximum < 0:  # which counts from the end
-            place = (place + 1) * -1
+        offset = AffineExpr.symbol(0)
+        # A negative index counts from the end.
+        if index.maximum < 0:
+            offset = (offset + 1) * -1
         if isinstance(extent, int):
-            name, left, operands = "left", AffineExpr.constant(extent) - place, [index]
+            name, remaining, operands = "left", AffineExpr.constant(extent) - offset, [index]
         else:
-            name, left, operands = extent.hint, AffineExpr.symbol(1) - place, [index, extent]
-        taken = {s.hint for s in self._meaning} | {p.symbol.hint for p in self.promises}
-        number = next(n for n in range(len(taken) + 1) if f"{name}_from_index{n}" not in taken)
+            name, remaining, operands = extent.hint, AffineExpr.symbol(1) - offset, [index, extent]
+        used_names = {s.hint for s in self._meaning} | {p.symbol.hint for p in self.promises}
+        number = next(n for n in range(len(used_names) + 1) if f"{name}_from_index{n}" not in used_names)
         size = SymbolAttr.get(f"{name}_from_index{number}", 1, max(most(extent), 1))
-        self.promises.append(DerivedAttr.get(size, AffineMap(0, len(operands), (left,)), operands))
+        self.promises.append(DerivedAttr.get(size, AffineMap(0, len(operands), (remaining,)), operands))
 
     def of(self, extent: Extent) -> Polynomial:
-        """An extent as a polynomial of symbols that are not derived."""
+        """Returns an extent as a polynomial of symbols that are not derived."""
         if isinstance(extent, int):
             return constant(extent)
         if extent not in self._meaning:
-            self._meaning[extent] = found = _polynomial([((("size", extent.hint),), 1)])
-            self._names[found] = extent
+            self._meaning[extent] = polynomial = _polynomial([((("size", extent.hint),), 1)])
+            self._names[polynomial] = extent
         return self._meaning[extent]
 
     def product(self, extents: Iterable[Extent]) -> Polynomial:
-        """The product of extents."""
+        """Returns the product of extents as a polynomial."""
         factors = list(extents)
         numbers = constant(prod(e for e in factors if isinstance(e, int)))
         return reduce(times, (self.of(e) for e in factors if not isinstance(e, int)), numbers)
 
     def extent(self, value: Polynomial) -> Extent:
-        """The number or symbol that has this value. Raises ExtentError if none has."""
+        """Returns the number or symbol with this value. Raises ExtentError if there is none."""
         if value.number is not None:
             return value.number
         if value not in self._names:
@@ -370,20 +422,20 @@ class Algebra:
         return self._names[value]
 
     def named(self, value: Polynomial) -> SymbolAttr | None:
-        """The symbol that has this value, if there is one."""
+        """Returns the symbol with this value, or None if there is none."""
         return self._names.get(value)
 
     def terms(self, value: Polynomial) -> list[tuple[list[SymbolAttr], int]]:
-        """A polynomial as (symbols to be multiplied, coefficient) of each term. Raises ExtentError if some part of it
-        has no name."""
-        found: list[tuple[list[SymbolAttr], int]] = []
+        """Returns (symbols to multiply, coefficient) of each term of a polynomial. Raises ExtentError if a factor is
+        not a symbol."""
+        products: list[tuple[list[SymbolAttr], int]] = []
         for atoms, coefficient in value.terms:
             symbols = [self.extent(Polynomial((((a,), 1),))) for a in atoms]
-            found.append(([s for s in symbols if isinstance(s, SymbolAttr)], coefficient))
-        return found
+            products.append(([s for s in symbols if isinstance(s, SymbolAttr)], coefficient))
+        return products
 
     def sample(self, value: Polynomial) -> int:
-        """The value at some large sizes, to see which of two is probably the larger one."""
+        """Returns the value for large sizes, to guess which of two polynomials is larger."""
         return _sampled(value, {s.hint: _SAMPLE + 1009 * i for i, s in enumerate(self._meaning)})
 
 
@@ -403,6 +455,7 @@ def _sampled(value: Polynomial, values: dict[str, int]) -> int:
 
 
 def _name(value: Polynomial) -> str | None:
+    """Returns the name of the size if the polynomial is a single symbol, or None."""
     match value.terms:
         case (((("size", name),), 1),):
             return name

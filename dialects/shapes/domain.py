@@ -1,8 +1,13 @@
-"""Where an access is defined: a conjunction of `lo <= expression < hi` over the indices of an affine map.
+"""Domains of accesses: the index values at which a load or store accesses memory.
 
-`tensor.index_map`, `loop.load`, `tile.load` and `tile.store` carry a domain; outside it a load gives its fill value and
-a store does nothing. Padding, slices of a padded view, causal structure and the tails of tiles are all domains.
-`verify_access` checks what every access by an index map has in common: the map, a domain, a fill value.
+A domain is a conjunction of `lo <= expression < hi` over the indices of an access. `tensor.index_map`, `loop.load`,
+`tile.load` and `tile.store` carry one. Outside of the domain a load returns its fill value and a store does nothing.
+Padding, slices of padded views, causal masks and partial tiles are domains. For example, a row of 5 elements padded by
+one on the left is read at `d0 - 1`:
+
+```
+#payload.domain<affine_map<(d0) -> (d0 - 1)> in [0:5]>
+```
 """
 
 from __future__ import annotations
@@ -25,10 +30,10 @@ AFFINE_MAP = attribute(AffineMapAttr, "an affine map")
 
 @irdl_attr_definition
 class DomainAttr(FormattedAttr):
-    """`#payload.domain<affine_map<(d0, d1) -> (d0 - 1, d1)> in [0:5, 0:7]>`: 0 <= d0 - 1 < 5 and 0 <= d1 < 7.
+    """Domain of an access: `#payload.domain<affine_map<(d0, d1) -> (d0 - 1, d1)> in [0:5, 0:7]>`.
 
-    The map has the same dimensions and symbols as the access it guards; bounds are inclusive below, exclusive above.
-    An upper bound may be a size known at run time: `in [0:#s0]`.
+    The example means 0 <= d0 - 1 < 5 and 0 <= d1 < 7. The map has the dimensions and symbols of the access. Lower
+    bounds are inclusive, upper bounds exclusive. An upper bound may be a size known at run time: `in [0:#s0]`.
     """
 
     name = "payload.domain"
@@ -39,17 +44,18 @@ class DomainAttr(FormattedAttr):
 
     @staticmethod
     def get(map: AffineMap, bounds: Sequence[tuple[int, Extent]]) -> DomainAttr:
-        """The domain in which result `i` of `map` lies in `range(*bounds[i])` for every `i`."""
+        """Returns the domain in which result `i` of `map` is in `range(*bounds[i])` for every `i`."""
         lower = ArrayAttr([IntAttr(lo) for lo, _ in bounds])
         return DomainAttr(AffineMapAttr(map), lower, extents_attr(hi for _, hi in bounds))
 
     @property
     def limits(self) -> tuple[tuple[int, Extent], ...]:
+        """Returns (lower, upper) of every constraint; the upper bound may be a symbol."""
         return bounds_in(self.lower, self.upper)
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """(lower, upper) of every constraint as numbers. Raises ExtentError for one known only at run time."""
+        """Returns (lower, upper) of every constraint as numbers. Raises ExtentError for a symbolic bound."""
         return tuple((lo.data, hi) for lo, hi in zip(self.lower, static(extents_in(self.upper)), strict=True))
 
     @property
@@ -58,33 +64,43 @@ class DomainAttr(FormattedAttr):
 
     def verify(self) -> None:
         if not len(self.affine.results) == len(self.lower) == len(self.upper):
-            raise VerifyException("a domain needs one [lower:upper] for each result of its map")
+            raise VerifyException("expected one [lower:upper] for each result of the domain's map")
 
 
-def verify_access(op: Any, dims: int, symbols: int, results: int, what: str) -> None:
-    """Check that the map of `op` takes `dims` dimensions and `symbols` symbols to `results` coordinates, that its
-    domain, if it has one, takes the same, and that a fill value comes with that. `what` names the accessed value in
-    messages. Raises `VerifyException`."""
+def verify_access(op: Any, dims: int, symbols: int, results: int, target: str) -> None:
+    """Checks the map, the domain and the fill value of an access.
+
+    Args:
+        op: the access, with a `map` and perhaps a `domain` and a `fill`.
+        dims: number of dimensions that the map and the domain must have.
+        symbols: number of symbols that the map and the domain must have.
+        results: number of results that the map must have.
+        target: name of the accessed value, for messages.
+
+    Raises:
+        VerifyException: one of these does not match, or only one of domain and fill value is present.
+    """
     map, domain = op.map.data, getattr(op, "domain", None)
     if map.num_dims != dims:
-        raise VerifyException(f"the map has {map.num_dims} dimensions for {dims} indices")
+        raise VerifyException(f"expected a map of {dims} dimensions, one for each index, but got {map.num_dims}")
     if map.num_symbols != symbols:
-        raise VerifyException(f"the map has {map.num_symbols} symbols for {symbols} symbol operands")
+        raise VerifyException(
+            f"expected a map of {symbols} symbols, one for each symbol operand, but got {map.num_symbols}"
+        )
     if len(map.results) != results:
-        raise VerifyException(f"expected {results} coordinates for {what}, but got {len(map.results)}")
+        raise VerifyException(f"expected {results} coordinates for {target}, but got {len(map.results)}")
     verify_linear(map)
     if hasattr(op, "fill") and (domain is None) != (op.fill is None):
-        raise VerifyException("a domain and a fill value come together")
+        raise VerifyException("expected both a domain and a fill value, or neither")
     if domain is not None:
         verify_linear(domain.affine)
         if (domain.affine.num_dims, domain.affine.num_symbols) != (dims, symbols):
-            raise VerifyException("the domain has other dimensions or symbols than the map")
+            raise VerifyException(f"expected a domain of {dims} dimensions and {symbols} symbols, like the map")
 
 
 @lru_cache(4096)
 def verify_linear(map: AffineMap) -> None:
-    """Check that `map` divides only by positive numbers and multiplies no two indices, which its syntax allows.
-    Raises `VerifyException`."""
+    """Checks that `map` multiplies no two indices and divides by positive numbers only. Raises VerifyException."""
     try:
         Simplifier().read_map(map)
     except ValueError as error:

@@ -1,19 +1,20 @@
-"""Extents: how large a dimension is. A number, or a symbol: a size with a name and a range, known at run time.
+"""Extents of dimensions: numbers, or symbols, which are named sizes with a range, known at run time.
 
-A tensor or memref type with symbolic dimensions has `?` there and says which symbols they are in its encoding (memref:
-its layout); so does a loop in its extents and a domain in its bounds. Equal symbols are equal sizes. A symbol never
-occurs in an index expression; its value is `payload.extent`.
+A tensor or memref type with symbolic extents has `?` in its shape. Its encoding (for a memref: its layout) lists all
+extents. Loop extents and the bounds of domains may be symbols too. Equal symbols are equal sizes. Index expressions
+contain no symbols directly; `payload.extent` yields the value of a symbol.
 
 ```
 #s0 = #payload.symbol<s0[1:1001]>
 %x : tensor<?x2048xf32, #payload.extents<#s0, 2048>>
 loop.nest (%i, %j) in [#s0, 2048] -> ...
 ```
-`shape_of` is for places that know static sizes only: it refuses a symbol by name. Places that can take symbols ask
-`extents_of`.
 
-Counts say how many tiles cover an extent: a number, or a symbol divided by the tile and rounded up. A grid is a list of
-them, `[#s0 / 64, 32]`: blocks along every dimension, known when the kernel is launched.
+`extents_of` returns numbers and symbols. `shape_of` is for code that supports static sizes only, and raises an error
+that names the symbol.
+
+A *count* is the number of tiles that cover an extent: a number, or a symbol divided by the tile size and rounded up. A
+grid is a list of counts, `[#s0 / 64, 32]`, which become numbers at the launch.
 """
 
 from __future__ import annotations
@@ -44,15 +45,18 @@ from ..support.attribute_format import INT, NAME, FormattedAttr, Parameter, list
 
 
 class ExtentError(UnsupportedError, VerifyException):
-    """An extent that is unknown, or known only at run time where that is not supported. Inside a verifier it is an
-    error of the verified operation."""
+    """Error for an extent that is unknown, or that is symbolic where only numbers are supported.
+
+    In a verifier it counts as a verification error of the operation.
+    """
 
 
 @irdl_attr_definition
 class SymbolAttr(FormattedAttr):
-    """`#payload.symbol<s0[1:1001]>`: the size `s0`, of which 1 <= s0 < 1001 is promised and checked at every call.
+    """Size known at run time: `#payload.symbol<s0[1:1001]>` with 1 <= s0 < 1001, which every call checks.
 
-    A number that is computed from sizes and is the extent of nothing may be negative."""
+    A derived size that is no extent may be negative.
+    """
 
     name = "payload.symbol"
     FORMAT = (NAME, "[", INT, ":", INT, "]")
@@ -62,7 +66,13 @@ class SymbolAttr(FormattedAttr):
 
     @staticmethod
     def get(symbol: str, minimum: int, maximum: int) -> SymbolAttr:
-        """The size `symbol` between `minimum` and `maximum`, both included."""
+        """Returns a size.
+
+        Args:
+            symbol: its name.
+            minimum: smallest value.
+            maximum: largest value, inclusive.
+        """
         return SymbolAttr(StringAttr(symbol), IntAttr(minimum), IntAttr(maximum + 1))
 
     @property
@@ -79,15 +89,19 @@ class SymbolAttr(FormattedAttr):
 
     def verify(self) -> None:
         if not self.hint.isidentifier() or not self.hint.islower():
-            raise VerifyException(f"{self.hint!r} is no name for a size: lower case letters, digits, underscores")
+            raise VerifyException(
+                f"expected a size name of lower case letters, digits and underscores, but got {self.hint!r}"
+            )
         if not self.minimum <= self.maximum:
-            raise VerifyException(f"the size {self.hint} lies in no range: [{self.lower.data}:{self.upper.data}]")
+            raise VerifyException(
+                f"expected a nonempty range of the size {self.hint}, but got [{self.lower.data}:{self.upper.data}]"
+            )
 
     def __str__(self) -> str:
         return self.hint
 
     def _unknown(self, other: object = None) -> NoReturn:
-        """Code that computes with numbers refuses a symbol by name."""
+        """Raises ExtentError with the name of the symbol: arithmetic and comparisons need numbers."""
         raise ExtentError(f"the size {self} is known only at run time, which is not supported here")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _unknown
@@ -98,16 +112,17 @@ class SymbolAttr(FormattedAttr):
 
 
 Extent: TypeAlias = int | SymbolAttr
-"""A number, or the symbol that stands for it."""
+"""A number, or the symbol of a size known at run time."""
 
 EXTENT = Parameter(lambda parser: parse_extent(parser), lambda printer, e: print_extent(printer, e))
 
 
 @irdl_attr_definition
 class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
-    """`#payload.extents<#s0, 2048>`: the extents of a type that has symbolic ones, all of them in order.
+    """Extents of a type with symbols, all of them in order: `#payload.extents<#s0, 2048>`.
 
-    As a memref's layout it means: elements in row-major order, without gaps."""
+    As the layout of a memref it means contiguous row-major order.
+    """
 
     name = "payload.extents"
     FORMAT = (listed(EXTENT),)
@@ -119,10 +134,10 @@ class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
 
     def verify(self) -> None:
         if all(isinstance(e, IntAttr) for e in self.extents):
-            raise VerifyException("extents without a symbol belong into the shape alone")
+            raise VerifyException("expected a symbol among the extents; static extents are written in the shape only")
         for e in extents_in(self.extents):
             if least(e) < 0:
-                raise VerifyException(f"the number {e}, which may be negative, is no extent")
+                raise VerifyException(f"expected extents that are not negative, but got {e} with minimum {least(e)}")
 
     def get_affine_map(self) -> AffineMap:
         raise NotImplementedError("the strides of symbolic extents are no affine map")
@@ -140,7 +155,7 @@ def extents_in(attr: ArrayAttr[IntAttr | S]) -> tuple[int | S, ...]:
 
 
 def parse_extent(parser: AttrParser) -> IntAttr | SymbolAttr:
-    """`64` or `#s0`"""
+    """Parses `64` or `#s0`."""
     symbol = parser.parse_optional_attribute() if (number := parser.parse_optional_integer()) is None else None
     if number is not None:
         return IntAttr(number)
@@ -150,7 +165,7 @@ def parse_extent(parser: AttrParser) -> IntAttr | SymbolAttr:
 
 
 def print_extent(printer: Printer, e: IntAttr | SymbolAttr | CountAttr) -> None:
-    """`64`, `#s0` or `#s0 / 16`"""
+    """Prints `64`, `#s0` or `#s0 / 16`."""
     if isinstance(e, IntAttr):
         printer.print_string(str(e.data))
     else:
@@ -159,7 +174,7 @@ def print_extent(printer: Printer, e: IntAttr | SymbolAttr | CountAttr) -> None:
 
 
 def parse_bounds(parser: AttrParser) -> tuple[ArrayAttr[IntAttr], ArrayAttr[IntAttr | SymbolAttr]]:
-    """`[0:100, 2:#s0]`: half-open intervals, as their lower and their upper ends."""
+    """Parses half-open intervals, `[0:100, 2:#s0]`, into their lower and their upper bounds."""
 
     def bound() -> tuple[IntAttr, IntAttr | SymbolAttr]:
         lower = IntAttr(parser.parse_integer())
@@ -171,7 +186,13 @@ def parse_bounds(parser: AttrParser) -> tuple[ArrayAttr[IntAttr], ArrayAttr[IntA
 
 
 def print_bounds(printer: Printer, lower: ArrayAttr[IntAttr], upper: ArrayAttr[IntAttr | SymbolAttr]) -> None:
-    """What `parse_bounds` reads."""
+    """Prints intervals in the syntax of `parse_bounds`.
+
+    Args:
+        printer: the printer.
+        lower: lower bounds.
+        upper: upper bounds.
+    """
 
     def bound(pair: tuple[IntAttr, IntAttr | SymbolAttr]) -> None:
         printer.print_string(f"{pair[0].data}:")
@@ -189,9 +210,11 @@ def bounds_in(lower: ArrayAttr[IntAttr], upper: ArrayAttr[IntAttr | SymbolAttr])
 
 
 def extents_of(t: Attribute) -> tuple[Extent, ...]:
-    """The extents of a tensor, vector or memref type, symbols included; `()` for a scalar.
+    """Returns the extents of a tensor, vector or memref type, symbols included, or `()` for a scalar.
 
-    Raises ExtentError for a dimension of unknown size: one that is `?` and no symbol."""
+    Raises:
+        ExtentError: a dimension is `?` but the type names no symbol for it.
+    """
     if not isinstance(t, TensorType | VectorType | MemRefType):
         return ()
     shape = tuple(int(n) for n in t.get_shape())
@@ -199,47 +222,49 @@ def extents_of(t: Attribute) -> tuple[Extent, ...]:
         return shape
     extents = named_extents(t)  # pyright: ignore[reportUnknownArgumentType]
     if extents is None:
-        raise ExtentError(f"a dimension of {t} has no size: name it in #payload.extents<...>")
+        raise ExtentError(f"expected a name for each ? of {t}: list the extents in #payload.extents<...>")
     if shape != tuple(_shape(extents)):
-        raise ExtentError(f"the extents of {t} are not those of its shape")
+        raise ExtentError(f"expected extents that match the shape of {t}")
     return extents
 
 
 def named_extents(t: Attribute) -> tuple[Extent, ...] | None:
-    """Returns the extents that a type with symbolic ones lists, or None."""
+    """Returns the extents in the encoding (or memref layout) of a type with symbols, or None if it has no symbols."""
     names = t.encoding if isinstance(t, TensorType) else t.layout if isinstance(t, MemRefType) else None
     return extents_in(names.extents) if isinstance(names, ExtentsAttr) else None
 
 
 def static(extents: Iterable[Extent]) -> tuple[int, ...]:
-    """The extents as numbers, for a place that can't take symbols. Raises ExtentError that names a symbol."""
+    """Returns the extents as numbers. Raises ExtentError with the name of a symbol."""
     return tuple(map(int, extents))
 
 
 def fixed(e: Extent) -> int:
-    """An extent as a number, for a place that can't take a symbol. Raises ExtentError that names it."""
+    """Returns an extent as a number. Raises ExtentError with the name of a symbol."""
     return static((e,))[0]
 
 
 def least(e: Extent) -> int:
+    """Returns the smallest value of an extent."""
     return e if isinstance(e, int) else e.minimum
 
 
 def most(e: Extent) -> int:
+    """Returns the largest value of an extent."""
     return e if isinstance(e, int) else e.maximum
 
 
 PLANNED = 512
-"""The size that plans assume of a symbol, if it can have it."""
+"""Size that the cost model assumes for a symbol, if its range allows it. Chosen by hand."""
 
 
 def typical(e: Extent) -> int:
-    """The number that plans and estimates take for an extent; nothing may depend on it being right."""
+    """Returns the number that the cost model uses for an extent. Correctness never depends on it."""
     return e if isinstance(e, int) else min(max(e.minimum, PLANNED), e.maximum)
 
 
 def extents_text(extents: Iterable[Extent]) -> str:
-    """`[s0, 64]`, for messages."""
+    """Returns extents as text for messages, such as `[s0, 64]`."""
     return f"[{', '.join(map(str, extents))}]"
 
 
@@ -261,7 +286,7 @@ def _names(extents: Sequence[Extent]) -> ExtentsAttr | NoneAttr:
 
 @irdl_attr_definition
 class CountAttr(ParametrizedAttribute):
-    """`#payload.count<#s0 / 64>`: how many tiles of 64 cover s0 elements, the last one perhaps in part."""
+    """Number of tiles that cover a symbolic extent: `#payload.count<#s0 / 64>` is ceil(s0 / 64)."""
 
     name = "payload.count"
     symbol: SymbolAttr
@@ -269,15 +294,15 @@ class CountAttr(ParametrizedAttribute):
 
     def verify(self) -> None:
         if self.tile.data < 1:
-            raise VerifyException(f"tiles of {self.tile.data} elements cover nothing")
+            raise VerifyException(f"expected tiles of at least one element, but got {self.tile.data}")
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            found = parse_count(parser)
-        if not isinstance(found, CountAttr):
+            count = parse_count(parser)
+        if not isinstance(count, CountAttr):
             parser.raise_error("expected a #payload.symbol divided by a number")
-        return [found.symbol, found.tile]
+        return [count.symbol, count.tile]
 
     def print_parameters(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -288,11 +313,11 @@ class CountAttr(ParametrizedAttribute):
 
 
 Count: TypeAlias = int | CountAttr
-"""How many tiles there are: a number, or the quotient that says so."""
+"""Number of tiles: a number, or the rounded-up quotient of a symbol and a tile size."""
 
 
 def count_of(extent: Extent, tile: int) -> Count:
-    """How many tiles of `tile` elements cover `extent`; a number where every value of a symbol gives the same."""
+    """Returns the number of tiles of `tile` elements that cover `extent`; a number if all values of a symbol agree."""
     if isinstance(extent, int):
         return -(-extent // tile)
     fewest, largest = (-(-n // tile) for n in (extent.minimum, extent.maximum))

@@ -1,5 +1,12 @@
-"""Between which numbers an index of a tile or kernel program lies, and what divides it: what thread ids, grids, loops
-and arithmetic allow."""
+"""Ranges and divisors of index values in tile and kernel programs.
+
+`Ranges` derives the smallest and largest value of an index from thread ids, grids, loop bounds and arithmetic:
+
+```
+%lane = kernel.id lane                  -> (0, 31)
+%i = arith.muli %lane, %c4 : index      -> (0, 124)
+```
+"""
 
 from __future__ import annotations
 
@@ -19,19 +26,19 @@ from .affine import range_of
 from .extents import most_tiles
 
 Range = tuple[float, float]
-"""Smallest and largest value, both included; whole numbers, or an infinity where nothing is known."""
+"""Smallest and largest value, both inclusive: whole numbers, or an infinity where the bound is unknown."""
 
 UNKNOWN: Range = (-inf, inf)
 
 
 def constant_index(value: SSAValue) -> int | None:
-    """The number that `value` is, if an op says so."""
+    """Returns the value of a constant index, or None if `value` is not constant."""
     number = constant_of(value)
     return number if isinstance(number, int) else None
 
 
 def trip_count(loop: scf.ForOp) -> int | None:
-    """How many iterations a loop has; None if that is not constant."""
+    """Returns the number of iterations of a loop, or None if it is not constant."""
     lb, ub, step = (constant_index(v) for v in (loop.lb, loop.ub, loop.step))
     if lb is None or ub is None or step is None or step < 1:
         return None
@@ -39,11 +46,11 @@ def trip_count(loop: scf.ForOp) -> int | None:
 
 
 class Ranges:
-    """Ranges of the index values of one kernel, computed on demand and remembered."""
+    """Ranges of the index values of one kernel, computed on demand and cached."""
 
     def __init__(self, func: FuncOp | None = None) -> None:
-        """`func` is the kernel, at the kernel level."""
-        self._known: dict[SSAValue, Range] = {}
+        """Initialises the ranges of thread and block ids if `func` is a kernel of the kernel level."""
+        self._ranges: dict[SSAValue, Range] = {}
         self.ids: dict[Id, Range] = {}
         if func is not None:
             self.ids = {
@@ -55,12 +62,13 @@ class Ranges:
             }
 
     def of(self, value: SSAValue) -> Range:
-        """The range of `value`."""
-        found = self._known.get(value)
-        if found is None:
-            self._known[value] = UNKNOWN  # while its operands are looked at: nothing is a safe answer
-            found = self._known[value] = self._compute(value)
-        return found
+        """Returns the range of `value`."""
+        bounds = self._ranges.get(value)
+        if bounds is None:
+            # Loops refer to themselves: while the operands are visited, the safe answer is the unknown range.
+            self._ranges[value] = UNKNOWN
+            bounds = self._ranges[value] = self._compute(value)
+        return bounds
 
     def is_natural(self, value: SSAValue) -> bool:
         return self.of(value)[0] >= 0
@@ -77,17 +85,17 @@ class Ranges:
 
 
 def half_open(bounds: Range) -> tuple[int, int] | None:
-    """`(lo, hi)` with lo <= value < hi; None where a bound is not known."""
+    """Returns `(lo, hi)` with lo <= value < hi, or None if a bound is unknown."""
     return None if inf in (-bounds[0], bounds[1]) else (int(bounds[0]), int(bounds[1]) + 1)
 
 
 def range_of_value(value: SSAValue) -> tuple[int, int] | None:
-    """What is known of a scalar index of the tile level: `(lo, hi)` with lo <= value < hi, or None."""
+    """Returns `(lo, hi)` with lo <= value < hi for a scalar index of the tile level, or None if it is unknown."""
     return half_open(Ranges().of(value))
 
 
 def divisor_of(value: SSAValue) -> int:
-    """A number that always divides a scalar index of the tile level; 0 for the constant zero."""
+    """Returns a number that always divides a scalar index of the tile level; 0 for the constant zero."""
     if (number := constant_index(value)) is not None:
         return abs(number)
     op = value.block.parent_op() if isinstance(value, BlockArgument) and value.index == 0 else value.owner
@@ -102,12 +110,12 @@ def divisor_of(value: SSAValue) -> int:
 
 
 def span(steps: Sequence[int]) -> tuple[int, int]:
-    """The least and the greatest sum of some of `steps`."""
+    """Returns the smallest and the largest sum of a subset of `steps`."""
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
 
 
 def _counter(ranges: Ranges, loop: scf.ForOp, value: SSAValue) -> Range:
-    """Returns the range of a loop's counter; nothing is known of the values that the loop carries."""
+    """Returns the range of the counter of a loop; values carried by the loop have an unknown range."""
     if value is not loop.body.block.args[0]:
         return UNKNOWN
     lo, hi, step = ranges.of(loop.lb), ranges.of(loop.ub), ranges.of(loop.step)
@@ -155,6 +163,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Ranges, Any, SSAValue], Range]] = {
     IndicesOp: _indices,
     **dict.fromkeys((SplatOp, ShuffleRegistersOp, ExtractOp), lambda ranges, op, value: ranges.of(op.source)),
 }
+"""Operation -> function that returns the range of its result or block argument."""
 
 
 def _hull(a: Range, b: Range) -> Range:
@@ -162,7 +171,8 @@ def _hull(a: Range, b: Range) -> Range:
 
 
 def _mul(a: Range, b: Range) -> Range:
-    products = [0.0 if 0 in (x, y) else x * y for x in a for y in b]  # 0 times anything is 0, without a NaN
+    # 0 times infinity is 0 here, not NaN.
+    products = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
     return (min(products), max(products))
 
 
@@ -190,8 +200,8 @@ def _or(a: Range, b: Range) -> Range:
 
 
 def _power(exponent: Range) -> Range:
-    known = exponent[0] == exponent[1] and 0 <= exponent[0] < 63
-    return (1 << int(exponent[0]), 1 << int(exponent[0])) if known else UNKNOWN
+    is_constant = exponent[0] == exponent[1] and 0 <= exponent[0] < 63
+    return (1 << int(exponent[0]), 1 << int(exponent[0])) if is_constant else UNKNOWN
 
 
 _RULES: dict[str, Callable[[Range, Range], Range]] = {
@@ -210,3 +220,4 @@ _RULES: dict[str, Callable[[Range, Range], Range]] = {
     "arith.minsi": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     "arith.maxsi": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
 }
+"""Name of an arith operation -> function from the ranges of its operands to the range of its result."""

@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
-// CHECK: loop.load: the map has 2 dimensions for 1 indices
+// CHECK: loop.load: expected a map of 1 dimensions, one for each index, but got 2
 %y = "loop.load"(%x, %i) <{map = affine_map<(d0, d1) -> (d0, d1)>, operandSegmentSizes = array<i32: 1, 1, 0, 0>}> : (tensor<4x8xf32>, index) -> f32
 
 // -----
@@ -44,7 +44,7 @@
 // -----
 
 %x, %i, %z = "test.op"() : () -> (tensor<4x8xf32>, index, f32)
-// CHECK: loop.load: a domain and a fill value come together
+// CHECK: loop.load: expected both a domain and a fill value, or neither
 %y = loop.load %x[%i, %i] where 0 <= %i < 4 : tensor<4x8xf32>
 
 // -----

@@ -1,21 +1,21 @@
 // RUN: %diagnostics
 
-// CHECK: the size s0 lies in no range: [5:5]
+// CHECK: expected a nonempty range of the size s0, but got [5:5]
 %x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<s0[5:5]>>>)
 
 // -----
 
-// CHECK: the number n, which may be negative, is no extent
+// CHECK: expected extents that are not negative, but got n with minimum {{.*}}
 %x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<n[-4:5]>>>)
 
 // -----
 
-// CHECK: 'S0' is no name for a size: lower case letters, digits, underscores
+// CHECK: expected a size name of lower case letters, digits and underscores, but got 'S0'
 %x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<S0[0:5]>>>)
 
 // -----
 
-// CHECK: extents without a symbol belong into the shape alone
+// CHECK: expected a symbol among the extents; static extents are written in the shape only
 %x = "test.op"() : () -> (tensor<4xf32, #payload.extents<4>>)
 
 // -----
@@ -35,7 +35,7 @@
 
 // -----
 
-// CHECK: loop.nest: the extents of tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>> are not those of its shape
+// CHECK: loop.nest: expected extents that match the shape of tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>>
 %x = "test.op"() : () -> (tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>>)
 %y = loop.nest (%i, %j) in [2, 4] -> tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>> {
   %z = payload.constant 0.0 : f32
@@ -44,7 +44,7 @@
 
 // -----
 
-// CHECK: loop.nest: a dimension of tensor<?xf32> has no size: name it in #payload.extents<...>
+// CHECK: loop.nest: expected a name for each ? of tensor<?xf32>: list the extents in #payload.extents<...>
 %y = loop.nest (%i) in [2] -> tensor<?xf32> {
   %z = payload.constant 0.0 : f32
   loop.yield %z : f32
@@ -80,7 +80,7 @@
 
 // -----
 
-// CHECK: tiles of 0 elements cover nothing
+// CHECK: expected tiles of at least one element, but got 0
 %x = "test.op"() {n = #payload.count<#payload.symbol<s0[0:5]> / 0>} : () -> i64
 
 // -----

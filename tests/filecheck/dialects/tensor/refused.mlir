@@ -7,7 +7,7 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: the map has 1 dimensions for 2 indices
+// CHECK: tensor.index_map: expected a map of 2 dimensions, one for each index, but got 1
 %y = "tensor.index_map"(%x) <{map = affine_map<(d0) -> (d0, d0)>}> : (tensor<4x8xf32>) -> tensor<4x8xf32>
 
 // -----
@@ -25,13 +25,13 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: a domain and a fill value come together
+// CHECK: tensor.index_map: expected both a domain and a fill value, or neither
 %y = tensor.index_map %x[d0, d1] where 0 <= d0 < 4 : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
-// CHECK: tensor.index_map: a domain and a fill value come together
+// CHECK: tensor.index_map: expected both a domain and a fill value, or neither
 %y = tensor.index_map %x[d0, d1] else %z : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----

@@ -32,14 +32,14 @@ func.func @main(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: error: {{.*}}a domain and a fill value come together
+// CHECK: error: {{.*}}expected both a domain and a fill value, or neither
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] where 0 <= d0 < 4 : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
-// CHECK: error: {{.*}}a domain and a fill value come together
+// CHECK: error: {{.*}}expected both a domain and a fill value, or neither
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %z = payload.constant 0.0 : f32
   %a = tile.load %x[d0] else %z : memref<8xf32> -> tensor<8xf32>

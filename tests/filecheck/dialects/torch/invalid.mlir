@@ -88,7 +88,7 @@ func.func @symbol(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: a dimension of tensor<?xf32> has no size: name it in #payload.extents<...>
+// CHECK: expected a name for each ? of tensor<?xf32>: list the extents in #payload.extents<...>
 func.func @unnamed(%x: tensor<?xf32>) {
   %0 = torch.relu(self = %x) : (tensor<?xf32>) -> tensor<?xf32>
   func.return
