@@ -168,6 +168,14 @@ def hits_in(paths: list[Path]) -> Iterator[Hit]:
         yield from hits(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
 
 
+def well_opened(paths: list[Path]) -> tuple[int, int]:
+    """Returns the number of docstrings in files, and of those that open with a verb or the noun of a noun phrase."""
+    texts = [
+        text for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8"))) for _, text in _texts(node)
+    ]
+    return len(texts), sum(not _opener(text) for text in texts)
+
+
 def counts(paths: list[Path]) -> Counter[str]:
     """Returns the number of occurrences of each habit in files of the repository."""
     return Counter(hit.habit for hit in hits_in(paths))
@@ -193,7 +201,8 @@ def main(paths: tuple[Path, ...], show: str, folders: bool, write: bool) -> None
         for path in chosen:
             rooms.setdefault(str(path.parent.relative_to(ROOT)) if folders else "all", []).append(path)
         for room, inside in rooms.items():
-            click.echo(f"{room}: {len(inside)} files")
+            texts, opened = well_opened(inside)
+            click.echo(f"{room}: {len(inside)} files, {texts} docstrings, {opened} open with a verb or a noun")
             click.echo("".join(f"{number:7}  {habit}\n" for habit, number in counts(inside).most_common()))
 
 
