@@ -1,13 +1,18 @@
-"""Measurements of programs, and of the compiler itself: `python -m benchmarks.ROOM.NAME`, from the root.
+"""Benchmarks of compiled programs and of the compiler: `python -m benchmarks.FOLDER.NAME`, from the root.
 
-| room | what its commands measure |
+| folder | its commands measure |
 |---|---|
-| `suite` | the 84 shapes, the classes with targets, whole models and decoding, beside PyTorch; docs/results.md |
-| `cpu` | operators and networks on the CPU, beside PyTorch and other runtimes |
-| `gpu`, `gpu_minutes` | the host's share of a call, the fit of the planning model, and nine minutes on a GPU |
-| `search` | policies of `tune` on kernels whose best schedule is known |
-| `compiler` | what compilation takes, and which operators and uses of PyTorch are right |
+| `suite` | four suites of programs, compared with PyTorch: the 84 shapes, the classes with targets, models, decoding |
+| `cpu` | operators and networks on the CPU, compared with PyTorch and other runtimes |
+| `gpu`, `gpu_minutes` | the host time of a call, the error of the planning model, and nine minutes on a GPU |
+| `search` | the search policies of `deplodock tune` on kernels whose best schedule is known |
+| `compiler` | compile times, and which operators and uses of PyTorch give right results |
 
-`common` has what they have in common, `results` the last run of each kind of machine. `convnets.py` and
-`compiler_path.py` are commands of their own: `python benchmarks/convnets.py`.
+`common` has the programs and the file formats that these folders share. `results` has the results of the last run on
+each kind of machine, from which docs/results.md is written. `convnets.py` and `compiler_path.py` are run as files:
+`python benchmarks/convnets.py`.
+
+Words: a *case* is one program with its inputs. An *arm* is one of the compared versions of a case: eager PyTorch,
+torch.compile, or deplodock. A *row* is the JSON object with the results of a case. A *journal* is a file with the rows
+of a run, from which an interrupted run continues.
 """

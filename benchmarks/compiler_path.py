@@ -1,10 +1,10 @@
-"""Prints the part of the compiler that a program enters: functions, lines and files, with the share of each level.
+"""Counts the part of the compiler that a program uses: the entered functions, their lines and files, by level.
 
     python benchmarks/compiler_path.py [--strategy simple] [--files] [--functions] [PROGRAM ...]
 
-A program is one of `PROGRAMS`, compiled to CUDA for sm_90a in a process of its own. A function counts with all its
-lines, from its decorators to its end, nested functions included; the lines of docstrings are also printed by
-themselves. Code that runs at import does not count.
+A program is one of `PROGRAMS`, compiled to CUDA for sm_90a in a process of its own. All lines of
+an entered function count, from its decorators to its end, with nested functions. The number of docstring lines is also
+printed separately. Code that runs at import does not count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     ),
     "norm": lambda: (torch.nn.RMSNorm(2048), (torch.randn(1, 32, 2048),)),
 }
-"""Name -> the function and its arguments: `x + y`, `relu(matmul(x + b, w))` and RMSNorm."""
+"""Name -> function that returns a program and its arguments: `x + y`, `relu(matmul(x + b, w))` and RMSNorm."""
 
 LEVELS = {
     "capture": "frontend/capture/",
@@ -77,7 +77,7 @@ def entered(run: Callable[[], object]) -> list[CodeType]:
 
 
 def lines_of(codes: list[CodeType]) -> dict[str, set[int]]:
-    """Returns the lines of the functions by file."""
+    """Returns the line numbers of the functions by file, relative to the library."""
     starts: dict[str, set[int]] = {}
     for code in codes:
         starts.setdefault(code.co_filename, set()).add(code.co_firstlineno)
@@ -102,10 +102,11 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], int, list[str]]:
-    """Compiles a program.
+    """Compiles a program of `PROGRAMS` with a planner strategy (`model` or `simple`).
 
     Returns:
-        The number of lines by file, how many of them are docstrings, and the functions as `file:line name` in order.
+        The number of entered lines by file, the number of docstring lines among them, and the entered functions as
+        `file:line name`, in the order of their first call.
     """
     for module in walk_packages(deplodock.__path__, "deplodock."):
         if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes", "target"):
@@ -113,14 +114,14 @@ def measure(name: str, strategy: str = "model") -> tuple[dict[str, int], int, li
     function, args = PROGRAMS[name]()
     how = {"target": "sm_90a", "record": "none", "strategy": strategy}
     codes = entered(lambda: deplodock.compile(function, args, **how).ir("cuda"))
-    places = [f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname}" for c in codes]
+    functions = [f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname}" for c in codes]
     lines = lines_of(codes)
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in lines}
     docstrings = sum(len(numbers & docstring_lines(texts[file])) for file, numbers in lines.items())
-    return {file: len(numbers) for file, numbers in lines.items()}, docstrings, places
+    return {file: len(numbers) for file, numbers in lines.items()}, docstrings, functions
 
 
-STATIONS = {
+HEADINGS = {
     "driver": "The driver: from a call of `deplodock.compile` to passes that run one after the other",
     "capture": "Capture: from Python to the torch dialect",
     "torch": "From ATen operators to tensors",
@@ -133,7 +134,7 @@ STATIONS = {
     "analysis": "Questions that passes ask: accesses, ranges, affine forms",
     "common": "Shared by all levels: locations, payload, printing",
 }
-"""Level -> the heading of its part of the page."""
+"""Level -> heading of its part of the page."""
 
 INTRODUCTION = """# Reading the compiler
 
@@ -159,13 +160,16 @@ def summary_of(file: str) -> str:
 
 
 def page(lines: dict[str, int], places: list[str]) -> str:
-    """Returns the reading page as Markdown: a part for each level, a paragraph for each file."""
+    """Returns the page docs/reading.md: a part for each level, a paragraph for each file.
+
+    `lines` is the number of entered lines by file, `places` the entered functions as `file:line name`.
+    """
     functions: dict[str, dict[str, None]] = {}
     for place in places:
         file, name = place.split(":")[0], place.split()[-1].split(".")[-1]
         if not name.startswith(("_", "<")):
             functions.setdefault(file, {})[name] = None
-    parts: dict[str, list[str]] = {level: [] for level in STATIONS}
+    parts: dict[str, list[str]] = {level: [] for level in HEADINGS}
     for file, names in functions.items():
         listed = ", ".join(f"`{name}`" for name in names)
         head = f"**[{file}](../{file})**, {lines.get(file, 0)} lines: {summary_of(file)}."
@@ -173,7 +177,7 @@ def page(lines: dict[str, int], places: list[str]) -> str:
             fill(head, 120) + "\n\n" + fill(listed, 118, initial_indent="> ", subsequent_indent="> ")
         )
     count = {"lines": sum(lines.values()), "functions": len(places), "files": len(lines)}
-    texts = [f"## {STATIONS[level]}\n\n" + "\n\n".join(files) + "\n" for level, files in parts.items() if files]
+    texts = [f"## {HEADINGS[level]}\n\n" + "\n\n".join(files) + "\n" for level, files in parts.items() if files]
     return "\n".join([INTRODUCTION.format(**count), *texts])
 
 
@@ -187,21 +191,21 @@ def main(programs: tuple[str, ...], strategy: str, files: bool, as_page: bool, f
     """Compile PROGRAMS (default: all) to CUDA and count."""
     names = programs or tuple(PROGRAMS)
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for name, (lines, docstrings, places) in zip(names, pool.map(partial(measure, strategy=strategy), names)):
+        for name, (lines, docstrings, calls) in zip(names, pool.map(partial(measure, strategy=strategy), names)):
             if as_page:
-                click.echo(page(lines, places), nl=False)
+                click.echo(page(lines, calls), nl=False)
                 continue
             levels = Counter[str]()
             for file, count in lines.items():
                 levels[level_of(file)] += count
             total = levels.total()
-            counts = f"{total} lines ({docstrings} of docstrings) of {len(places)} functions in {len(lines)} files"
+            counts = f"{total} lines ({docstrings} of docstrings) of {len(calls)} functions in {len(lines)} files"
             click.echo(f"{name}: {counts}")
             click.echo("".join(f"{count:7} {count / total:4.0%}  {level}\n" for level, count in levels.most_common()))
             if files:
                 click.echo("".join(f"{lines[file]:7}  {file}\n" for file in sorted(lines, key=lambda f: -lines[f])))
             if functions:
-                click.echo("".join(f"{place}\n" for place in places))
+                click.echo("".join(f"{place}\n" for place in calls))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Times convolutional networks on the CPU beside eager PyTorch and torch.compile: f32, random weights, inference.
+"""Times convolutional networks on the CPU, compared with eager PyTorch and torch.compile: f32 inference.
 
     python benchmarks/convnets.py [--only WORD] [--batch N] [--threads N] [--json FILE]
 
-The arms take turns in one process, after a comparison of the results with eager PyTorch. One line per network and
-batch: milliseconds of a call, and the time of PyTorch's fastest arm over ours. `ours` computes everything in each call,
-`prepacked` keeps what depends on weights alone.
+The compared versions of a network are called arms: `eager`, `inductor` (torch.compile), `ours` and `prepacked`. `ours`
+computes everything in each call; `prepacked` computes values that depend on weights only once. All results are compared
+with eager PyTorch, then the arms take turns in one process. Prints a line per network and batch size: milliseconds of a
+call, and the time of PyTorch's fastest arm divided by ours.
 """
 
 from __future__ import annotations
@@ -25,20 +26,28 @@ import deplodock
 from deplodock.backend.host.timing import in_turns
 
 PYTORCH, OURS = ("eager", "inductor"), ("ours", "prepacked")
-"""Arms of PyTorch and of this compiler."""
+"""Arms of PyTorch, and arms of deplodock."""
 
 TOLERANCE = 1e-3
 """Largest difference from eager PyTorch, relative to the largest result."""
 
 
 def conv_norm(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Returns a convolution of `side` x `side` that keeps the size of an image, divided by `stride`, and its norm."""
+    """Returns a convolution, padded so that it divides the image size by `stride`, and its batch norm.
+
+    Args:
+        inputs: number of input channels.
+        outputs: number of output channels.
+        side: height and width of the window.
+        stride: step of the window.
+        groups: number of channel groups.
+    """
     conv = nn.Conv2d(inputs, outputs, side, stride, side // 2, groups=groups, bias=False)
     return [conv, nn.BatchNorm2d(outputs)]
 
 
 class Residual(nn.Module):
-    """A residual block of ResNet: convolutions of `shapes` (outputs, side, stride), added to a shortcut."""
+    """A residual block of ResNet: convolutions of `shapes` (output channels, window side, stride) and a shortcut."""
 
     def __init__(self, inputs: int, *shapes: tuple[int, int, int]) -> None:
         super().__init__()
@@ -47,15 +56,15 @@ class Residual(nn.Module):
             layers += [*conv_norm(channels, outputs, side, stride), nn.ReLU()]
             channels, strides = outputs, strides * stride
         self.body = nn.Sequential(*layers[:-1])
-        equal = channels == inputs and strides == 1
-        self.shortcut = nn.Identity() if equal else nn.Sequential(*conv_norm(inputs, channels, 1, strides))
+        same_shape = channels == inputs and strides == 1
+        self.shortcut = nn.Identity() if same_shape else nn.Sequential(*conv_norm(inputs, channels, 1, strides))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(self.body(x) + self.shortcut(x))
 
 
 def resnet(counts: tuple[int, ...], bottleneck: bool) -> nn.Module:
-    """Returns a ResNet with so many blocks in each stage."""
+    """Returns a ResNet. `counts` is the number of blocks in each stage."""
     layers: list[nn.Module] = [*conv_norm(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for stage, count in enumerate(counts):
@@ -69,7 +78,7 @@ def resnet(counts: tuple[int, ...], bottleneck: bool) -> nn.Module:
 
 
 class InvertedResidual(nn.Module):
-    """A block of MobileNetV2: more channels, a convolution of each, fewer channels."""
+    """A block of MobileNetV2: expands the channels, convolves each channel, and reduces the channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -97,7 +106,7 @@ def mobilenet() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """U-Net with padding and norms: pools down, transposed convolutions up, concatenations across."""
+    """A U-Net with batch norms: max pooling down, transposed convolutions up, concatenation of equal levels."""
 
     def __init__(self, width: int = 64, depth: int = 4) -> None:
         super().__init__()
@@ -113,24 +122,24 @@ class UNet(nn.Module):
         return nn.Sequential(*conv_norm(inputs, outputs, 3), nn.ReLU(), *conv_norm(outputs, outputs, 3), nn.ReLU())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        across = list[torch.Tensor]()
+        skips = list[torch.Tensor]()
         for i, pair in enumerate(self.down):
             x = pair(F.max_pool2d(x, 2) if i else x)
-            across.append(x)
-        for up, merge, other in zip(self.up, self.merge, across[-2::-1], strict=True):
-            x = merge(torch.cat([other, up(x)], 1))
+            skips.append(x)
+        for up, merge, skip in zip(self.up, self.merge, skips[-2::-1], strict=True):
+            x = merge(torch.cat([skip, up(x)], 1))
         return self.last(x)
 
 
 class ChannelNorm(nn.LayerNorm):
-    """A layer norm of the channels of an image."""
+    """A layer norm over the channels of images in NCHW order."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class NextBlock(nn.Module):
-    """A block of ConvNeXt: a convolution of each channel, a norm, and two linear layers of the channels."""
+    """A block of ConvNeXt: a depthwise convolution, a layer norm, and two linear layers over the channels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -164,11 +173,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "U-Net": (UNet, 128),
     "ConvNeXt-T": (convnext, 224),
 }
-"""Networks by name, with the side of their images."""
+"""Name -> function that returns the network, and height and width of its images."""
 
 
 def network(name: str, batch: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Returns a network with random weights and statistics of norms, and its images."""
+    """Returns a network with random weights and batch-norm statistics, and its `batch` images."""
     torch.manual_seed(0)
     build, side = NETWORKS[name]
     module = build().eval()
@@ -189,7 +198,7 @@ def measure(name: str, batch: int, arms: tuple[str, ...], seconds: float, clock:
         batch: Number of images.
         arms: Names of the arms, of `eager`, `inductor`, `ours`, `prepacked`.
         seconds: Time of all samples together.
-        clock: Seconds as a number, of the host's clock or of the processor.
+        clock: Returns the time in seconds: wall time or processor time.
 
     Returns:
         A row: the median of each arm in milliseconds, and the largest difference from eager PyTorch.
@@ -232,7 +241,13 @@ def measure(name: str, batch: int, arms: tuple[str, ...], seconds: float, clock:
 
 
 def ratio(row: dict[str, Any], ours: str, kind: str = "") -> float | None:
-    """Returns the time of PyTorch's fastest arm over ours, or None where one of them was not measured."""
+    """Returns the time of PyTorch's fastest arm divided by the arm `ours`, or None if one of them was not measured.
+
+    Args:
+        row: row of a network.
+        ours: `ours` or `prepacked`.
+        kind: suffix of the columns: empty for medians, `_least` for least times.
+    """
     best = min((row[arm + kind] for arm in PYTORCH if arm + kind in row), default=None)
     return None if best is None or ours not in row else best / row[ours + kind]
 
@@ -254,7 +269,7 @@ def main(
     processor: bool,
     path: Path | None,
 ) -> None:
-    """Measures and prints."""
+    """Measures the networks and prints the table."""
     if threads is not None:
         torch.set_num_threads(threads)
     rows: list[dict[str, Any]] = []

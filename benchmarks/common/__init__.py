@@ -1,1 +1,1 @@
-"""Programs, results and journals that all rooms use."""
+"""Programs, result files and journals that all folders of `benchmarks/` use."""

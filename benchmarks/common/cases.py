@@ -1,5 +1,12 @@
-"""The programs of the benchmarks, from data: the 84 shapes, the classes with targets (`suites/cpu.toml`,
-`suites/cuda.toml`), and whole models."""
+"""The cases of the benchmarks: programs with their inputs, in four suites.
+
+| suite | cases |
+|---|---|
+| `seed84` | 84 expressions with fixed shapes (`tests/support/seed84.py`), in each data type |
+| `classes` | groups of similar cases with a target for their speed (`suites/cpu.toml`, `suites/cuda.toml`) |
+| `models` | whole networks |
+| `smoke` | three small programs |
+"""
 
 from __future__ import annotations
 
@@ -29,9 +36,14 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class Group:
-    """Cases with one target: `baseline` over our time is to be at least each of `targets` (ship, goal, stretch), by the
-    geometric mean. The baseline `best` is the fastest of PyTorch's. `rate` is what a GPU of this kind computes at best,
-    in operations a second, for the floor of a time."""
+    """Cases that have one target for their speed.
+
+    Attributes:
+        name: name of the class; empty in other suites.
+        baseline: arm of PyTorch to compare with, such as `torch.compile`; `best` is the fastest one.
+        targets: least speedups over the baseline (ship, goal, stretch), as geometric means over the cases.
+        rate: highest rate of the GPU for these cases, in operations per second. Used for the floor.
+    """
 
     name: str
     baseline: str = "best"
@@ -41,8 +53,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Case:
-    """A program: an expression of the tensors `shapes`, of which `integers` have first the number that they stay below,
-    or else what `build` gives, a function or a module with its arguments. It computes `flops` at least."""
+    """A program with its inputs: either an expression of tensors, or the result of `build`.
+
+    Attributes:
+        suite: name of the suite.
+        group: the target of the case.
+        name: name of the case inside its suite and group.
+        dtype: data type of the floating-point inputs, a key of `DTYPES`.
+        expression: Python expression of the inputs, such as `torch.relu(x @ w)`.
+        shapes: shape of each input by name. The shape of an integer input begins with the bound of its values.
+        integers: names of the integer inputs.
+        flops: least number of operations that the program needs.
+        options: options of `deplodock.compile`.
+        build: returns a function or module, and its arguments. Replaces `expression`, `shapes` and `integers`.
+    """
 
     suite: str
     group: Group
@@ -57,12 +81,12 @@ class Case:
 
     @property
     def key(self) -> str:
-        """What it is called in journals, among prepared programs and in results."""
+        """Unique name of the case: its key in journals, part of the name of its compiled artifact."""
         group = f" {self.group.name}:" if self.group.name else ""
         return f"{self.suite}:{group} {self.name} {self.dtype}"
 
     def make(self, seed: int = 1) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-        """The function and its arguments on the host: normal random numbers, the same for the same seed."""
+        """Returns the function or module and its arguments on the host; equal seeds give equal arguments."""
         torch.manual_seed(seed)
         if self.build is not None:
             function, args = self.build()
@@ -70,7 +94,9 @@ class Case:
                 function = function.eval().to(DTYPES[self.dtype])
             return function, tuple(a.to(DTYPES[self.dtype]) if a.is_floating_point() else a for a in args)
         namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-        exec(f"def function({', '.join(self.shapes)}): return {self.expression}", namespace)  # a line of our own data
+        exec(
+            f"def function({', '.join(self.shapes)}): return {self.expression}", namespace
+        )  # an expression of this repository
         return namespace["function"], tuple(self._input(n, s) for n, s in self.shapes.items())
 
     def _input(self, name: str, shape: Shape) -> torch.Tensor:
@@ -80,21 +106,28 @@ class Case:
 
 
 def cases(suites: Sequence[str], device: str, dtypes: Sequence[str], only: str = "", small: bool = False) -> list[Case]:
-    """The cases of some suites on a device: those whose keys have `only` in them. The 84 shapes are of each of the
-    `dtypes`, and `small` ones are shrunk."""
+    """Returns the cases of some suites.
+
+    Args:
+        suites: names from `SUITES`.
+        device: `cpu` or `cuda`; selects the classes with targets.
+        dtypes: data types of the 84 shapes. Other suites fix their own.
+        only: name of a case; if no case has this name, a part of the keys of the cases to return.
+        small: whether the 84 shapes are shrunk to small odd sizes.
+    """
     makers = {
         "seed84": partial(_seed84, dtypes, small),
         "classes": partial(_classes, device),
         "models": _models,
         "smoke": _smoke,
     }
-    found = [case for suite in suites for case in makers[suite]()]
-    exact = [c for c in found if c.name == only]
-    return exact or [c for c in found if only in c.key]
+    selected = [case for suite in suites for case in makers[suite]()]
+    exact = [c for c in selected if c.name == only]
+    return exact or [c for c in selected if only in c.key]
 
 
 def groups(device: str) -> list[Group]:
-    """The classes on a device with their targets."""
+    """Returns the classes with targets of a device, `cpu` or `cuda`."""
     return list(dict.fromkeys(c.group for c in _classes(device)))
 
 
@@ -111,9 +144,11 @@ def _classes(device: str) -> Iterator[Case]:
         for name, row in tomllib.load(file).items():
             group = Group(name, row["baseline"], tuple(row["targets"]), row.get("rate", Group.rate))
             for c in row["cases"]:
-                more = {"f32_matmul_precision": c["f32_matmul_precision"]} if "f32_matmul_precision" in c else {}
+                options = {"f32_matmul_precision": c["f32_matmul_precision"]} if "f32_matmul_precision" in c else {}
                 integers, flops = tuple(c.get("integers", ())), c.get("flops", 0.0)
-                yield Case("classes", group, c["name"], c["dtype"], c["function"], c["inputs"], integers, flops, more)
+                yield Case(
+                    "classes", group, c["name"], c["dtype"], c["function"], c["inputs"], integers, flops, options
+                )
 
 
 def _smoke() -> Iterator[Case]:
@@ -129,7 +164,7 @@ def _models() -> Iterator[Case]:
 
 
 def _prefill(name: str, layers: int, length: int) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """Some layers of a language model on a prompt, with random weights."""
+    """Returns the first `layers` layers of a language model with random weights, and a prompt of `length` tokens."""
     from deplodock.extras.llm.models import build_model, load_config
 
     config = load_config(str(ROOT / "tests" / "data" / "models" / f"{name}.json"))
@@ -139,7 +174,7 @@ def _prefill(name: str, layers: int, length: int) -> tuple[Callable[..., Any], t
 
 
 class _Logits(torch.nn.Module):
-    """A language model that gives logits, without a cache."""
+    """A language model that returns its logits and does not use a cache."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

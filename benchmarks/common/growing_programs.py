@@ -1,4 +1,8 @@
-"""Programs that grow without repeating, and whole networks, by name."""
+"""Large programs by name: whole networks, and programs whose size is a parameter.
+
+The compiler recognises repeated layers. Many of these programs repeat nothing (each layer has another shape), so their
+compile time shows how the compiler scales. A `Builder` returns a function or module and its arguments.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ Builder = Callable[[], Program]
 
 
 class Block(nn.Module):
-    """A transformer block of any width."""
+    """A transformer block with `heads` heads and `hidden` units in its feed-forward part."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -32,7 +36,7 @@ class Block(nn.Module):
 
 
 def blocks(count: int, unequal: bool) -> Builder:
-    """Blocks one after the other; `unequal` ones differ in their hidden width."""
+    """Returns the builder of a stack of transformer blocks. Each block has another hidden width if `unequal`."""
 
     def build() -> Program:
         layers = [Block(256, 4, 512 + 64 * i * unequal) for i in range(count)]
@@ -42,7 +46,7 @@ def blocks(count: int, unequal: bool) -> Builder:
 
 
 class Bottleneck(nn.Module):
-    """A residual block of ResNet-50."""
+    """A bottleneck block of ResNet-50: convolutions 1x1, 3x3, 1x1 added to a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -62,7 +66,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50() -> Program:
-    """ResNet-50 in inference."""
+    """Returns ResNet-50 in inference mode, and two images."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     layers.append(nn.MaxPool2d(3, 2, 1))
     inputs = 64
@@ -75,7 +79,7 @@ def resnet50() -> Program:
 
 
 class UNet(nn.Module):
-    """Two convolutions a level, down by pooling, up by interpolation and concatenation."""
+    """A U-Net: two convolutions per level, max pooling down, interpolation and concatenation up."""
 
     def __init__(self, depth: int, width: int = 32) -> None:
         super().__init__()
@@ -92,36 +96,36 @@ class UNet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = list[torch.Tensor]()
+        skips = list[torch.Tensor]()
         for i, pair in enumerate(self.down):
             x = pair(x if i == 0 else F.max_pool2d(x, 2))
-            kept.append(x)
-        kept.pop()
+            skips.append(x)
+        skips.pop()
         for pair in self.up:
-            x = pair(torch.cat([F.interpolate(x, scale_factor=2), kept.pop()], 1))
+            x = pair(torch.cat([F.interpolate(x, scale_factor=2), skips.pop()], 1))
         return self.last(x)
 
 
 def unet() -> Program:
-    """A UNet of depth 3."""
+    """Returns a U-Net of depth 3, and an image of 64x64."""
     return UNet(3), (torch.randn(1, 3, 64, 64),)
 
 
 def pointwise(count: int, repeating: bool) -> Builder:
-    """A chain of pointwise operations; what does not repeat has another number each time."""
+    """Returns the builder of a chain of pointwise operations. If not `repeating`, each one has another constant."""
 
     def chain(x: torch.Tensor) -> torch.Tensor:
         for i in range(count):
             step = i % 3
-            number = 0.5 if repeating else 0.5 + 1e-3 * i
-            x = torch.sin(x) if step == 0 else x * number if step == 1 else torch.relu(x) + number
+            constant = 0.5 if repeating else 0.5 + 1e-3 * i
+            x = torch.sin(x) if step == 0 else x * constant if step == 1 else torch.relu(x) + constant
         return x
 
     return lambda: (chain, (torch.randn(1024),))
 
 
-def products(count: int) -> Builder:
-    """Independent products of unequal shapes."""
+def matmuls(count: int) -> Builder:
+    """Returns the builder of `count` independent matmuls, each with another number of columns."""
 
     def many(x: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
         return [torch.relu(x @ w) for w in weights]
@@ -130,7 +134,7 @@ def products(count: int) -> Builder:
 
 
 class Cells(nn.Module):
-    """A cell applied again and again, unrolled, with a weight for the input of each step."""
+    """One LSTM cell, applied in a Python loop to the input of each step."""
 
     def __init__(self, steps: int, width: int = 64) -> None:
         super().__init__()
@@ -144,12 +148,12 @@ class Cells(nn.Module):
 
 
 def lstm_cells(steps: int) -> Builder:
-    """An LSTMCell in a loop."""
+    """Returns the builder of an unrolled LSTM of some steps."""
     return lambda: (Cells(steps), (torch.randn(steps, 8, 64),))
 
 
 class Experts(nn.Module):
-    """A mixture of experts, each applied to everything in a loop."""
+    """A mixture of experts. A Python loop applies every expert to all tokens; each token sums its best two."""
 
     def __init__(self, count: int, width: int = 64) -> None:
         super().__init__()
@@ -167,12 +171,12 @@ class Experts(nn.Module):
 
 
 def experts(count: int) -> Builder:
-    """Experts in a loop."""
+    """Returns the builder of a mixture of `count` experts."""
     return lambda: (Experts(count), (torch.randn(32, 64),))
 
 
 def unequal_mlp(count: int) -> Builder:
-    """Linear layers, no two of a shape."""
+    """Returns the builder of `count` linear layers, each followed by relu, whose shapes differ."""
 
     def build() -> Program:
         sizes = [64 + 8 * (i * 7 % 211) for i in range(count + 1)]
@@ -183,7 +187,7 @@ def unequal_mlp(count: int) -> Builder:
 
 
 class Recurrent(nn.Module):
-    """A stack of recurrent layers and a linear one on the last step."""
+    """A stack of recurrent layers (`nn.LSTM`, `nn.GRU`), and a linear layer on the result of the last step."""
 
     def __init__(self, kind: type[nn.RNNBase], layers: int, width: int) -> None:
         super().__init__()
@@ -194,17 +198,17 @@ class Recurrent(nn.Module):
 
 
 def recurrent(kind: type[nn.RNNBase], steps: int) -> Builder:
-    """A recurrent network of 6 layers."""
+    """Returns the builder of a network of 6 recurrent layers, with 10 sequences of `steps` steps."""
     return lambda: (Recurrent(kind, 6, 128), (torch.randn(10, steps, 128),))
 
 
 def powers(x: torch.Tensor) -> torch.Tensor:
-    """Integer powers, which are products of squares."""
+    """Multiplies by integer powers of two. Integer powers are computed by repeated squaring."""
     return x * 2 ** torch.arange(8)
 
 
 def xorshift(x: torch.Tensor) -> torch.Tensor:
-    """Rounds in which each value is used twice."""
+    """Computes 8 rounds of xorshift. Each intermediate value has two uses."""
     for _ in range(8):
         x = x ^ (x << 13)
         x = x ^ (x >> 7)
@@ -222,7 +226,7 @@ PROGRAMS: dict[str, Builder] = {
     "5,000 pointwise": pointwise(5_000, True),
     "800 pointwise, not repeating": pointwise(800, False),
     "5,000 pointwise, not repeating": pointwise(5_000, False),
-    "200 matmul shapes": products(200),
+    "200 matmul shapes": matmuls(200),
     "LSTMCell x 25": lstm_cells(25),
     "LSTMCell x 50": lstm_cells(50),
     "LSTMCell x 60": lstm_cells(60),

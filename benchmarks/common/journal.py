@@ -1,4 +1,9 @@
-"""Results of many cases, one line each, written as they come: a benchmark that was stopped goes on where it was."""
+"""Journals: files with the results of a run, one JSON line per case, from which an interrupted run continues.
+
+A journal has three kinds of lines: `{"begun": KEY}` when a case starts, `{"key": KEY, "row": {...}}` with its result,
+and `{"stopped": KEY}` if the user interrupts it. A case that was begun without a result has hung or has ended its
+process.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +19,35 @@ from typing import Any
 import torch
 
 DEVICE_LOST = 70
-"""Exit code of a process whose device takes no more work after an error: another process goes on."""
+"""Exit code of a process whose GPU is unusable after an error, or whose case hangs. A new process can continue."""
 
-TRIES = 2
-"""So often a case is begun that does not end, by a hang or by the end of its process."""
+MAX_STARTS = 2
+"""Number of times that a case is started that hangs or ends its process."""
 
 
 class Journal:
-    """Rows by key, in a file of JSON lines, or in memory only.
+    """The rows of a run by the keys of their cases, kept in a file or, without a path, in memory.
 
-    A case that raises is a row with `error`. One that takes longer than `limit` seconds ends the process, since a
-    kernel that hangs cannot be stopped otherwise; after `TRIES` such ends it is a row with `error` as well.
+    A case that raises gets a row with the key `error`. A case that takes longer than `limit` seconds ends the process,
+    because a hanging kernel cannot be stopped in another way. After `MAX_STARTS` such ends its row is an error.
+
+    Attributes:
+        rows: finished cases.
+        unfinished: number of starts without a result, by key.
     """
 
     def __init__(self, path: Path | None, limit: float = 120.0) -> None:
         self.path, self.limit = path, limit
         self.rows: dict[str, dict[str, Any]] = {}
-        self.begun: dict[str, int] = {}
+        self.unfinished: dict[str, int] = {}
         for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # a line that was cut off when its process was killed
+                continue  # The process was killed while it wrote this line.
             if "begun" in entry or "stopped" in entry:
                 key = entry.get("begun", entry.get("stopped"))
-                self.begun[key] = self.begun.get(key, 0) + (1 if "begun" in entry else -1)
+                self.unfinished[key] = self.unfinished.get(key, 0) + (1 if "begun" in entry else -1)
             else:
                 self.rows[entry["key"]] = entry["row"]
 
@@ -49,11 +58,15 @@ class Journal:
                 file.write(json.dumps(entry) + "\n")
 
     def run(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of a case: from before, or measured now. Raises SystemExit if the device is lost."""
+        """Returns the row of a case, from the journal or by a call of `measure`.
+
+        Raises:
+            SystemExit: the GPU is unusable after an error.
+        """
         if key in self.rows:
             return self.rows[key]
-        if self.begun.get(key, 0) >= TRIES:
-            return self._done(key, {"right": False, "error": f"did not end, {TRIES} times"})
+        if self.unfinished.get(key, 0) >= MAX_STARTS:
+            return self._done(key, {"right": False, "error": f"did not end, {MAX_STARTS} times"})
         self._write({"begun": key})
         timer = threading.Timer(self.limit, _give_up, [key])
         timer.daemon = True
@@ -61,10 +74,12 @@ class Journal:
             timer.start()
         try:
             row = measure()
-        except KeyboardInterrupt:  # which says nothing about the case
+        except KeyboardInterrupt:
+            # An interruption by the user does not count as an attempt.
             self._write({"stopped": key})
             raise
-        except Exception as error:  # whatever goes wrong is a result, and the next case is to run
+        except Exception as error:
+            # Any failure is the result of this case. The next case must still run.
             row = {"right": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
         finally:
             timer.cancel()

@@ -1,5 +1,8 @@
-"""What the planning model expects of a case on a GPU that is not here, beside the time that no kernel can be faster
-than."""
+"""Predictions for a GPU that is not present: the planning model's time for a case, and a lower bound of it.
+
+The lower bound is called the floor: the case's operations at the GPU's highest rate, or its inputs and result once
+through memory, whichever takes longer, and one launch.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +17,35 @@ from deplodock.target.attribute import get_target
 from .cases import Case
 from .prepared import program
 
-COPY = 4.3e12
-"""Bytes a second of a copy on an H200, read and written."""
+COPY_BYTES_PER_SECOND = 4.3e12
+"""Memory bandwidth of a copy on an H200 in bytes per second, reads and writes together."""
 
-LAUNCH = 1.3e-6
-"""Seconds of a launch inside a CUDA graph."""
+LAUNCH_SECONDS = 1.3e-6
+"""Time of one launch inside a CUDA graph."""
 
 
 def floor(case: Case) -> float:
-    """Seconds that no program can do without: its operations, or its inputs and its result once through memory."""
+    """Returns the floor of a case in seconds: the lower bound of its time on a GPU."""
     function, args = case.make()
     with torch.device("meta"):
         result = function(*[t.to("meta") for t in args])
     moved = sum(t.numel() * t.element_size() for t in (*args, result))
-    return max(case.flops / case.group.rate, moved / COPY) + LAUNCH
+    return max(case.flops / case.group.rate, moved / COPY_BYTES_PER_SECOND) + LAUNCH_SECONDS
 
 
 def predict(case: Case, target: str) -> dict[str, Any]:
-    """The row of a case: seconds, kernel by kernel, and what the compiler of CUDA says of them."""
+    """Returns the row of a case: predicted seconds in all and by kernel, the floor, and spills by NVRTC."""
     compilation = program(case, target, None, "reference").compilation
-    found = predicted(compilation)
+    prediction = predicted(compilation)
     spills = sum(use.spills for use in compile_cubin(compilation.cuda, target).kernels.values())
-    kernels = [{"seconds": c.seconds, "limit": c.limit, "schedules": list(c.schedules)} for c in found.costs]
-    seconds = found.seconds + get_target(target).rates.replay
+    kernels = [{"seconds": c.seconds, "limit": c.limit, "schedules": list(c.schedules)} for c in prediction.costs]
+    seconds = prediction.seconds + get_target(target).rates.replay
     numbers = {"seconds": seconds, "floor": floor(case), "spills": spills, "kernels": kernels}
-    return {"right": None, "predicted": found.source, **numbers}
+    return {"right": None, "predicted": prediction.source, **numbers}
 
 
 def prediction_text(row: dict[str, Any]) -> str:
-    """What is said of a row."""
+    """Returns the line that is printed for a predicted row."""
     limits = ", ".join(dict.fromkeys(k["limit"] for k in row["kernels"]))
     spills = f", {row['spills']} B SPILLED" if row["spills"] else ""
     times = f"{row['seconds'] * 1e6:.1f} us, {row['seconds'] / row['floor']:.2f} of the floor"

@@ -1,8 +1,9 @@
-"""Programs of the benchmarks, compiled ahead by many processes and kept as artifacts; and compiled now if they are not.
+"""Compiles cases ahead of time in many processes, and stores them as artifacts for a later benchmark.
 
     python -m benchmarks.common.prepared FOLDER [--target sm_90a] [--jobs N] [--suite SUITE] [--only WORD] [--small]
 
-Needs no GPU. A case that cannot be compiled is a line on stderr, and no failure: the benchmark says so again.
+Needs no GPU. A case that cannot be compiled is a line on stderr; the exit status stays 0, because the benchmark
+reports the case again.
 """
 
 from __future__ import annotations
@@ -23,32 +24,39 @@ from deplodock.frontend.capture.export import capture
 from deplodock.target.host import NONE
 
 from .cases import DTYPES, SUITES, Case, cases
-from .sources import library
+from .sources import sources_digest
 
 
 def program(case: Case, target: str, folder: Path | None, executor: str = "cuda") -> CompiledFunction:
-    """The program of a case: the artifact of `folder` if it is there, or compiled now."""
-    place = None if folder is None else folder / name_of(case, target)
-    if place is not None and place.exists():
-        return load(place, target=target, executor=executor).programs["main"]
+    """Returns the compiled program of a case.
+
+    Args:
+        case: the case.
+        target: target name, such as `sm_90a` or `cpu`.
+        folder: folder of artifacts. A case without an artifact in it is compiled now; None compiles every case.
+        executor: name of the executor that runs the program.
+    """
+    file = None if folder is None else folder / artifact_name(case, target)
+    if file is not None and file.exists():
+        return load(file, target=target, executor=executor).programs["main"]
     function, args = case.make()
     return CompiledFunction(capture(function, args), target, executor, **{"record": NONE, **case.options})
 
 
-def name_of(case: Case, target: str) -> str:
-    """Returns the name of a case's artifact, which the sources of the compiler are part of."""
-    return hashlib.sha256(f"{library()} {target} {case.key}".encode()).hexdigest()[:24]
+def artifact_name(case: Case, target: str) -> str:
+    """Returns the file name of a case's artifact, a hash of the compiler's sources, the target and the case's key."""
+    return hashlib.sha256(f"{sources_digest()} {target} {case.key}".encode()).hexdigest()[:24]
 
 
 def _prepare(case: Case, target: str, folder: Path) -> tuple[str, float, str]:
-    """Compile one case and keep it: its name, the seconds it took, and why it failed."""
+    """Compiles a case into `folder`. Returns its key, the seconds, and the error message, empty on success."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     try:
-        place = folder / name_of(case, target)
-        if not place.exists():
-            program(case, target, None).save(place)
-    except Exception as error:  # the others are to be compiled
+        file = folder / artifact_name(case, target)
+        if not file.exists():
+            program(case, target, None).save(file)
+    except Exception as error:  # The other cases must still be compiled.
         return case.key, time.perf_counter() - start, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return case.key, time.perf_counter() - start, ""
 
@@ -64,19 +72,19 @@ def _prepare(case: Case, target: str, folder: Path) -> tuple[str, float, str]:
 def main(
     folder: Path, target: str, jobs: int, only: str, dtypes: tuple[str, ...], suites: tuple[str, ...], small: bool
 ) -> None:
-    """Compile every case of the benchmarks into FOLDER."""
-    found = cases(suites, "cuda", dtypes, only, small)
+    """Compiles every case of the benchmarks into FOLDER."""
+    selected = cases(suites, "cuda", dtypes, only, small)
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "deplodock.frontend.api"])  # or each process imports them anew
+    context.set_forkserver_preload(["torch", "deplodock.frontend.api"])  # Workers share these imports.
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        work = [pool.submit(_prepare, case, target, folder) for case in found]
-        for done in as_completed(work):
-            name, seconds, problem = done.result()
+        futures = [pool.submit(_prepare, case, target, folder) for case in selected]
+        for future in as_completed(futures):
+            name, seconds, problem = future.result()
             failed += bool(problem)
             click.echo(f"{seconds:6.1f} s  {name}  {problem}", err=bool(problem))
-    click.echo(f"{len(found) - failed} of {len(found)} cases are compiled")
+    click.echo(f"{len(selected) - failed} of {len(selected)} cases are compiled")
 
 
 if __name__ == "__main__":

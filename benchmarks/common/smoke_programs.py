@@ -1,4 +1,4 @@
-"""Three small programs, each of another kind of kernel: the first ones that run on a GPU."""
+"""Three small programs with different kinds of kernels (a reduction, a matmul, attention) for a first run on a GPU."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ PROGRAMS: dict[str, tuple[str, Callable[[], Program]]] = {
     "matmul": ("bf16", _matmul),
     "attention": ("bf16", _attention),
 }
-"""The data type of each program, and the function that makes it on the host."""
+"""Name -> data type, and a function that returns the program and its arguments on the host."""
 
 
 class Block(nn.Module):
-    """A block of a network whose gradients are computed."""
+    """A residual feed-forward block, for a test of gradients."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.RMSNorm(64), nn.Linear(64, 128), nn.Linear(128, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Adds the block's result to its argument."""
         return x + self.down(F.gelu(self.up(self.norm(x))))

@@ -1,4 +1,4 @@
-"""The compiler's sources as one number, by which results of other sources are told apart. Imports no PyTorch."""
+"""A digest of the compiler's sources, which marks artifacts and journals of another version. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 @cache
-def library() -> str:
-    """A digest of deplodock's sources: what another version has compiled, or measured, is not used."""
+def sources_digest() -> str:
+    """Returns the SHA-256 digest of deplodock's Python and C++ sources (`.py`, `.hpp`, `.cpp`)."""
     root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
     for package in ("backend", "dialects", "extras", "frontend", "passes", "target"):
         for file in sorted((root / package).rglob("*.*p*")):

@@ -1,1 +1,1 @@
-"""Seconds of compilation, and coverage of PyTorch."""
+"""Compile times, and coverage of PyTorch's operators and of torch.compile."""

@@ -1,10 +1,10 @@
-"""Processor seconds of compiling each operator of PyTorch's database for the CPU: one operator, one program.
+"""Measures the processor time of compiling each operator of PyTorch's test database (op_db) for the CPU.
 
     python -m benchmarks.compiler.compile_opdb -o FILE.jsonl [NAME ...] [--budget SECONDS] [--limit SECONDS] [--build]
 
 The first float32 sample of every operator is captured, lowered and printed as C++. Each row is one line of the file, so
-that a run that was stopped goes on where it was; `--budget` stops it after that many seconds on the clock. The slowest
-ten are printed at the end. `--build` then compiles the C++ of these ten and prints the seconds of the C++ compiler.
+an interrupted run continues. `--budget` stops it after that many seconds on the clock. The slowest ten are printed at
+the end. `--build` then compiles the C++ of these ten and prints the seconds of the C++ compiler.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from deplodock.backend.cpu.runtime import CpuProgram  # noqa: E402
 from deplodock.errors import CompileError  # noqa: E402
 from deplodock.frontend.compilation import Compilation  # noqa: E402
 
-WORST = 10
-"""Operators that are printed."""
+SLOWEST_COUNT = 10
+"""Number of slowest operators that are printed."""
 
 
 def compiled(name: str, limit: float) -> tuple[dict[str, Any], Compilation | None]:
@@ -41,8 +41,8 @@ def compiled(name: str, limit: float) -> tuple[dict[str, Any], Compilation | Non
         limit: Processor seconds after which the compilation is stopped.
 
     Returns:
-        The row of the operator (seconds in all and of the slowest pass, lines of C++, or `refused`), and the
-        compilation, or None if there is none.
+        The row of the operator (total seconds, seconds of the slowest pass, lines of C++; or `refused`), and the
+        compilation, or None if it failed.
     """
     (op,) = (op for op in opdb.op_db if op.formatted_name == name)
     if not op.supports_dtype(torch.float32, "cpu") or (sample := next(opdb.samples(op, torch.float32), None)) is None:
@@ -88,7 +88,7 @@ def main() -> int:
                 file.write(json.dumps(rows[name]) + "\n")
                 file.flush()
         measured = [rows[n] for n in names if "lines" in rows.get(n, {}) or "over" in rows.get(n, {})]
-        for row in sorted(measured, key=lambda r: -r["seconds"])[:WORST]:
+        for row in sorted(measured, key=lambda r: -r["seconds"])[:SLOWEST_COUNT]:
             print(
                 f"{row['operator']:44} {row['seconds']:7.2f} s  {row.get('slowest', '')} {row.get('of_it', '')}", end=""
             )
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def build_seconds(compilation: Compilation) -> float:
-    """Returns the processor seconds of the C++ compiler."""
+    """Compiles the C++ of a program. Returns the processor seconds of the C++ compiler."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     CpuProgram(compilation.at("kernel"), compilation.cpp)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before

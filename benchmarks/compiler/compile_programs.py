@@ -1,10 +1,10 @@
-"""How long programs take to compile that grow without repeating: processor seconds, pass by pass.
+"""Measures compile times of the large programs of `growing_programs.py`: processor seconds, by pass.
 
     python -m benchmarks.compiler.compile_programs [NAME ...] [--list] [--limit SECONDS] [-o FILE.json]
 
-Each program is captured, lowered and printed as CUDA in a process of its own. The numbers are seconds of the processor,
-which a busy machine disturbs less than the clock; expect 15 % between runs all the same. `cuda` is a hash of the text:
-a change that makes a search faster, and nothing else, leaves it as it is.
+Each program is captured, lowered and printed as CUDA in a separate process. The numbers are processor seconds, which a
+busy machine disturbs less than wall time; they still vary by 15 % between runs. `own` is the time of all passes,
+without capture. `cuda` is a hash of the printed text: an optimization of the compiler's speed must not change it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..common.growing_programs import PROGRAMS
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Capture, lower and print a program in this process."""
+    """Compiles a program in this process. Returns its row."""
     import gc
 
-    gc.set_threshold(50_000, 20, 20)  # as the command does
+    gc.set_threshold(50_000, 20, 20)  # as `deplodock compile` does
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
@@ -38,7 +38,7 @@ def measure(name: str) -> dict[str, Any]:
     from deplodock.passes.pass_manager import Observer
 
     class Processor(Observer):
-        """Processor seconds of each pass."""
+        """Records the processor seconds of each pass."""
 
         def __init__(self) -> None:
             self.seconds: dict[str, float] = {}
@@ -70,30 +70,33 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def in_process(name: str, limit: float) -> dict[str, Any]:
-    """The same in a process of its own; what is not done after `limit` seconds says so."""
+    """Compiles a program in a new process. Returns its row, or a row with `over` or `error`.
+
+    `limit` is the wall time in seconds after which the process is stopped.
+    """
     command = [sys.executable, "-m", "benchmarks.compiler.compile_programs", "--one", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:
         return {"over": limit}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["?"])[-1][:300]}
-    return json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        return {"error": (process.stderr.strip().splitlines() or ["?"])[-1][:300]}
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def line(name: str, found: dict[str, Any]) -> str:
-    """A row for people."""
-    if "own" not in found:
-        return f"{name:32} {'over ' + format(found['over'], '.0f') + ' s' if 'over' in found else found['error']}"
-    rest = ", ".join(f"{n} {s:.1f}" for n, s in list(found["passes"].items())[:4])
+def line(name: str, row: dict[str, Any]) -> str:
+    """Returns the printed line of a program."""
+    if "own" not in row:
+        return f"{name:32} {'over ' + format(row['over'], '.0f') + ' s' if 'over' in row else row['error']}"
+    slowest = ", ".join(f"{n} {s:.1f}" for n, s in list(row["passes"].items())[:4])
     return (
-        f"{name:32} {found['capture']:8.2f} {found['own']:9.2f} {found['tensor-plan-fusion']:12.2f}"
-        f" {found['kernels']:8d}  {found['cuda']}  {rest}"
+        f"{name:32} {row['capture']:8.2f} {row['own']:9.2f} {row['tensor-plan-fusion']:12.2f}"
+        f" {row['kernels']:8d}  {row['cuda']}  {slowest}"
     )
 
 
 def main() -> int:
-    """Measure the programs that are named, or all."""
+    """Measures the named programs, or all. Returns the exit status."""
     parser = argparse.ArgumentParser(description="Processor seconds of compiling programs that grow.")
     parser.add_argument("names", nargs="*", help="programs; all without any")
     parser.add_argument("--list", action="store_true", help="only list the programs")

@@ -1,9 +1,9 @@
-"""Where the time goes before a kernel runs: how fast `dl-opt` starts and what `deplodock compile` spends on what.
+"""Measures the start of `dl-opt` and the steps of `deplodock compile`: the time before a kernel can run.
 
     python -m benchmarks.compiler.compile_time [-n REPEATS] [-o FILE.json] [-c EXPRESSION]
 
-Every number is the best of some runs in fresh processes, as time on the clock and as processor time, which a busy
-machine disturbs less. The exit code is 1 where the clock shows more than a limit.
+Every number is the best of REPEATS runs in new processes, as wall time and as processor time, which a busy machine
+disturbs less. The exit status is 1 if a wall time exceeds its limit (`LIMITS`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 RMS_NORM = "torch.nn.RMSNorm(2048)(torch.randn(1, 32, 2048))"
 
 LIMITS = {"dl-opt": 0.4, "deplodock compile": 4.0, "our passes": 0.5}
-"""Seconds on the clock of a machine that does nothing else."""
+"""Largest wall times in seconds, on an otherwise idle machine."""
 
 STEPS = ("import torch", "import torch.export", "import deplodock", "evaluate", "export")
 OURS = ("torch to tensor", "tensor to loop", "loop to tile", "tile to kernel", "print CUDA")
@@ -32,17 +32,20 @@ Seconds = dict[str, float]
 
 
 def stages(code: str) -> dict[str, Seconds]:
-    """What `deplodock compile -c CODE` does, step by step in this process: seconds by step, on the clock and of the
-    processor."""
+    """Does the work of `deplodock compile -c CODE` in this process, step by step.
+
+    Returns:
+        For each step the seconds of wall time (`clock`) and of processor time (`processor`).
+    """
     import gc
 
-    gc.set_threshold(50_000, 20, 20)  # as the command does
-    found: dict[str, Seconds] = {}
+    gc.set_threshold(50_000, 20, 20)  # as `deplodock compile` does
+    seconds: dict[str, Seconds] = {}
 
     def step(name: str, work: Callable[[], Any]) -> Any:
         clock, processor = time.perf_counter(), time.process_time()
         result = work()
-        found[name] = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
+        seconds[name] = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
         return result
 
     def import_ours() -> None:
@@ -64,7 +67,7 @@ def stages(code: str) -> dict[str, Seconds]:
     for name, level in zip(OURS, ("tensor", "loop", "tile", "kernel"), strict=False):
         step(name, lambda level=level: compilation.at(level))
     step("print CUDA", lambda: compilation.cuda)
-    return found
+    return seconds
 
 
 def _output(command: Sequence[str]) -> str:
@@ -75,7 +78,7 @@ def _output(command: Sequence[str]) -> str:
 
 
 def process(command: Sequence[str]) -> Seconds:
-    """The time that a process takes from its start to its end."""
+    """Runs a command. Returns its wall time and processor time in seconds."""
     before, clock = os.times(), time.perf_counter()
     _output(command)
     seconds, after = time.perf_counter() - clock, os.times()
@@ -86,12 +89,12 @@ def process(command: Sequence[str]) -> Seconds:
 
 
 def best(runs: Sequence[Seconds]) -> Seconds:
-    """The least of each clock."""
+    """Returns the least wall time and the least processor time of some runs."""
     return {key: min(r[key] for r in runs) for key in runs[0]}
 
 
 def measure(code: str, repeats: int) -> dict[str, Any]:
-    """All numbers: the commands as a whole, and the shares of one of them."""
+    """Returns all numbers: the times of whole commands, and of each step of `deplodock compile`."""
     scripts = Path(sysconfig.get_path("scripts"))
 
     def repeated(*command: str) -> Seconds:
@@ -102,8 +105,8 @@ def measure(code: str, repeats: int) -> dict[str, Any]:
     shares = {"start Python": repeated(sys.executable, "-c", "pass")}
     shares |= {name: best([r[name] for r in runs]) for name in (*STEPS, *OURS)}
     whole = repeated(str(scripts / "deplodock"), "compile", "-c", code)
-    known = {key: sum(s[key] for s in shares.values()) for key in whole}
-    shares["rest, with the end of the process"] = {key: max(0.0, whole[key] - known[key]) for key in whole}
+    attributed = {key: sum(s[key] for s in shares.values()) for key in whole}
+    shares["rest, with the end of the process"] = {key: max(0.0, whole[key] - attributed[key]) for key in whole}
     return {
         "program": code,
         "machine": {"processors": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},
@@ -114,36 +117,36 @@ def measure(code: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> str:
-    """The numbers for people."""
-    whole = found["deplodock compile"]["clock"]
+def table(numbers: dict[str, Any]) -> str:
+    """Returns the printed table."""
+    whole = numbers["deplodock compile"]["clock"]
     lines = [f"{'':36} {'clock':>8} {'processor':>10} {'limit':>7}"]
     for name, limit in LIMITS.items():
-        s = found[name]
+        s = numbers[name]
         over = "  OVER" if s["clock"] > limit else ""
         lines.append(f"{name:36} {s['clock']:7.3f}s {s['processor']:9.3f}s {limit:6.1f}s{over}")
-    lines.append(f"\nshares of deplodock compile -c {found['program']!r}")
-    for name, s in found["shares"].items():
+    lines.append(f"\nshares of deplodock compile -c {numbers['program']!r}")
+    for name, s in numbers["shares"].items():
         lines.append(f"  {name:34} {s['clock']:7.3f}s {s['processor']:9.3f}s {s['clock'] / whole:6.1%}")
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Measure, print, and write JSON where asked to."""
+    """Measures and prints; with `--output`, writes JSON."""
     parser = argparse.ArgumentParser(description="Times of the commands and of the steps of compiling.")
     parser.add_argument("-c", "--code", default=RMS_NORM, help="the program to compile")
-    parser.add_argument("-n", "--repeats", type=int, default=5, help="runs of everything, of which the best counts")
+    parser.add_argument("-n", "--repeats", type=int, default=5, help="runs of each measurement; the best one counts")
     parser.add_argument("-o", "--output", type=Path, help="write the numbers there as JSON")
     parser.add_argument("--stages", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stages:
         print(json.dumps(stages(options.code)))
         return 0
-    found = measure(options.code, options.repeats)
-    print(table(found))
+    numbers = measure(options.code, options.repeats)
+    print(table(numbers))
     if options.output:
-        options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(any(found[name]["clock"] > limit for name, limit in LIMITS.items()))
+        options.output.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    return int(any(numbers[name]["clock"] > limit for name, limit in LIMITS.items()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run PyTorch's operator database against the compiler, and write `docs/coverage.md`.
+"""Runs PyTorch's operator test database (op_db) against the compiler, and writes `docs/coverage.md`.
 
     python -m benchmarks.compiler.coverage  # every sample of every operator, five data types (an hour)
     python -m benchmarks.compiler.coverage --samples 4  # four samples of each (minutes)
@@ -7,11 +7,13 @@
     python -m benchmarks.compiler.coverage --dtypes float32 --mode constants  # all tensors but one as constants
     python -m benchmarks.compiler.coverage --dtypes float32 --samples 3 --backward  # gradients, through torch.compile
 
-Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong, crashes or takes over a
-minute. `--mode keywords` leaves away one keyword argument of a sample at a time; `--capture export` takes the real
-capture in place of a faster one; `--jobs 0` runs everything in this process. `--update`
-writes the results (of the operators and data types that ran) to `tests/conformance/results.json`, which the tests hold
-against, and the page. `--journal FILE` keeps what was run, so that a run that was stopped goes on where it was.
+A sample is one call of an operator in op_db. Its verdict should be right, or refused with a named reason. The exit
+status is 1 if a sample is wrong, crashes or takes over a minute.
+
+`--mode keywords` runs each sample several times, each time without one of its keyword arguments. `--capture export`
+uses the capture of `deplodock.compile` instead of a faster one. `--jobs 0` runs everything in this process. `--update`
+writes the results of this run to the page and to `tests/conformance/results.json`, the expectations of the tests.
+`--journal FILE` stores the verdicts, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -47,13 +49,22 @@ _TRACER: list[Capture] = []
 def _start(run: Run) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if not run.backward:  # PyTorch's decompositions are others while a tracer is there
+    if not run.backward:  # An active tracer changes PyTorch's decompositions.
         _TRACER.append(_MARKS.enter_context(tracer()))
 
 
 @dataclass(frozen=True)
 class Run:
-    """How the samples of an operator are run."""
+    """Settings of one column of the page.
+
+    Attributes:
+        dtype: data type; or `errors` for calls that PyTorch refuses, `types` for data types that it refuses.
+        samples: number of samples of each operator, or None for all.
+        level: level at which programs are executed, such as `tensor` or `cuda`.
+        mode: which tensors are arguments of the program, or `keywords`.
+        capture: `trace` or `export`.
+        backward: whether gradients are compared, through torch.compile.
+    """
 
     dtype: str
     samples: int | None
@@ -64,10 +75,10 @@ class Run:
 
     @property
     def column(self) -> str:
-        """The name under which the results are kept: the data type, and what is not as usual."""
+        """Name of the column: the data type, and the settings that differ from the defaults."""
         usual = ("tensor", "arguments", "trace")
-        what = "backward" if self.backward else self.mode
-        return " ".join([self.dtype, *(v for v in (self.level, what, self.capture) if v not in usual)])
+        mode = "backward" if self.backward else self.mode
+        return " ".join([self.dtype, *(v for v in (self.level, mode, self.capture) if v not in usual)])
 
 
 def _run_one(name: str, run: Run) -> list[opdb.Verdict]:
@@ -76,70 +87,75 @@ def _run_one(name: str, run: Run) -> list[opdb.Verdict]:
         return list(opdb.judge_errors(_TRACER[0], op)) if op.error_inputs_func is not None else []
     if run.dtype == "types":
         return list(opdb.judge_types(_TRACER[0], op))
-    wanted = getattr(torch, run.dtype)
-    if not op.supports_dtype(wanted, "cpu"):
+    dtype = getattr(torch, run.dtype)
+    if not op.supports_dtype(dtype, "cpu"):
         return []
     if run.backward:
-        found = (
-            opdb.samples(op, wanted, run.samples, requires_grad=True) if gradients.is_differentiable(op, wanted) else ()
+        cases = (
+            opdb.samples(op, dtype, run.samples, requires_grad=True) if gradients.is_differentiable(op, dtype) else ()
         )
-        return [gradients.judge_gradients(op, i, sample, run.level) for i, sample in found]
+        return [gradients.judge_gradients(op, i, sample, run.level) for i, sample in cases]
     capture: Capture = _TRACER[0] if run.capture == "trace" else Exporter()
-    found = list(opdb.samples(op, wanted, run.samples, mode=run.mode))
+    cases = list(opdb.samples(op, dtype, run.samples, mode=run.mode))
     verdicts: list[opdb.Verdict] = []
-    for start in range(0, len(found), BUILT_TOGETHER):
-        part = found[start : start + BUILT_TOGETHER]
+    for start in range(0, len(cases), BUILT_TOGETHER):
+        part = cases[start : start + BUILT_TOGETHER]
         verdicts += opdb.judge_all(capture, op, part, down_to(run.level), run.mode)
     return verdicts
 
 
 BUILT_TOGETHER = 12
-"""Samples of an operator that are compiled in one go."""
+"""Number of samples of an operator that are compiled together."""
 
 
 def _run(names: Sequence[str], run: Run, options: argparse.Namespace) -> Iterator[opdb.Verdict]:
     journal = Journal(options.journal, [run.column, run.samples])
     for name in names:
-        yield from journal.found.get(name, [])
-    left = [name for name in names if name not in journal.found]
+        yield from journal.verdicts.get(name, [])
+    remaining = [name for name in names if name not in journal.verdicts]
     if not options.jobs:
         _start(run)
-        for name in left:
+        for name in remaining:
             yield from journal.add(name, _run_one(name, run))
-    # What the emulator has compiled stays loaded, so a process does not live long there.
-    many = 40 * options.jobs if run.level == "cuda" else len(left)
-    while left and options.jobs:
+    # Libraries that the emulator compiled stay loaded, so processes are replaced after 40 operators each.
+    batch = 40 * options.jobs if run.level == "cuda" else len(remaining)
+    while remaining and options.jobs:
         with ProcessPoolExecutor(options.jobs, initializer=_start, initargs=(run,)) as pool:
-            part = [(name, pool.submit(_run_one, name, run)) for name in left[:many]]
+            part = [(name, pool.submit(_run_one, name, run)) for name in remaining[:batch]]
             for name, future in part:
                 try:
                     verdicts = future.result()
-                except BrokenProcessPool:  # it may have been another one: each is run again on its own
-                    if many == 1:
+                except BrokenProcessPool:  # Another operator may have crashed it: run each by itself.
+                    if batch == 1:
                         yield from journal.add(name, [opdb.Verdict(name, 0, "crash", "the process ended")])
-                        left.remove(name)
-                    many = 1
+                        remaining.remove(name)
+                    batch = 1
                     break
-                left.remove(name)
+                remaining.remove(name)
                 yield from journal.add(name, verdicts)
             else:
-                many = 40 * options.jobs if run.level == "cuda" else max(len(left), 1)
+                batch = 40 * options.jobs if run.level == "cuda" else max(len(remaining), 1)
 
 
 class Journal:
-    """The verdicts so far, an operator a line, in the file at `path` (None: nowhere); `run` says what is run."""
+    """The verdicts of a run by operator, stored in a file with one line per operator.
+
+    Args:
+        path: the file, or None to store nothing.
+        run: settings of the run. Lines of a run with other settings are ignored.
+    """
 
     def __init__(self, path: Path | None, run: Sequence[object]) -> None:
         self._path, self._run = path, list(run)
-        self.found: dict[str, list[opdb.Verdict]] = {}
+        self.verdicts: dict[str, list[opdb.Verdict]] = {}
         if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 run_of_line, name, rows = json.loads(line)
                 if run_of_line == self._run:
-                    self.found[name] = [opdb.Verdict(name, *row) for row in rows]
+                    self.verdicts[name] = [opdb.Verdict(name, *row) for row in rows]
 
     def add(self, name: str, verdicts: Sequence[opdb.Verdict]) -> Sequence[opdb.Verdict]:
-        """Write down what became of the samples of an operator, and give it back."""
+        """Stores and returns the verdicts of an operator."""
         if self._path is not None:
             rows = [(v.sample, v.kind, v.reason[:300], v.seconds) for v in verdicts]
             with self._path.open("a", encoding="utf-8") as file:
@@ -147,14 +163,14 @@ class Journal:
         return verdicts
 
 
-def _cell(found: summary.Summary | None) -> str:
-    if found is None:
+def _cell(result: summary.Summary | None) -> str:
+    if result is None:
         return ""
-    if found.failed:
-        return f"**{found.failed} wrong**"
-    if not found.refused:
-        return "right" if found.right else "–"
-    return f"{found.right} of {found.right + found.refused}: {found.reason}" if found.right else found.reason
+    if result.failed:
+        return f"**{result.failed} wrong**"
+    if not result.refused:
+        return "right" if result.right else "–"
+    return f"{result.right} of {result.right + result.refused}: {result.reason}" if result.right else result.reason
 
 
 RANDOM_PROGRAMS = (
@@ -165,9 +181,9 @@ RANDOM_PROGRAMS = (
     "targets in turn, 1000 (from 700000): 989 right, 11 refused, 0.05 s each. Most of what was refused were operators "
     "on empty tensors of types that PyTorch has no kernel for; such programs are not drawn any more."
 )
-"""What the fuzzers found; their runs are recorded by hand."""
+"""Results of the fuzzers for the page; written by hand."""
 
-WHEN = (
+COMMITS = (
     "Columns of types, `cuda` and `constants` were run at 638807b, in one process each. float32: 18762 samples in 278 "
     "s, at most 0.8 s of the processor's time each and 1147 MiB; `cuda`: 1313 in 104 s, at most 1.6 s and 646 MiB; "
     "`constants`: 6893 in 131 s; the seven other types at most 0.7 s a sample. `keywords` and the calls that PyTorch "
@@ -182,7 +198,7 @@ WHEN = (
     "`tensor_split`. Of `backward`, the four operators that were refused and are right in float32 were run again at "
     "4fd161d (`corrcoef`, `cov`, `frexp`, `index_put`)."
 )
-"""Which commits the results are of; kept by hand."""
+"""Commits of the results on the page; written by hand."""
 
 COLUMNS = (
     *DTYPES,
@@ -194,7 +210,7 @@ COLUMNS = (
     "float32 keywords",
     "float32 backward",
 )
-"""The runs on the page."""
+"""Columns of the page: names of runs."""
 
 DIFFERENCES = """## Where PyTorch has two answers
 
@@ -243,11 +259,16 @@ And where PyTorch is not taken as the judge:
   - Far apart, as c and -c: `var` and `std` are infinite as on CUDA, and the normalised values 0, or NaN where a part of
     the sum is beyond the range. The CPU squares in f64, so its `std` and `batch_norm` of f32 are finite and not 0.
 """
-"""Differences between PyTorch's own kernels, and from them; kept by hand."""
+"""Differences among PyTorch's own kernels and to them, for the page; written by hand."""
 
 
 def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) -> str:
-    """The coverage page."""
+    """Returns the Markdown text of the coverage page.
+
+    Args:
+        results: column -> operator -> summary.
+        taken: column -> number of samples of each operator, as text.
+    """
     lines = [
         "# Coverage of PyTorch's operators",
         "",
@@ -260,7 +281,7 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
         "Written by `python -m benchmarks.compiler.coverage --update`, and with `--dtypes float32 --samples 2 --level "
         "cuda`, `--dtypes errors` and `--samples 3 --backward`.",
         "",
-        WHEN,
+        COMMITS,
         "",
         *_errors(results.get("errors", {})),
         "| | " + " | ".join(results := {c: results[c] for c in COLUMNS if c in results}) + " |",
@@ -295,40 +316,40 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
     return "\n".join(lines) + "\n"
 
 
-def _errors(found: dict[str, summary.Summary]) -> list[str]:
-    refused, captured = sum(s.refused for s in found.values()), sum(s.right for s in found.values())
-    if not found:
+def _errors(results: dict[str, summary.Summary]) -> list[str]:
+    refused, captured = sum(s.refused for s in results.values()), sum(s.right for s in results.values())
+    if not results:
         return []
     text = f"Of {refused + captured} calls that PyTorch refuses, {refused} are refused with a diagnostic at capture; "
     return [text + f"{captured} PyTorch itself captures, and refuses only when they run.", ""]
 
 
 def _peak() -> int:
-    """The most memory that this process or one of its own had, in MiB."""
+    """Returns the peak memory of this process or of a child process, in MiB."""
     users = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return max(resource.getrusage(user).ru_maxrss for user in users) // 1024
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, help="samples of each operator, taken evenly (default: all)")
+    parser.add_argument("--samples", type=int, help="number of samples of each operator, evenly spaced (default: all)")
     parser.add_argument(
         "--dtypes", nargs="+", default=list(DTYPES), help="data types; `errors`: refused calls, `types`: refused types"
     )
-    parser.add_argument("--operators", nargs="*", default=[], help="only these")
-    parser.add_argument("--level", choices=LEVELS, default="tensor", help="where programs are executed")
-    parser.add_argument("--mode", choices=get_args(opdb.Mode), default="arguments", help="what is an argument")
+    parser.add_argument("--operators", nargs="*", default=[], help="operators to run (default: all)")
+    parser.add_argument("--level", choices=LEVELS, default="tensor", help="level at which programs are executed")
+    parser.add_argument("--mode", choices=get_args(opdb.Mode), default="arguments", help="which tensors are arguments")
     parser.add_argument("--capture", choices=("trace", "export"), default="trace", help="how PyTorch is captured")
     parser.add_argument("--backward", action="store_true", help="differentiate, through torch.compile")
-    parser.add_argument("--jobs", type=int, default=2, help="processes; 0 is none besides this one")
-    parser.add_argument("--journal", type=Path, help="a file that keeps the verdicts, to go on with later")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes; 0 runs all in this one")
+    parser.add_argument("--journal", type=Path, help="file of verdicts, to continue an interrupted run")
     parser.add_argument("--update", action="store_true", help="record the results and write the page")
     parser.add_argument("-v", "--verbose", action="store_true", help="print refusals, too")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run, print what is wrong and a summary."""
+    """Runs the samples, prints failures and a summary. Returns the exit status."""
     options = _arguments()
     names = [op.formatted_name for op in opdb.operators(options.operators)]
     failed = 0
@@ -343,14 +364,14 @@ def main() -> int:
         failed += sum(v.kind in opdb.FAILED for v in verdicts)
         counts = Counter(v.kind for v in verdicts)
         print(f"{dtype}: {dict(sorted(counts.items()))} in {time.monotonic() - started:.0f} s", flush=True)
-        found = summary.summarize(verdicts)
-        full = sum(bool(s.right) and not s.refused and not s.failed for s in found.values())
-        print(f"{dtype}: {full} of {len(found)} operators fully right", flush=True)
+        results = summary.summarize(verdicts)
+        full = sum(bool(s.right) and not s.refused and not s.failed for s in results.values())
+        print(f"{dtype}: {full} of {len(results)} operators fully right", flush=True)
         longest = max(verdicts, key=lambda v: v.seconds, default=None)
         if longest is not None:
             print(f"{dtype}: at most {longest.seconds} s, {longest.operator} sample {longest.sample}; {_peak()} MiB")
         if options.update:
-            summary.record({run.column: found}, "all" if options.samples is None else str(options.samples))
+            summary.record({run.column: results}, "all" if options.samples is None else str(options.samples))
     if options.update:
         text = page(summary.recorded(), summary.samples_taken())
         (ROOT / "docs" / "coverage.md").write_text(text, encoding="utf-8")

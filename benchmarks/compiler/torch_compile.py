@@ -1,8 +1,8 @@
-"""Try torch.compile with our backend as people use it, and write `docs/torch_compile.md`.
+"""Tries uses of torch.compile with the backend `deplodock`, and writes `docs/torch_compile.md`.
 
 python -m benchmarks.compiler.torch_compile  # all uses (minutes); the exit status is 1 if one is not as expected
-python -m benchmarks.compiler.torch_compile views sizes  # those of some groups
-python -m benchmarks.compiler.torch_compile --update  # all, and write the page
+python -m benchmarks.compiler.torch_compile views sizes  # some groups of uses
+python -m benchmarks.compiler.torch_compile --update  # all uses; writes the page
 """
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ strides, which tensors share memory, and what requires gradients.
 
 
 def main() -> int:
-    """Try the uses that were asked for."""
+    """Tries the chosen uses. Returns 1 if an outcome is not as expected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", help="the groups to try; all of them if left out")
     parser.add_argument("--update", action="store_true", help="write docs/torch_compile.md")
     options = parser.parse_args()
     if options.update and options.groups:
         parser.error("--update tries all groups")
-    found: list[tuple[Use, Outcome]] = []
-    for this in USES:
-        if not options.groups or this.group in options.groups:
-            found.append((this, result := outcome(this)))
-            note = "" if result.kind in this.expected else "  <-- NOT AS EXPECTED"
-            print(f"{this.group}: {this.name}: {result.kind} {result.text}{note}", flush=True)
-    counts = Counter(o.kind for _, o in found)
-    summary = f"{len(found)} uses: " + ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
+    outcomes: list[tuple[Use, Outcome]] = []
+    for use in USES:
+        if not options.groups or use.group in options.groups:
+            outcomes.append((use, result := outcome(use)))
+            note = "" if result.kind in use.expected else "  <-- NOT AS EXPECTED"
+            print(f"{use.group}: {use.name}: {result.kind} {result.text}{note}", flush=True)
+    counts = Counter(o.kind for _, o in outcomes)
+    summary = f"{len(outcomes)} uses: " + ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
     print(summary)
     if options.update:
-        rows = "".join(f"| {u.group} | {u.name} | {o.kind} | {_cell(o.text)} |\n" for u, o in found)
+        rows = "".join(f"| {u.group} | {u.name} | {o.kind} | {_cell(o.text)} |\n" for u, o in outcomes)
         PAGE.write_text(f"{HEAD}\n{summary}.\n\n| group | use | outcome | why |\n|---|---|---|---|\n{rows}", "utf-8")
-    return int(any(o.kind not in u.expected for u, o in found))
+    return int(any(o.kind not in u.expected for u, o in outcomes))
 
 
 def _cell(text: str) -> str:
-    """A text as a cell of a table, without the places of this checkout."""
+    """Returns a text as a table cell, without absolute paths, of at most about 200 characters."""
     words = " ".join(w for w in text.replace("|", ",").split() if not w.startswith("/"))
     return words if len(words) <= 200 else f"{words[:200]}..."
 

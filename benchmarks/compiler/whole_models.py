@@ -1,12 +1,16 @@
-"""Compile language models at full size, without weights, and write what it took.
+"""Compiles language models at full size, without weights, and writes the times and sizes to a file.
 
     python -m benchmarks.compiler.whole_models  # TinyLlama and Qwen2.5-7B, both phases
     python -m benchmarks.compiler.whole_models tests/data/models/tinyllama-1.1b.json --prefill 128 --layers 2
 
-A model is a name on the hub, a folder, or a configuration file. Of each phase (prefill and decode with a cache) it
-says how long capture, passes and NVRTC took, how many kernels and launches there are, how many bytes these move, how
-much memory a step takes beside parameters and caches, ours and eager PyTorch's, and how long the passes take for one
-layer beside all. Needs no GPU.
+A model is a name on the Hugging Face hub, a folder, or a configuration file. For each phase (prefill, and decode with a
+cache) it writes:
+
+- seconds of capture, passes and NVRTC, and of the passes for one layer only,
+- the number of kernels and launches, and the bytes that they move,
+- the memory of a step in addition to parameters and caches, for deplodock and for eager PyTorch.
+
+Needs no GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +40,18 @@ MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in (
 
 
 def compile_phase(config: Any, length: int, context: int, target: str, *, cubin: bool) -> dict[str, Any]:
-    """Capture and compile one phase, and what that took."""
+    """Compiles one phase of a model.
+
+    Args:
+        config: configuration of transformers.
+        length: number of tokens of a step: 1 for decode.
+        context: capacity of the cache in tokens.
+        target: target name.
+        cubin: whether the CUDA text is compiled by NVRTC.
+
+    Returns:
+        The row of the phase: seconds, numbers of kernels and launches, and bytes.
+    """
     start = time.perf_counter()
     model = build_model(config)
     built, begun = time.perf_counter(), time.process_time()
@@ -75,15 +90,25 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
 
 
 def eager_peak(config: Any, length: int) -> int | None:
-    """Bytes that transformers' model takes for a prompt of `length` tokens beside its parameters. It has no cache here;
-    ours is an argument, and not counted either."""
+    """Returns the bytes that eager PyTorch needs for a prompt of `length` tokens in addition to the parameters.
+
+    The model runs without a cache. The cache of a compiled step is an argument and is not counted either.
+    """
     model = build_model(config).to("meta")
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
     return LivePeak().of(Subject(model, (), {"input_ids": tokens, "use_cache": False, "logits_to_keep": 1}))
 
 
 def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:
-    """Both phases of one model, with one layer and with all."""
+    """Compiles both phases of one model, with one layer and with all. Returns the row of each phase.
+
+    Args:
+        name: model name, folder or configuration file.
+        layers: number of layers, or None for all.
+        lengths: phase -> number of tokens of a step.
+        context: capacity of the cache in tokens.
+        target: target name.
+    """
     config = load_config(name)
     if layers is not None:
         config.num_hidden_layers = layers
@@ -91,18 +116,18 @@ def measure(name: str, layers: int | None, lengths: dict[str, int], context: int
     one.num_hidden_layers = 1
     phases: dict[str, Any] = {}
     for phase, length in lengths.items():
-        alone = compile_phase(one, length, context, target, cubin=False)
-        found = compile_phase(config, length, context, target, cubin=True)
-        found["lowering_cpu_seconds_one_layer"] = alone["lowering_cpu_seconds"]
-        phases[phase] = found
+        one_layer = compile_phase(one, length, context, target, cubin=False)
+        row = compile_phase(config, length, context, target, cubin=True)
+        row["lowering_cpu_seconds_one_layer"] = one_layer["lowering_cpu_seconds"]
+        phases[phase] = row
         parts = ("build", "capture", "lowering", "nvrtc")
-        eager = found["eager_peak_bytes"]
-        took = ", ".join(f"{part} {found[f'{part}_seconds']:.1f} s" for part in parts)
+        eager = row["eager_peak_bytes"]
+        durations = ", ".join(f"{part} {row[f'{part}_seconds']:.1f} s" for part in parts)
         print(
-            f"{Path(name).stem} {phase} {length}: {found['kernels']} kernels, {found['launches']} launches"
-            f" ({found['launches_per_layer']} a layer), {took}; lowering {found['lowering_cpu_seconds']:.2f} s of CPU"
-            f" (one layer {alone['lowering_cpu_seconds']:.2f} s);"
-            f" {found['moved_bytes'] / length / 1e6:.1f} MB moved a token; memory {found['peak_bytes'] / 1e6:.1f} MB"
+            f"{Path(name).stem} {phase} {length}: {row['kernels']} kernels, {row['launches']} launches"
+            f" ({row['launches_per_layer']} a layer), {durations}; lowering {row['lowering_cpu_seconds']:.2f} s of CPU"
+            f" (one layer {one_layer['lowering_cpu_seconds']:.2f} s);"
+            f" {row['moved_bytes'] / length / 1e6:.1f} MB moved a token; memory {row['peak_bytes'] / 1e6:.1f} MB"
             + (f", of eager PyTorch {eager / 1e6:.1f} MB" if eager else ""),
             flush=True,
         )
@@ -110,7 +135,7 @@ def measure(name: str, layers: int | None, lengths: dict[str, int], context: int
 
 
 def main() -> None:
-    """Measure, and write the results."""
+    """Measures the models and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--layers", type=int, help="fewer layers than the model has")

@@ -1,12 +1,17 @@
-"""Times operators that were once much slower than eager PyTorch on the CPU, beside eager and an earlier version.
+"""Times operators that were once much slower than eager PyTorch on the CPU, compared with eager
+and an earlier version.
 
     python -m benchmarks.cpu.cliffs [--only WORD] [--threads N] [--before CHECKOUT] [--json FILE]
 
-One table in one run: for each case microseconds of a call of eager PyTorch, of the earlier version and of this one, the
-two ratios (above 1 the program is faster than eager), and the largest error of this version against float64. The arms
-take turns. One thread is timed in processor time, more threads in wall time. An earlier version is a checkout of the
-repository (`git worktree add CHECKOUT COMMIT`), which a second process imports. A case that a version refuses prints
-"refused". A case is an entry of `CASES`.
+Prints one table. Each case of `CASES` is a row:
+
+- microseconds of a call of eager PyTorch, of the earlier version, and of this version,
+- the ratio of eager's time to that of each version: above 1 the version is faster than eager,
+- the largest error of this version against float64.
+
+The compared versions are called arms. They take turns in being timed: in processor time with one thread, in wall time
+with more. An earlier version is a checkout of the repository (`git worktree add CHECKOUT COMMIT`), which a second
+process imports. A case that a version cannot compile prints "refused".
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ def _rows(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], tuple
 
 
 def _scans() -> list[Case]:
-    """Cumulative operators: along rows and columns, of few long and of many short rows, in several types."""
+    """Returns the cases of cumulative operators: along rows and columns, long and short rows, several types."""
     cases = [
         Case(f"cumsum {'x'.join(map(str, shape))} along {dim}", lambda x, dim=dim: x.cumsum(dim), _rows(*shape))
         for shape, dim in (
@@ -80,12 +85,12 @@ def _scans() -> list[Case]:
     return cases + [Case(f"{name} 1024x1024", function, _rows(1024, 1024)) for name, function in functions.items()]
 
 
-def _places(rows: int, columns: int, bound: int) -> torch.Tensor:
+def _indices(rows: int, columns: int, bound: int) -> torch.Tensor:
     return torch.randint(bound, (rows, columns))
 
 
 def _ordering() -> list[Case]:
-    """Sorting, selection and searches."""
+    """Returns the cases of sorting, selection and binary search."""
     square = _rows(1024, 1024)
     return [
         Case("sort 1024x1024", lambda x: x.sort(-1)[0], square),
@@ -95,7 +100,7 @@ def _ordering() -> list[Case]:
         Case(
             "bincount of 1e6 in 1000",
             lambda x: torch.bincount(x, minlength=1000),
-            lambda: (_places(1, 10**6, 1000)[0],),
+            lambda: (_indices(1, 10**6, 1000)[0],),
         ),
         Case(
             "searchsorted of 1e6 in 1000",
@@ -106,10 +111,10 @@ def _ordering() -> list[Case]:
 
 
 def _addresses() -> list[Case]:
-    """Loads and stores at computed addresses: pads, gathers, scatters and samples of images."""
+    """Returns the cases with computed addresses: padding, gathers, scatters, and sampling of images."""
     image = _rows(8, 32, 56, 56)
-    two = lambda: (torch.randn(1024, 1024), _places(1024, 1024, 1024))  # noqa: E731
-    rows = lambda: (torch.randn(10_000, 64), _places(1, 50_000, 10_000)[0])  # noqa: E731
+    two = lambda: (torch.randn(1024, 1024), _indices(1024, 1024, 1024))  # noqa: E731
+    rows = lambda: (torch.randn(10_000, 64), _indices(1, 50_000, 10_000)[0])  # noqa: E731
     three = lambda: (*two(), torch.randn(1024, 1024))  # noqa: E731
     cases = [
         Case(f"{mode} pad 8x32x56x56", lambda x, mode=mode: F.pad(x, (3, 3, 3, 3), mode=mode), image)
@@ -122,7 +127,7 @@ def _addresses() -> list[Case]:
         Case(
             "index_add 50000x64",
             lambda x, i, y: x.index_add(0, i, y),
-            lambda: (torch.randn(10_000, 64), _places(1, 50_000, 10_000)[0], torch.randn(50_000, 64)),
+            lambda: (torch.randn(10_000, 64), _indices(1, 50_000, 10_000)[0], torch.randn(50_000, 64)),
         ),
         Case("bilinear x2 8x32x56x56", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), image),
         Case("bicubic x2 8x32x56x56", lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), image),
@@ -137,7 +142,7 @@ def _addresses() -> list[Case]:
 
 
 def _special() -> list[Case]:
-    """Special functions."""
+    """Returns the cases of special functions."""
     return [
         Case("erfinv 1024x1024", lambda x: (x * 0.3).tanh().erfinv(), _rows(1024, 1024)),
         Case("lgamma 1024x1024", lambda x: x.lgamma(), _rows(1024, 1024)),
@@ -148,20 +153,20 @@ def _special() -> list[Case]:
 CASES = [*_scans(), *_ordering(), *_addresses(), *_special()]
 
 
-def _error(result: Any, wanted: Any) -> float:
-    """Returns the largest difference of two results relative to the largest number of the second one."""
+def _error(result: Any, expected: Any) -> float:
+    """Returns the largest difference of two results, relative to the largest magnitude of the expected one."""
     if isinstance(result, torch.Tensor):
-        scale = wanted.double().abs().max().clamp(min=1e-30)
-        return float((result.double() - wanted.double()).abs().max() / scale)
-    return max(map(_error, result, wanted))
+        scale = expected.double().abs().max().clamp(min=1e-30)
+        return float((result.double() - expected.double()).abs().max() / scale)
+    return max(map(_error, result, expected))
 
 
 class Arm:
-    """One version of a case in this process.
+    """One version of a case, compiled and timed in this process.
 
     Attributes:
-        refused: The first line of the error of the compilation, or None.
-        error: The largest error against float64.
+        refused: The first line of the compile error, or None.
+        error: The largest relative error against float64.
     """
 
     def __init__(self, case: Case, eager: bool = False) -> None:
@@ -185,7 +190,7 @@ class Arm:
 
 
 def _serve() -> None:
-    """Answers the requests of `RemoteArm`: a number is that of a case, a negative number asks for that many calls."""
+    """Serves `RemoteArm` on stdin. A number n >= 0 compiles case n; -n times n calls and prints seconds per call."""
     arm = None
     torch.set_num_threads(int(sys.stdin.readline()))
     for line in sys.stdin:
@@ -197,7 +202,7 @@ def _serve() -> None:
 
 
 class RemoteArm:
-    """The arm of an earlier version, which runs in another process."""
+    """The arm of an earlier version. A second process compiles and times the case."""
 
     def __init__(self, process: subprocess.Popen[str], case: int) -> None:
         self.process = process
@@ -232,7 +237,7 @@ def _worker(checkout: Path | None) -> Iterator[subprocess.Popen[str] | None]:
 
 
 def _timed(arms: dict[str, Any]) -> dict[str, float]:
-    """Returns the median seconds of a call of each arm; the arms take turns, and every other round is reversed."""
+    """Returns the median seconds per call of each arm. Arms take turns; every other round runs in reverse order."""
     calls = {name: max(1, int(SAMPLE_SECONDS / min(arm.sample(1) for _ in range(3)))) for name, arm in arms.items()}
     samples: dict[str, list[float]] = {name: [] for name in arms}
     for i in range(ROUNDS):
@@ -249,7 +254,7 @@ def _commit(folder: Path) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """Returns the row of a Markdown table."""
+    """Returns a case's row of the Markdown table."""
     digits = {"eager": ".1f", "before": ".1f", "now": ".1f", "error": ".1e"}
     cells = [format(row[n], digits.get(n, ".2f")) if isinstance(row.get(n), float) else str(row[n]) for n in COLUMNS]
     return "| " + " | ".join(cells) + " |"
@@ -265,7 +270,7 @@ COLUMNS = ("case", "eager", "before", "now", "eager/before", "eager/now", "error
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the figures to this file.")
 @click.option("--serve", is_flag=True, hidden=True)
 def main(only: str, threads: int, before: Path | None, path: Path | None, serve: bool) -> None:
-    """Measures and prints."""
+    """Measures the cases and prints the table."""
     if serve:
         return _serve()
     from deplodock.frontend.bench import environment

@@ -1,10 +1,11 @@
-"""Times ten networks on the CPU beside PyTorch, ONNX Runtime and OpenVINO: f32, random weights, inference.
+"""Times ten networks on the CPU, compared with PyTorch, ONNX Runtime and OpenVINO: f32, random weights, inference.
 
     python -m benchmarks.cpu.peers [--only WORD] [--threads N] [--arm NAME] [--seconds S] [--json FILE]
 
-Arms: `eager` and `inductor` are PyTorch's, `onnxruntime` and `openvino` run what torch.onnx exports, and `ours` has
-prepacked weights, as the others have. Blocks of calls take turns, so that whatever else the machine does meets all
-arms, and no pool of threads spins while another arm runs. An arm whose package is missing is left out:
+The compared versions of a network are called arms. `eager` and `inductor` are PyTorch's. `onnxruntime` and `openvino`
+run the model that torch.onnx exports. `ours` is deplodock with prepacked weights, like these two. Blocks of calls take
+turns, so that disturbances of the machine affect all arms alike. No thread pool spins while another arm runs. An arm
+whose package is missing is left out:
 
     pip install onnx onnxscript onnxruntime openvino
 """
@@ -44,7 +45,7 @@ Call = Callable[[], Any]
 
 
 class FirstResult(nn.Module):
-    """A model of transformers that returns its first result alone."""
+    """A model of transformers, reduced to its first result. `options` are passed to its forward method."""
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__()
@@ -54,8 +55,8 @@ class FirstResult(nn.Module):
         return self.model(*args, **self.options, return_dict=False)[0]
 
 
-class LastOfLstm(nn.Module):
-    """An LSTM of two layers that returns the results of all steps."""
+class LstmOutputs(nn.Module):
+    """A two-layer LSTM that returns the outputs of all steps, without its states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,14 +67,14 @@ class LastOfLstm(nn.Module):
 
 
 def bert() -> tuple[nn.Module, Args]:
-    """Returns BERT-base and 128 tokens."""
+    """Returns BERT-base, and 128 tokens as its argument."""
     from transformers import BertConfig, BertModel
 
     return FirstResult(BertModel(BertConfig())), (torch.randint(30000, (1, 128)),)
 
 
 def vision_transformer() -> tuple[nn.Module, Args]:
-    """Returns ViT-S/16 and an image."""
+    """Returns ViT-S/16, and an image as its argument."""
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536)
@@ -81,7 +82,7 @@ def vision_transformer() -> tuple[nn.Module, Args]:
 
 
 def whisper_encoder() -> tuple[nn.Module, Args]:
-    """Returns the encoder of Whisper-tiny and thirty seconds of sound."""
+    """Returns the encoder of Whisper-tiny, and 30 seconds of audio as its argument."""
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -100,8 +101,8 @@ def llama() -> tuple[nn.Module, Args]:
 
 
 def lstm() -> tuple[nn.Module, Args]:
-    """Returns two layers of an LSTM and a sequence of 32 steps."""
-    return LastOfLstm(), (torch.randn(1, 32, 256),)
+    """Returns a two-layer LSTM, and a sequence of 32 steps as its argument."""
+    return LstmOutputs(), (torch.randn(1, 32, 256),)
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Args]]] = {
@@ -112,28 +113,28 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Args]]] = {
     "TinyLlama, 4 layers": llama,
     "LSTM": lstm,
 }
-"""Networks by name, each with the function that returns it with its arguments."""
+"""Name of a network -> function that returns the network and its arguments."""
 
 
 def eager(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a call of the module by PyTorch's operators."""
+    """Returns a function that calls the module with eager PyTorch."""
     return lambda: module(*args)
 
 
 def inductor(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a call of what torch.compile makes of the module."""
+    """Returns a function that calls the module, compiled by torch.compile."""
     program = torch.compile(module)
     return lambda: program(*args)
 
 
 def ours(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a call of what this compiler makes of the module."""
+    """Returns a function that calls the module, compiled by deplodock."""
     program = deplodock.compile(module, args, target="cpu", prepack_weights=True, record="none")
     return lambda: program(*args)
 
 
 def onnxruntime(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a call of an ONNX Runtime session whose threads sleep when they have nothing to do."""
+    """Returns a function that calls the module in ONNX Runtime, whose idle threads sleep."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -145,7 +146,7 @@ def onnxruntime(module: nn.Module, args: Args, path: Path) -> Call:
 
 
 def openvino(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a call of an OpenVINO model that computes in f32."""
+    """Returns a function that calls the module in OpenVINO, which computes in f32."""
     import openvino as ov
 
     hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -157,11 +158,14 @@ def openvino(module: nn.Module, args: Args, path: Path) -> Call:
 
 ARMS = {"eager": eager, "inductor": inductor, "onnxruntime": onnxruntime, "openvino": openvino, "ours": ours}
 NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
-"""Arm -> the packages that it needs beside PyTorch."""
+"""Arm -> required packages in addition to PyTorch.
+
+The functions of `ARMS` take a module, its arguments and a folder for files.
+"""
 
 
 def exported(module: nn.Module, args: Args, path: Path) -> str:
-    """Returns the file of the module in ONNX, which is written at the first call for the folder `path`."""
+    """Exports the module to ONNX in the folder `path`, unless the file exists. Returns the file."""
     file = path / "model.onnx"
     if not file.exists():
         torch.onnx.export(module, args, str(file), dynamo=True, verbose=False)
@@ -192,7 +196,7 @@ def measure(name: str, arms: tuple[str, ...], seconds: float) -> dict[str, Any]:
             try:
                 call = ARMS[arm](module, args, Path(folder))
                 error = float((torch.as_tensor(call()) - expected).abs().max() / expected.abs().max())
-            except Exception as failure:  # whatever an exporter or another compiler raises
+            except Exception as failure:  # Exporters and other compilers raise many kinds of errors.
                 row[f"{arm}_refused"] = f"{type(failure).__name__}: {' '.join(str(failure).split())[:200]}"
                 continue
             row[f"{arm}_compile_seconds"] = round(perf_counter() - start, 1)
@@ -208,13 +212,13 @@ def measure(name: str, arms: tuple[str, ...], seconds: float) -> dict[str, Any]:
 
 
 def ratio(row: dict[str, Any], arms: tuple[str, ...]) -> float | None:
-    """Returns the time of the fastest of some arms over ours; None where one of both is missing."""
+    """Returns the time of the fastest of some arms divided by ours, or None if one of them is missing."""
     best = min((row[arm] for arm in arms if arm in row), default=None)
     return None if best is None or "ours" not in row else best / row["ours"]
 
 
 def installed(arm: str) -> bool:
-    """Returns true if all packages of an arm are installed; tells which one is missing."""
+    """Returns true if all packages of an arm are installed. Otherwise prints the missing one."""
     for package in NEEDS.get(arm, ()):
         try:
             version(package)
@@ -231,7 +235,7 @@ def installed(arm: str) -> bool:
 @click.option("--seconds", default=10.0, help="Time of the samples of one network.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(only: str, threads: int | None, arms: tuple[str, ...], seconds: float, path: Path | None) -> None:
-    """Measures and prints."""
+    """Measures the networks and prints the table."""
     if threads is not None:
         torch.set_num_threads(threads)
     arms, rows = tuple(arm for arm in arms if installed(arm)), list[dict[str, Any]]()

@@ -1,1 +1,1 @@
-"""Host time, and the planning model beside measured times."""
+"""Host time of calls, and the error of the planning model against measured times."""

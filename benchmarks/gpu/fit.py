@@ -1,10 +1,10 @@
-"""Fits the constants of the planning model to the times of an H200, and says where the model is off.
+"""Fits the constants of the planning model to times measured on an H200, and lists the cases with large errors.
 
-    python -m benchmarks.gpu.fit  # predicted beside measured, and the cases that are off by more than 20 %
+    python -m benchmarks.gpu.fit  # the constants, and the cases whose prediction is off by more than 20 %
     python -m benchmarks.gpu.fit --check  # fits one half and tests the other, each way
     python -m benchmarks.gpu.fit --write  # fits all cases and writes target/fitted.json
 
-The cases are those of `benchmarks/gpu/measured.py`. Nothing is run.
+The measured times come from `benchmarks/gpu/measured.py`. No program is run.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ CONSTANTS = {
 }
 """The constants that are fitted, fields of `Rates`, each with its unit and meaning."""
 
-OFF = 0.2
-"""Relative error from which on a case is printed."""
+LARGE_ERROR = 0.2
+"""Relative error above which a case is listed."""
 
 
 def fit(cases: Sequence[Measured]) -> dict[str, float]:
-    """Returns the factors of the constants with which the model predicts the times of cases."""
+    """Returns for each constant the factor that fits the model to the measured cases."""
     names = [f"rates.{name}" for name in CONSTANTS]
     plain, measured = UNFITTED, np.array([c.seconds for c in cases])
 
@@ -70,11 +70,11 @@ def fit(cases: Sequence[Measured]) -> dict[str, float]:
 
 
 def _predicted(cases: Sequence[Measured], target: Target) -> Any:
-    known: dict[tuple[str, tuple[str, ...]], float] = {}
+    predictions: dict[tuple[str, tuple[str, ...]], float] = {}
     for c in cases:
-        if (c.program, c.schedules) not in known:
-            known[c.program, c.schedules] = c.predicted(target)
-    return np.array([known[c.program, c.schedules] for c in cases])
+        if (c.program, c.schedules) not in predictions:
+            predictions[c.program, c.schedules] = c.predicted(target)
+    return np.array([predictions[c.program, c.schedules] for c in cases])
 
 
 def errors(cases: Sequence[Measured], target: Target) -> tuple[float, float]:
@@ -84,18 +84,18 @@ def errors(cases: Sequence[Measured], target: Target) -> tuple[float, float]:
 
 
 def halves(cases: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Returns for each half, fitted to the other half: its size and its errors before and after."""
-    plain, found = UNFITTED, list[dict[str, Any]]()
+    """Returns for each half of the cases its size, and its errors before and after a fit to the other half."""
+    plain, rows = UNFITTED, list[dict[str, Any]]()
     for half in (0, 1):
         tested = [c for c in cases if c.half == half]
         factors = fit([c for c in cases if c.half != half])
         before, after = errors(tested, plain), errors(tested, plain.scaled(factors))
-        found.append({"cases": len(tested), "before": before, "after": after})
-    return found
+        rows.append({"cases": len(tested), "before": before, "after": after})
+    return rows
 
 
-def why(kernels: Sequence[Prediction]) -> str:
-    """Returns the terms that make most of a prediction: the limit of the longest kernel, and microseconds by term."""
+def dominant_terms(kernels: Sequence[Prediction]) -> str:
+    """Returns a text on the longest kernel: its bottleneck, microseconds by term of the model, and its occupancy."""
     longest = max(kernels, key=lambda p: p.seconds)
     parts = {name: seconds * 1e6 for name, seconds in longest.times.parts.items() if seconds > 0.5e-6}
     terms = ", ".join(f"{name} {us:.1f}" for name, us in sorted(parts.items(), key=lambda item: -item[1]))
@@ -115,7 +115,7 @@ def table() -> str:
 @click.option("--check", is_flag=True, help="Fit one half and test the other.")
 @click.option("--write", is_flag=True, help="Fit all cases and write the constants.")
 def main(check: bool, write: bool) -> None:
-    """Print, check or fit."""
+    """Prints the errors of the model, or cross-validates and fits its constants."""
     cases = read_measured()
     if check or write:
         tested = halves(cases)
@@ -124,17 +124,17 @@ def main(check: bool, write: bool) -> None:
     if write:
         factors = fit(cases)
         off = errors(cases, UNFITTED), errors(cases, UNFITTED.scaled(factors))
-        about = {"device": DEVICE, "cases": len(cases), "off": off, "halves": tested}
-        found = json.loads(FITTED.read_text(encoding="utf-8")) | {NAME: {**about, "factors": factors}}
-        FITTED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        record = {"device": DEVICE, "cases": len(cases), "off": off, "halves": tested}
+        fitted = json.loads(FITTED.read_text(encoding="utf-8")) | {NAME: {**record, "factors": factors}}
+        FITTED.write_text(json.dumps(fitted, indent=1) + "\n", encoding="utf-8")
         return
     click.echo(table())
     target = TARGETS[NAME]
     rows = [(c.predicted(target) / c.seconds, c) for c in cases]
-    far = [(ratio, c) for ratio, c in sorted(rows, key=lambda row: row[0]) if abs(ratio - 1) > OFF]
-    click.echo(f"\n{len(far)} of {len(cases)} cases are off by more than {OFF:.0%}:")
-    for ratio, c in far:
-        click.echo(f"{ratio:5.2f} of {c.seconds * 1e6:8.2f} us  {c.case}: {why(c.kernels(target))}")
+    large_errors = [(ratio, c) for ratio, c in sorted(rows, key=lambda row: row[0]) if abs(ratio - 1) > LARGE_ERROR]
+    click.echo(f"\n{len(large_errors)} of {len(cases)} cases are off by more than {LARGE_ERROR:.0%}:")
+    for ratio, c in large_errors:
+        click.echo(f"{ratio:5.2f} of {c.seconds * 1e6:8.2f} us  {c.case}: {dominant_terms(c.kernels(target))}")
     click.echo("median {:.3f}, p90 {:.3f}".format(*errors(cases, target)))
 
 

@@ -1,13 +1,17 @@
-"""What the host spends on a call of a program for a GPU: microseconds, and those of each launch after the first.
+"""Measures the host time of a call of a GPU program, in microseconds, without a GPU.
 
     python -m benchmarks.gpu.host_cost [--write]
 
-Needs no GPU: the driver is replaced by functions that do nothing, memory is the host's. What CuPy and the driver take
-comes on top. Programs: RMSNorm (one kernel), chains of products of 10 and of 50 kernels, ResNet-50. Of each: a call
-that is unlike earlier ones in something, so that Python checks all of it; the runtime alone, for tensors that are
-checked; a call like earlier ones, as plain launches and as a CUDA graph. Beside them a call on the cores of this
-machine (relu of 16 floats), which is a real one. `--write` keeps it in `benchmarks/results/host_cost.json`, beside what
-the same was before launches were prepared.
+The CUDA driver is replaced by functions that do nothing, and memory is the host's. The time inside CuPy and the driver
+is not included. Programs: RMSNorm (one kernel), chains of 10 and of 50 matmuls, ResNet-50. Rows of each program:
+
+- `unlike earlier ones`: a call whose arguments differ from earlier calls, so Python checks all of them,
+- `without checks`: the runtime alone, on checked tensors,
+- `launches`: a repeated call, as plain launches,
+- `graph`: a repeated call, as a CUDA graph.
+
+For comparison, a real call on the CPU is measured (relu of 16 floats). `--write` stores the numbers in
+`benchmarks/results/host_cost.json`, which also has the numbers from before launches were prepared.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from ..common.results import FOLDER, commit_here, read
 
 
 class _Device:
-    """`cupy.cuda.Device`, whose methods cost what CuPy's do at least: a call each."""
+    """Stand-in for `cupy.cuda.Device`. Each method costs one Python call, the least that CuPy's methods cost."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -49,11 +53,11 @@ class _Device:
         pass
 
     def use(self) -> None:
-        """As cudaSetDevice, which does nothing where it is the current device."""
+        """Does nothing, as cudaSetDevice of the current device."""
 
 
 def _cupy() -> Any:
-    """What the runtime takes of CuPy; a launch takes as long as that of the larger of a few numbers."""
+    """Returns a stand-in for the part of CuPy that the runtime uses. A launch costs one call of the builtin `max`."""
     driver = SimpleNamespace(CUDADriverError=OSError, launchKernel=max, funcSetAttribute=max)
     driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
     loaded = SimpleNamespace(load=lambda cubin: None, get_function=lambda name: SimpleNamespace(ptr=1))
@@ -62,28 +66,28 @@ def _cupy() -> Any:
 
 
 def _without_code(cuda: str, arch: str) -> Any:
-    """What NVRTC would have compiled."""
+    """Returns a stand-in for the result of NVRTC: empty machine code for each kernel."""
     return SimpleNamespace(kernels={}, cubin=pack({name: MachineCode(b"", name) for name in entries(cuda)}))
 
 
 def _library() -> Any:
-    """What is called of libcuda for graphs: launching and changing one is a call of C that does nothing."""
+    """Returns a stand-in for libcuda's graph functions. Launching or updating a graph costs one C call."""
 
-    def made(result: Any, *_: Any) -> int:
+    def set_handle(result: Any, *_: Any) -> int:
         result._obj.value = 1
         return 0
 
-    nothing = ctypes.CDLL(None).abs
-    nothing.restype = None
-    names = ("cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags")
-    done = ("cuGraphLaunch", "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecDestroy", "cuGraphDestroy")
-    return SimpleNamespace(**dict.fromkeys(names, made), **dict.fromkeys(done, nothing))
+    no_op = ctypes.CDLL(None).abs
+    no_op.restype = None
+    creating_names = ("cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags")
+    no_op_names = ("cuGraphLaunch", "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecDestroy", "cuGraphDestroy")
+    return SimpleNamespace(**dict.fromkeys(creating_names, set_handle), **dict.fromkeys(no_op_names, no_op))
 
 
 def without_driver(compiled: deplodock.CompiledFunction, cuda_graphs: bool = False) -> CudaProgram:
-    """The program as it runs on a GPU, on memory of the host; `compiled` is called so from now on."""
+    """Returns the GPU program of `compiled` on stand-ins for CuPy and the driver, and makes `compiled` call it."""
     stream, library = SimpleNamespace(cuda_stream=0), _library()
-    for name, found in {
+    for name, value in {
         "is_available": True,
         "init": None,
         "current_device": 0,
@@ -91,10 +95,10 @@ def without_driver(compiled: deplodock.CompiledFunction, cuda_graphs: bool = Fal
         "get_device_capability": (9, 0),
         "current_stream": stream,
     }.items():
-        setattr(torch.cuda, name, lambda *_, found=found: found)
+        setattr(torch.cuda, name, lambda *_, value=value: value)
     runtime._cupy = _cupy
     runtime._compile = _without_code  # pyright: ignore
-    graphs.encode = lambda wanted, address: np.zeros(16)  # pyright: ignore
+    graphs.encode = lambda layout, address: np.zeros(16)  # pyright: ignore
     graphs.library = lambda: library
     program = CudaProgram(compiled.compilation.at("kernel"), compiled.compilation.cuda, graphs=cuda_graphs)
     program.device = torch.device("cpu")
@@ -104,7 +108,7 @@ def without_driver(compiled: deplodock.CompiledFunction, cuda_graphs: bool = Fal
 
 
 def microseconds(call: Any, seconds: float = 1.0) -> float:
-    """The least of many samples of a call."""
+    """Returns the least time of a call among many samples, in microseconds."""
     call()
     best, end = float("inf"), perf_counter() + seconds
     while perf_counter() < end:
@@ -116,26 +120,26 @@ def microseconds(call: Any, seconds: float = 1.0) -> float:
 
 
 def in_a_loop(program: Any, x: torch.Tensor) -> Any:
-    """A call whose result stays until there is the next one, so that two places for it take turns."""
-    kept = [x]
+    """Returns a call that keeps its last result alive, so that results alternate between two buffers, as in a loop."""
+    results = [x]
 
     def call() -> None:
-        kept[0] = program(x)
+        results[0] = program(x)
 
     return call
 
 
 def chain(layers: int) -> nn.Module:
-    """Products that no two of which have one kernel."""
+    """Returns a chain of linear layers with different shapes, so that layers share no kernel."""
     widths = [64 + 32 * (i % 7) for i in range(layers + 1)]
     return nn.Sequential(*(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)))
 
 
 @click.command()
-@click.option("--write", is_flag=True, help="Keep it in benchmarks/results.")
+@click.option("--write", is_flag=True, help="Write the numbers to benchmarks/results.")
 def main(write: bool) -> None:
-    """Measure and print."""
-    about = environment()
+    """Measures and prints the host times."""
+    machine = environment()
     resnet = resnet50()
     programs: list[tuple[str, nn.Module, torch.Tensor]] = [
         ("RMSNorm", nn.RMSNorm(2048), torch.randn(32, 2048)),
@@ -148,16 +152,18 @@ def main(write: bool) -> None:
     relu = deplodock.compile(torch.relu, (x,), target="cpu")
     ours, eager = (microseconds(lambda f=f: f(x)) for f in (relu, torch.relu))
     rows: dict[str, dict[str, float]] = {"relu of 16 floats on the cores": {"call": ours, "eager PyTorch": eager}}
-    made = [(n, deplodock.compile(m.requires_grad_(False), (x,), target="sm_90a"), x) for n, m, x in programs]
-    for name, compiled, x in made:
+    compiled_programs = [
+        (n, deplodock.compile(m.requires_grad_(False), (x,), target="sm_90a"), x) for n, m, x in programs
+    ]
+    for name, compiled, x in compiled_programs:
         tensors = compiled.captured.bind((x,))
         launches = len(make_plan(compiled.compilation.at("kernel")).launches)
         row = rows[f"{name}, {launches} launches, {len(tensors) - 1} constants"] = {}
         for kind in ("launches", "graph"):
             program = without_driver(compiled, kind == "graph")
-            unlike, run = compiled._call, program.run
+            checked_call, run = compiled._call, program.run
             if kind == "launches":
-                row["unlike earlier ones"] = microseconds(lambda: unlike((x,), {}))  # noqa: B023
+                row["unlike earlier ones"] = microseconds(lambda: checked_call((x,), {}))  # noqa: B023
                 row["without checks"] = microseconds(lambda: run(tensors))  # noqa: B023
             compiled(x), compiled(x)
             assert compiled._repeat(x) is not NotImplemented
@@ -166,7 +172,7 @@ def main(write: bool) -> None:
         print(f"{name}: us of a call: {', '.join(f'{kind} {us:.2f}' for kind, us in row.items())}")
     if write:
         path = FOLDER / "host_cost.json"
-        now = {"commit": commit_here(), "environment": about, "microseconds": rows}
+        now = {"commit": commit_here(), "environment": machine, "microseconds": rows}
         path.write_text(json.dumps({**read(path), "after": now}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,10 +1,10 @@
-"""Programs that a GPU has timed, with the schedules that they had then: `benchmarks/results/h200-measured.json`.
+"""Programs that were timed on a GPU, with their schedules: `benchmarks/results/h200-measured.json`.
 
-    python -m benchmarks.gpu.measured JOURNAL... --date DATE  # adds the rows of journals, planned by this tree
+    python -m benchmarks.gpu.measured JOURNAL... --date DATE  # adds the rows of journals, planned by this checkout
 
-The file has the loop programs of the cases (`programs`). Each case (`cases`) has its key, the number of its program,
-the schedules of its nests, and by date the nanoseconds of ours and of eager PyTorch with a cold level-2 cache. Times
-of another commit need a working tree of that commit, whose planner makes the schedules that were timed.
+The file has a list of loop-level programs (`programs`). Each case (`cases`) has its key, the index of its program, the
+schedules of its nests, and by date the nanoseconds of deplodock and of eager PyTorch with a cold level-2 cache. The
+times must be added by a checkout of the commit that was timed, because its planner makes the schedules again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ FILE = Path(__file__).resolve().parents[1] / "results" / "h200-measured.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """A program that was timed.
+    """A program that was timed on a GPU.
 
-    case      key of the case, with its type
-    program   text of its nests, without schedules
-    schedules of its nests
-    times     date -> seconds of ours and of eager PyTorch
+    Attributes:
+        case: key of the benchmark case.
+        program: loop IR of the program, without schedules.
+        schedules: schedule of each nest, in order.
+        times: date -> seconds of deplodock and of eager PyTorch.
     """
 
     case: str
@@ -49,12 +50,12 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Seconds of ours, the geometric mean over the dates."""
+        """Seconds of deplodock, the geometric mean over the dates."""
         return math.exp(sum(math.log(ours) for ours, _ in self.times.values()) / len(self.times))
 
     @property
     def half(self) -> int:
-        """Half of the cases that this one is in, by a hash of its program: equal programs are in the same half."""
+        """0 or 1: the half of the cases for cross-validation. Equal programs and schedules are in the same half."""
         return hashlib.sha256(f"{self.program} {self.schedules}".encode()).digest()[0] % 2
 
     @cached_property
@@ -67,24 +68,24 @@ class Measured:
 
     @property
     def infos(self) -> list[NestInfo]:
-        """The nests of the program, as planners see them."""
+        """The `NestInfo` of each nest of the program, the input of the planner."""
         return [model.info for model, _ in self._nests]
 
     def kernels(self, target: Target) -> list[Prediction]:
-        """Returns the predictions of its kernels under the schedules that were timed."""
+        """Returns the prediction for each kernel of the program, with the schedules that were timed."""
         return [model.on(target).predict(schedule) for model, schedule in self._nests]
 
     def predicted(self, target: Target) -> float:
-        """Returns the predicted seconds of a replay."""
+        """Returns the predicted seconds of one replay of the program's CUDA graph."""
         return target.rates.replay + sum(p.seconds for p in self.kernels(target))
 
 
 def read_measured(path: Path = FILE) -> list[Measured]:
-    """Returns the cases of the file. Equal programs with equal schedules share their models."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    """Returns the cases of the file. Cases with equal programs and schedules share one parsed program."""
+    content = json.loads(path.read_text(encoding="utf-8"))
     cases = [
-        Measured(c["case"], found["programs"][c["program"]], tuple(c["schedules"]), _seconds(c["ns"]))
-        for c in found["cases"]
+        Measured(c["case"], content["programs"][c["program"]], tuple(c["schedules"]), _seconds(c["ns"]))
+        for c in content["cases"]
     ]
     first: dict[tuple[str, tuple[str, ...]], Measured] = {}
     for case in cases:
@@ -99,7 +100,7 @@ def _seconds(times: dict[str, Sequence[float]]) -> dict[str, tuple[float, float]
 
 
 def _rows(journals: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
-    """Yields key, nanoseconds of ours and of eager of the rows of journals that were timed."""
+    """Yields for each timed row of the journals its key, and the nanoseconds of deplodock and of eager PyTorch."""
     for journal in journals:
         for line in journal.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
@@ -110,29 +111,34 @@ def _rows(journals: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
 
 @click.command(help=__doc__)
 @click.argument("journals", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--date", required=True, help="Of the measurement.")
+@click.option("--date", required=True, help="Date of the measurement.")
 @click.option("--out", type=click.Path(path_type=Path), default=FILE)
 def main(journals: tuple[Path, ...], date: str, out: Path) -> None:
-    """Add the rows of journals to the file."""
+    """Adds the rows of journals to the file."""
     from ..common.cases import cases
 
     by_key = {c.key: c for c in cases(("seed84", "classes"), "cuda", ("f32", "bf16"))}
-    found = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"programs": [], "cases": []}
-    known = {c["case"]: c for c in found["cases"]}
+    content = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"programs": [], "cases": []}
+    cases_by_key = {c["case"]: c for c in content["cases"]}
     for key, ours, eager in _rows(journals):
-        if key not in known:
+        if key not in cases_by_key:
             program, schedules = _plan(by_key[key])
-            if program not in found["programs"]:
-                found["programs"].append(program)
-            known[key] = {"case": key, "program": found["programs"].index(program), "schedules": schedules, "ns": {}}
-        known[key]["ns"][date] = [ours, eager]
-    parts = [",\n  ".join(map(json.dumps, some)) for some in (found["programs"], known.values())]
+            if program not in content["programs"]:
+                content["programs"].append(program)
+            cases_by_key[key] = {
+                "case": key,
+                "program": content["programs"].index(program),
+                "schedules": schedules,
+                "ns": {},
+            }
+        cases_by_key[key]["ns"][date] = [ours, eager]
+    parts = [",\n  ".join(map(json.dumps, some)) for some in (content["programs"], cases_by_key.values())]
     out.write_text('{"programs": [\n  ' + parts[0] + '],\n "cases": [\n  ' + parts[1] + "]}\n", encoding="utf-8")
-    click.echo(f"{len(known)} cases, {len(found['programs'])} programs")
+    click.echo(f"{len(cases_by_key)} cases, {len(content['programs'])} programs")
 
 
 def _plan(case: Any) -> tuple[str, list[str]]:
-    """Returns the loop program of a case without schedules, and the schedules that the planner makes."""
+    """Returns the loop IR of a case without schedules, and the planner's schedule for each nest."""
     from deplodock.passes.analysis.nest_schedule import schedule_of
 
     from ..common.prepared import program

@@ -1,9 +1,9 @@
-"""The tests with the marker `gpu`, in several processes, and the pytest plugin that writes each outcome at once.
+"""Runs the tests with the marker `gpu` in several processes. As a pytest plugin, writes each outcome to a journal.
 
 python -m benchmarks.gpu_minutes.gpu_tests JOURNAL [--helpers FILE] [--jobs 8] [--small]
 
-A failure has an origin: `device`, `emulator` (expected values were computed by it, and that failed), or `process` (a
-worker died). Tests that the journal has are not run again.
+A failure has an origin: `device`; `emulator`, if the emulator failed to compute the expected values; or `process`, if
+a worker process died. Tests with an outcome in the journal are not run again.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ JOURNAL, KNOWN = "GPU_TESTS_JOURNAL", "GPU_TESTS_KNOWN_BYTES"
 
 
 def outcomes(path: Path, size: int | None = None) -> dict[str, dict[str, Any]]:
-    """Returns the outcomes in the first `size` bytes of a journal, by the names of tests."""
-    found: dict[str, dict[str, Any]] = {}
+    """Returns outcomes by the names of tests: those in the first `size` bytes of a journal, or all of them."""
+    tests: dict[str, dict[str, Any]] = {}
     for line in path.read_bytes()[:size].decode(errors="replace").splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # cut off when the process was killed
-        found[entry.pop("test")] = entry
-    return found
+            continue  # The process was killed while it wrote this line.
+        tests[entry.pop("test")] = entry
+    return tests
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leaves out tests that are done. A worker that replaces another one sees the same tests."""
-    known = outcomes(Path(os.environ[JOURNAL]), int(os.environ[KNOWN]))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in known])
-    items[:] = [item for item in items if item.nodeid not in known]
+    """Deselects tests that had an outcome when the run began. A replaced worker deselects the same tests."""
+    finished = outcomes(Path(os.environ[JOURNAL]), int(os.environ[KNOWN]))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in finished])
+    items[:] = [item for item in items if item.nodeid not in finished]
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Writes the outcome of a test, in the process that all workers report to."""
+    """Writes the outcome of a test to the journal, in the main process only."""
     if "PYTEST_XDIST_WORKER" in os.environ or report.when != "call" and report.outcome == "passed":
         return
     entry: dict[str, Any] = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)}
@@ -53,7 +53,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def origin(text: str) -> str:
-    """Returns the origin of a failure: `device`, `emulator` or `process`."""
+    """Returns the origin of a failure from its text: `device`, `emulator` or `process`."""
     if re.search(r"worker '?\w+'? crashed", text):
         return "process"
     return "emulator" if "backend/emulator/" in text else "device"
@@ -65,10 +65,12 @@ def _message(text: str) -> str:
 
 
 def main() -> int:
-    """Runs pytest with this plugin."""
+    """Replaces this process by pytest with this plugin."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("journal", type=Path)
-    parser.add_argument("--helpers", type=Path, help="results of device functions, computed on another machine")
+    parser.add_argument(
+        "--helpers", type=Path, help="expected results of device functions, computed on another machine"
+    )
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--small", action="store_true", help="the tests of the runtime only")
     options = parser.parse_args()
@@ -80,9 +82,9 @@ def main() -> int:
         os.environ["HELPER_RESULTS"] = str(options.helpers.absolute())
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     jobs = min(options.jobs, len(os.sched_getaffinity(0)))
-    several = ("-n", str(jobs)) if find_spec("xdist") and not options.small else ()
-    how = ("-m", "gpu", "-q", "-p", "no:cacheprovider", "-p", "gpu_tests", *several)
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *how, *map(str, files)])
+    workers = ("-n", str(jobs)) if find_spec("xdist") and not options.small else ()
+    arguments = ("-m", "gpu", "-q", "-p", "no:cacheprovider", "-p", "gpu_tests", *workers)
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments, *map(str, files)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The machine: its GPU, versions, and packages that come from the bundle because the machine lacks them."""
+"""Reads the GPU and the versions of a machine, and installs Python packages from the bundle that the machine lacks."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ NEEDED = {
     "rich": "rich",
     "pytest": "pytest",
 }
-"""Modules, and their names for pip."""
+"""Required module -> its package for pip."""
 
-CARRIED = ("xdsl", "immutabledict", "ordered_set", "safetensors")
-"""Modules whose wheels are in the bundle: they fit every Python from 3.11 on."""
+BUNDLED = ("xdsl", "immutabledict", "ordered_set", "safetensors")
+"""Modules whose wheels are in the bundle. They work with every Python from 3.11 on."""
 
-QUERY = "name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu,compute_mode"
+GPU_FIELDS = (
+    "name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu,compute_mode"
+)
 
 
 def provide(wheels: Path, site: Path) -> list[str]:
-    """Unpacks the wheels of modules that the machine lacks, and puts the checkout beside them.
+    """Unpacks the wheels of modules that the machine lacks, and makes `deplodock` importable from the checkout.
 
     Args:
         wheels: folder of wheels, which may be absent.
-        site: folder to unpack to; it becomes part of `sys.path`.
+        site: folder for the unpacked packages; it is added to `sys.path`.
 
     Returns:
-        Names, for pip, of the modules that are missing all the same.
+        Packages, by their names for pip, that are still missing.
     """
     site.mkdir(parents=True, exist_ok=True)
     if not (site / "deplodock").exists():
         (site / "deplodock").symlink_to(Path(__file__).resolve().parent.parent.parent)
     sys.path.append(str(site))
-    for module in CARRIED:
+    for module in BUNDLED:
         name = NEEDED[module].partition("=")[0].replace("-", "_")
-        for wheel in wheels.glob(f"{name}-*.whl") if not _there(module) else ():
+        for wheel in wheels.glob(f"{name}-*.whl") if not _importable(module) else ():
             zipfile.ZipFile(wheel).extractall(site)
     importlib.invalidate_caches()
     return _missing()
 
 
 def _missing() -> list[str]:
-    missing = [name for module, name in NEEDED.items() if not _there(module)]
+    missing = [name for module, name in NEEDED.items() if not _importable(module)]
     if "cuda-bindings" not in missing:
         code = "from cuda.bindings import nvrtc; raise SystemExit(int(nvrtc.nvrtcVersion()[0]) != 0)"
         if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode:
@@ -64,7 +66,7 @@ def _missing() -> list[str]:
     return missing
 
 
-def _there(module: str) -> bool:
+def _importable(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):
@@ -72,29 +74,29 @@ def _there(module: str) -> bool:
 
 
 def card() -> dict[str, str]:
-    """Returns the first GPU, by nvidia-smi. Without that tool, or a GPU, its name is `unknown`."""
+    """Returns the properties of the first GPU from nvidia-smi; the name is `unknown` without that tool or a GPU."""
     if shutil.which("nvidia-smi") is None:
         return {"name": "unknown"}
-    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except subprocess.TimeoutExpired:
         return {"name": "unknown"}
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
+    lines = process.stdout.splitlines()
+    if process.returncode or not lines:
         return {"name": "unknown"}
     values = [v.strip() for v in lines[0].split(",")]
-    return dict(zip(QUERY.split(","), values, strict=False))
+    return dict(zip(GPU_FIELDS.split(","), values, strict=False))
 
 
 def versions() -> dict[str, Any]:
-    """Returns everything that results depend on. An entry that cannot be read holds the reason."""
-    tests = {
+    """Returns the versions and properties that results depend on. An entry that cannot be read has the reason."""
+    readers = {
         "card": card,
         "commit": lambda: _output("git", "rev-parse", "HEAD"),
         "torch": lambda: importlib.import_module("torch").__version__,
-        "driver": lambda: "{}.{}".format(*_of("deplodock.backend.cuda.runtime.driver", "driver_version")()),
-        "nvrtc": lambda: _of("deplodock.backend.cuda.runtime.nvrtc", "nvrtc_version")(),
+        "driver": lambda: "{}.{}".format(*_attribute("deplodock.backend.cuda.runtime.driver", "driver_version")()),
+        "nvrtc": lambda: _attribute("deplodock.backend.cuda.runtime.nvrtc", "nvrtc_version")(),
         "runtime of torch": lambda: str(importlib.import_module("torch").version.cuda),
         "cupy": lambda: importlib.import_module("cupy").__version__,
         "triton": lambda: importlib.import_module("triton").__version__,
@@ -102,10 +104,10 @@ def versions() -> dict[str, Any]:
         "device of torch": _device_of_torch,
         "processors": lambda: len(__import__("os").sched_getaffinity(0)),
     }
-    return {name: _guarded(test) for name, test in tests.items()}
+    return {name: _value_or_error(read) for name, read in readers.items()}
 
 
-def _of(module: str, name: str) -> Any:
+def _attribute(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
@@ -116,12 +118,12 @@ def _device_of_torch() -> dict[str, Any]:
 
 
 def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    return (done.stdout or done.stderr).strip()
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return (process.stdout or process.stderr).strip()
 
 
-def _guarded(test: Any) -> Any:
+def _value_or_error(read: Any) -> Any:
     try:
-        return test()
-    except Exception as error:  # a version that cannot be read is an answer
+        return read()
+    except Exception as error:  # The reason is recorded instead of the version.
         return f"not known: {type(error).__name__}: {' '.join(str(error).split())[:200]}"

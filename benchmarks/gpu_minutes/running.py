@@ -1,4 +1,4 @@
-"""Runs steps within their limits, and records their states, so that another call continues."""
+"""Runs steps within their time limits, and records their states, so that another call continues."""
 
 from __future__ import annotations
 
@@ -14,47 +14,51 @@ from typing import Any
 
 from .steps import Step
 
-TRIES = 3
-"""Number of times that a step without an end of its own is begun."""
+MAX_STARTS = 3
+"""Number of times that a step is started that never finishes by itself."""
 
 SHORTEST_STEP_SECONDS = 15.0
-"""With less time than this no step is begun."""
+"""Least remaining budget with which a step is started."""
 
-DONE = ("done", "failed", "skipped", "over its limit")
+FINAL_STATUSES = ("done", "failed", "skipped", "over its limit")
 
 _PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent() -> None:
-    """Ends the process with the script (prctl(2)): otherwise two commands would share one device."""
+    """Makes the kernel kill this process when the script dies (prctl(2)), so that two commands never share the GPU."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Runner:
-    """Steps and their states.
+    """Runs the commands of steps and records their states.
 
-    `state.jsonl` has a line for each change of a state: status, exit code, seconds, tries and the last line that the
-    command printed. `log.txt` has everything that commands print.
+    `state.jsonl` has a line for each change of a state: status, exit code, seconds, tries (number of starts) and the
+    last line that the command printed. `log.txt` has the output of all commands.
+
+    Attributes:
+        states: last state of each step by its name.
+        has_run: whether this call has started a step.
     """
 
     def __init__(self, root: Path, folder: Path, deadline: float, environment: Mapping[str, str] | None = None) -> None:
         self.root, self.deadline = root, deadline
         self.environment = dict(environment if environment is not None else os.environ)
-        self.path, self.log, self.begun = folder / "state.jsonl", folder / "log.txt", False
+        self.path, self.log, self.has_run = folder / "state.jsonl", folder / "log.txt", False
         self.states: dict[str, dict[str, Any]] = {}
         for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # cut off when the script was killed
+                continue  # The script was killed while it wrote this line.
             self.states[entry.pop("step")] = entry
 
     def is_done(self, step: Step) -> bool:
-        """Returns true if a step is not to be run again."""
-        return self.states.get(step.name, {}).get("status") in DONE
+        """Returns true if a step has a final status and must not run again."""
+        return self.states.get(step.name, {}).get("status") in FINAL_STATUSES
 
     def run(self, step: Step) -> None:
-        """Runs a step within its limit and the budget, unless it is done."""
+        """Runs a step within its limit and the budget, unless it is done. Returns early if the budget is too short."""
         state = self.states.setdefault(step.name, {"status": "not begun", "seconds": 0.0, "tries": 0})
         if self.is_done(step):
             return
@@ -62,36 +66,41 @@ class Runner:
             self._save(step, status="skipped", says=step.skipped)
             return
         while not self.is_done(step):
-            left, rest = step.limit - state["seconds"], self.deadline - time.monotonic()
-            if left <= 0 or state["tries"] >= TRIES:
+            step_seconds, budget_seconds = step.limit - state["seconds"], self.deadline - time.monotonic()
+            if step_seconds <= 0 or state["tries"] >= MAX_STARTS:
                 self._save(step, status="over its limit")
-            elif self.begun and (rest < min(left, SHORTEST_STEP_SECONDS) or not step.on and rest < left):
-                return  # the next call has time for it
+            elif self.has_run and (
+                budget_seconds < min(step_seconds, SHORTEST_STEP_SECONDS)
+                or not step.resumable
+                and budget_seconds < step_seconds
+            ):
+                return  # The next call has more time.
             else:
-                self._begin(step, state, left, rest)
+                self._begin(step, state, step_seconds, budget_seconds)
 
-    def _begin(self, step: Step, state: dict[str, Any], left: float, rest: float) -> None:
-        before, self.begun = self._progress(step), True
+    def _begin(self, step: Step, state: dict[str, Any], step_seconds: float, budget_seconds: float) -> None:
+        old_size, self.has_run = self._progress(step), True
         self._save(step, status="running", tries=state["tries"] + 1)
         start = time.monotonic()
         print(f"{step.name} ...", flush=True)
-        code = self._execute(step, min(left, rest))
+        exit_code = self._execute(step, min(step_seconds, budget_seconds))
         seconds = time.monotonic() - start
         tries = state["tries"]
-        if code is None:
-            status = "over its limit" if left <= rest else "unfinished"
+        if exit_code is None:
+            status = "over its limit" if step_seconds <= budget_seconds else "unfinished"
             tries -= status == "unfinished"
-        elif code not in (0, 1) and step.on and self._progress(step) > before:
-            status = "unfinished"  # a process lost its device, or a case its time, but others were done before
+        elif exit_code not in (0, 1) and step.resumable and self._progress(step) > old_size:
+            # The GPU was lost or a case took too long, but other cases have finished: start the step again.
+            status = "unfinished"
             tries = 0
         else:
-            status = "done" if code == 0 else "failed"
-        last = self._last_line()
-        self._save(step, status=status, tries=tries, code=code, seconds=state["seconds"] + seconds, says=last)
-        print(f"{step.name}: {status}, {seconds:.0f} s  {last}", flush=True)
+            status = "done" if exit_code == 0 else "failed"
+        message = self._last_line()
+        self._save(step, status=status, tries=tries, code=exit_code, seconds=state["seconds"] + seconds, says=message)
+        print(f"{step.name}: {status}, {seconds:.0f} s  {message}", flush=True)
 
     def _progress(self, step: Step) -> int:
-        """Returns the size of the results."""
+        """Returns the size of a step's results file in bytes; it grows with each result."""
         return step.results.stat().st_size if step.results is not None and step.results.exists() else 0
 
     def _last_line(self) -> str:
@@ -101,11 +110,11 @@ class Runner:
         return next((line.strip(" =")[:200] for line in reversed(lines) if line.strip(" =")), "")
 
     def _execute(self, step: Step, limit: float) -> int | None:
-        """Returns the exit code of the command; None if it was stopped at its limit, with all that it had started."""
+        """Returns the exit code of a command, or None if it was stopped after `limit` seconds, with its children."""
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(step.command)}\n")
             log.flush()
-            whole: dict[str, Any] = {
+            options: dict[str, Any] = {
                 "preexec_fn": _end_with_parent,
                 "stdout": log,
                 "stderr": subprocess.STDOUT,
@@ -113,7 +122,7 @@ class Runner:
                 "start_new_session": True,
             }
             try:
-                process = subprocess.Popen(step.command, cwd=self.root, env=self.environment, **whole)
+                process = subprocess.Popen(step.command, cwd=self.root, env=self.environment, **options)
             except OSError as error:
                 log.write(f"cannot be started: {error}\n")
                 return 127

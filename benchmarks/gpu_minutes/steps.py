@@ -1,4 +1,4 @@
-"""The steps in their order: the cheapest and most telling one comes first. Limits add up to nine minutes."""
+"""The steps of `gpu_minutes.sh`, the cheapest and most informative first. Their limits add up to nine minutes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FILES = (
     "log.txt",
     "summary.txt",
 )
-"""All files of results: a machine may return eight."""
+"""Names of all result files. A machine may return at most eight files."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Folders and the extent of a call.
+class Settings:
+    """Settings of a call of the script.
 
     Attributes:
-        folder: results.
-        prepared: compiled programs.
-        helpers: results of device functions that another machine computed.
-        small: a rehearsal with small cases and few tests.
-        cases: part of the names of cases.
+        folder: folder of the result files.
+        prepared: folder of compiled programs.
+        helpers: file of expected results of device functions.
+        small: whether this is a rehearsal with small cases and few tests.
+        cases: part of the keys of the cases to run; empty for all.
     """
 
     folder: Path
@@ -42,47 +42,64 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """A command and its limit.
+    """A command and its time limit.
 
     Attributes:
-        limit: seconds.
-        on: an interrupted command continues in another call; others begin anew.
-        required: no other step follows if this one fails.
-        skipped: reason if the machine cannot run the step.
-        results: file that grows with each result.
+        limit: seconds of all calls together.
+        resumable: whether a restarted command continues where it stopped. Other commands start from the beginning.
+        required: whether no other step runs if this one fails.
+        skipped: reason why the machine cannot run the step, or None.
+        results: file that grows with each result, or None.
     """
 
     name: str
     command: tuple[str, ...]
     limit: float
-    on: bool = False
+    resumable: bool = False
     required: bool = False
     skipped: str | None = None
     results: Path | None = None
 
 
-def steps(place: Place, limits: dict[str, float]) -> list[Step]:
-    """Returns all steps. `limits` are other seconds, by the name of a step."""
-    python, folder = sys.executable, place.folder
+def steps(settings: Settings, limits: dict[str, float]) -> list[Step]:
+    """Returns all steps. `limits` replaces the limits of steps, in seconds by the step's name."""
+    python, folder = sys.executable, settings.folder
     smoke = (python, "-m", "benchmarks.gpu_minutes.smoke")
-    prepared = ("--prepared", str(place.prepared))
-    looks, tests, right, timed = (folder / f"{n}.jsonl" for n in ("smoke", "gpu-tests", "right", "seed84"))
-    gpu_tests = (python, "-m", "benchmarks.gpu_minutes.gpu_tests", str(tests), "--helpers", str(place.helpers))
-    shrunk, few = (("--small",), ("--small",)) if place.small else ((), ())
+    prepared = ("--prepared", str(settings.prepared))
+    smoke_results, test_results, check_results, timing_results = (
+        folder / f"{n}.jsonl" for n in ("smoke", "gpu-tests", "right", "seed84")
+    )
+    gpu_tests = (
+        python,
+        "-m",
+        "benchmarks.gpu_minutes.gpu_tests",
+        str(test_results),
+        "--helpers",
+        str(settings.helpers),
+    )
+    shrunk, few_tests = (("--small",), ("--small",)) if settings.small else ((), ())
     order = ("--first", ".s512", "--first", ".s128")
-    seed = (python, "-m", "benchmarks.suite.run", "seed84", "--only", place.cases, *shrunk, *order, *prepared)
+    seed = (python, "-m", "benchmarks.suite.run", "seed84", "--only", settings.cases, *shrunk, *order, *prepared)
     times = ("--eager", "--repetitions", "5")
     profile = (python, "-m", "benchmarks.gpu_minutes.worst_case", str(folder), *prepared, *shrunk)
-    found = [
-        Step("smoke", (*smoke, str(looks), *prepared), 40, on=True, required=True, results=looks),
-        Step("uses", (*smoke, str(looks), "--uses"), 40, on=True, results=looks),
-        Step("gpu-tests", (*gpu_tests, *few), 90, on=True, results=tests),
-        Step("right", (*seed, "--eager", "--check", "--journal", str(right)), 120, on=True, results=right),
+    all_steps = [
+        Step(
+            "smoke", (*smoke, str(smoke_results), *prepared), 40, resumable=True, required=True, results=smoke_results
+        ),
+        Step("uses", (*smoke, str(smoke_results), "--uses"), 40, resumable=True, results=smoke_results),
+        Step("gpu-tests", (*gpu_tests, *few_tests), 90, resumable=True, results=test_results),
+        Step(
+            "right",
+            (*seed, "--eager", "--check", "--journal", str(check_results)),
+            120,
+            resumable=True,
+            results=check_results,
+        ),
         *(_sanitizer(tool, (*smoke, os.devnull, *prepared)) for tool in ("memcheck", "racecheck")),
-        Step("seed84", (*seed, *times, "--journal", str(timed)), 180, on=True, results=timed),
+        Step("seed84", (*seed, *times, "--journal", str(timing_results)), 180, resumable=True, results=timing_results),
         Step("ncu", profile, 30, skipped=_absent("ncu"), results=folder / "ncu.txt"),
     ]
-    return [replace(s, limit=limits.get(s.name, s.limit)) for s in found]
+    return [replace(s, limit=limits.get(s.name, s.limit)) for s in all_steps]
 
 
 def _absent(tool: str) -> str | None:
@@ -90,7 +107,10 @@ def _absent(tool: str) -> str | None:
 
 
 def _sanitizer(tool: str, command: tuple[str, ...]) -> Step:
-    """Returns the step of a tool. On an H200, racecheck reports a race of a kernel of cuDNN, to which attention
-    is compared. `--kernel-name kns=k_` ended there in an internal error of the tool."""
+    """Returns the step of a tool of compute-sanitizer.
+
+    On an H200, racecheck reports a race in a kernel of cuDNN, which PyTorch uses for attention. Restricting the tool to
+    generated kernels (`--kernel-name kns=k_`) ended in an internal error of the tool.
+    """
     report = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20")
     return Step(tool, (*report, *command), 20, skipped=_absent(report[0]))

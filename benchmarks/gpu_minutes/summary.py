@@ -1,4 +1,4 @@
-"""The page of text about all steps."""
+"""Writes summary.txt: versions, the state of each step, wrong results, and the slowest cases."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..common.results import geomean, ratio
 from .gpu_tests import outcomes
 
 MOST_CASES = 10
-"""Number of cases of a kind that the text lists."""
+"""Largest number of cases in each list of the summary."""
 
 
 def journal(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns the rows of a journal by key, without a line that is cut off."""
+    """Returns the rows of a journal by key. Ignores an incomplete last line."""
     rows: dict[str, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -28,7 +28,7 @@ def journal(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_summary(folder: Path, states: dict[str, dict[str, Any]]) -> None:
-    """Writes summary.txt."""
+    """Writes summary.txt from the result files in `folder` and the states of the steps by name."""
     smoke = journal(folder / "smoke.jsonl")
     lines = [*_versions(smoke.pop("versions", {})), ""]
     for name, state in states.items():
@@ -42,13 +42,13 @@ def write_summary(folder: Path, states: dict[str, dict[str, Any]]) -> None:
 
 def _versions(versions: dict[str, Any]) -> list[str]:
     card = versions.get("card")
-    known = ("driver", "nvrtc", "runtime of torch", "torch", "cupy", "python", "commit")
+    names = ("driver", "nvrtc", "runtime of torch", "torch", "cupy", "python", "commit")
     name = card.get("name") if isinstance(card, dict) else "unknown"
-    return [f"{name}: " + ", ".join(f"{k} {versions.get(k)}" for k in known)]
+    return [f"{name}: " + ", ".join(f"{k} {versions.get(k)}" for k in names)]
 
 
 def _cases(name: str, rows: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns the lines about a journal: wrong results, errors, and the smallest ratios."""
+    """Returns the lines about a journal: wrong results, errors, and the cases that are slowest relative to PyTorch."""
     if not rows:
         return []
     ratios = {key: r for key, row in rows.items() if (r := ratio(row)) is not None}
@@ -64,7 +64,7 @@ def _cases(name: str, rows: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _tests(tests: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns the lines about tests: failures by their origin."""
+    """Returns the lines about the GPU tests: the number of failures by origin, and the first of them."""
     if not tests:
         return []
     failed = {name: t for name, t in tests.items() if t["outcome"] == "failed"}

@@ -1,1 +1,1 @@
-"""Policies of the search for schedules."""
+"""Comparison of search policies: algorithms that choose the next schedule to measure."""

@@ -1,16 +1,19 @@
-"""40 kernels whose best schedule is known: nests of ordinary programs on machines that there are not.
+"""40 kernels whose best schedule is known: nests of ordinary programs on synthetic machines.
 
-A machine is a target whose rates are not those that the planner counts with, and on which a schedule takes longer for
-reasons that the model knows nothing of:
+A search policy is judged by how soon it tries the best schedule. That needs kernels whose best schedule is known, so
+times are computed by a formula and not measured. A synthetic machine (`Machine`) starts from the planning model with
+random rates, and multiplies its time by factors that the planner cannot predict:
 
-- each decision has an optimum near the planner's pick, and what is an octave away from it is `SLOPE` slower, two
-  octaves four times as much; for two extents of tiles together it depends on the product of both distances;
-- each word (a copy, an atom, which index is walked) has a factor of its own;
-- large tiles fall off a cliff somewhere;
-- each schedule has a deviation of its own, and one in `FAILING` fails.
+- Each numeric decision (a tile extent, a number of warps) has an optimum near the planner's pick. A value one octave
+  (a factor of two) away is `OCTAVE_SLOWDOWN` slower, two octaves four times as much. Pairs of tile extents add a term
+  with the product of both distances.
+- Each value of a categorical decision (kind of copy, tensor-core atom, serial index) has its own random factor.
+- Tiles above a random size are `CLIFF_SLOWDOWN` slower.
+- Each schedule has a small random factor, and one in `FAILING_ONE_IN` fails.
 
-A measurement is the true time with `NOISE` on each sample. The optimum is the least true time of all that is reachable:
-the planner's candidates and neighbours of the best of them.
+A measured sample is the true time with the relative noise `NOISE`. The reachable schedules of a kernel are the
+planner's candidates and the neighbours of the best of them; a neighbour differs in one decision. The optimum is the
+least true time of the reachable schedules.
 """
 
 from __future__ import annotations
@@ -39,20 +42,36 @@ from deplodock.target.architectures import CPU
 from deplodock.target.attribute import get_target
 from deplodock.target.model import Target
 
-RATE, WORD, SLOPE, TWIST, CENTER, OWN = 0.3, 0.08, 0.03, 0.015, 0.7, 0.005
-"""Standard deviations of the logarithms of rates and factors of words, of `SLOPE` itself half of it, of the term of two
-extents, of the distance of an optimum in octaves, and of each schedule's own deviation."""
+RATE_DEVIATION, WORD_DEVIATION, OCTAVE_SLOWDOWN, PAIR_DEVIATION, OPTIMUM_DEVIATION, SCHEDULE_DEVIATION = (
+    0.3,
+    0.08,
+    0.03,
+    0.015,
+    0.7,
+    0.005,
+)
+"""Random factors of a machine. All are standard deviations of logarithms, except `OCTAVE_SLOWDOWN`.
 
-CLIFF, OVER = 1.25, 2.0
-"""Tiles of so many octaves more than the planner's, at most, are that much slower."""
+`RATE_DEVIATION`: rates of the target. `WORD_DEVIATION`: values of categorical decisions. `OCTAVE_SLOWDOWN`: mean
+slowdown of a value one octave from its optimum; its standard deviation is half of that. `PAIR_DEVIATION`: terms of two
+tile extents. `OPTIMUM_DEVIATION`: distance of an optimum from the planner's pick, in octaves. `SCHEDULE_DEVIATION`:
+factors of single schedules.
+"""
 
-FLOOR, SHARP = (0.9, 1.3), 8
-"""No schedule is faster than a floor, which lies so far from what would be the least time: the other is `1 / SHARP`-th
-power of a sum of `SHARP`-th powers."""
+CLIFF_SLOWDOWN, CLIFF_OCTAVES = 1.25, 2.0
+"""Slowdown of too large tiles, and the largest number of octaves by which the limit exceeds the planner's tiles."""
 
-FAILING, NOISE = 40, 0.05
-SEEN = 24
-"""Of how many of the planner's candidates the neighbours are reachable."""
+FLOOR_SHARE, FLOOR_EXPONENT = (0.9, 1.3), 8
+"""Range of the floor of a kernel's time relative to its least modelled time, and the exponent of the smooth maximum.
+
+A time `t` above the floor `f` becomes `(f**e + t**e) ** (1 / e)`, so no schedule is faster than the floor.
+"""
+
+FAILING_ONE_IN, NOISE = 40, 0.05
+"""Number of schedules per failing one, and relative standard deviation of a sample."""
+
+EXPANDED_CANDIDATES = 24
+"""Number of the planner's best candidates whose neighbours are reachable."""
 
 TARGETS = ("cpu", "sm_90a")
 
@@ -94,59 +113,71 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 class Machine:
-    """How long schedules of one nest take on a machine that the seed makes up."""
+    """A synthetic machine: computes the times of the schedules of one nest from random factors drawn from `seed`."""
 
     def __init__(self, space: NestSpace, seed: str) -> None:
         self.seed, self.names = seed, space.names
         rng, rates = Random(seed), space.target.rates
-        changed = {n: v * exp(rng.gauss(0, RATE)) for n, v in vars(rates).items() if isinstance(v, float)}
+        changed = {n: v * exp(rng.gauss(0, RATE_DEVIATION)) for n, v in vars(rates).items() if isinstance(v, float)}
         self._model = model_of(space.info, replace(space.target, rates=replace(rates, **changed)))
         self._space = space
-        here = dict(zip(space.names, space.values(space.ranked()[0]), strict=True))
-        self._center = {n: log2(v + 1) + rng.gauss(0, CENTER) for n, v in here.items() if isinstance(v, int)}
-        self._slope = {n: abs(rng.gauss(SLOPE, SLOPE / 2)) for n in self._center}
-        tiles = [n for n in self._center if n.startswith(("block.", "chunk."))]
-        self._twist = {(a, b): rng.gauss(0, TWIST) for a in tiles for b in tiles if a < b}
+        pick = dict(zip(space.names, space.values(space.ranked()[0]), strict=True))
+        self._optimum = {
+            n: log2(v + 1) + rng.gauss(0, OPTIMUM_DEVIATION) for n, v in pick.items() if isinstance(v, int)
+        }
+        self._slope = {n: abs(rng.gauss(OCTAVE_SLOWDOWN, OCTAVE_SLOWDOWN / 2)) for n in self._optimum}
+        tiles = [n for n in self._optimum if n.startswith(("block.", "chunk."))]
+        self._pair_slopes = {(a, b): rng.gauss(0, PAIR_DEVIATION) for a in tiles for b in tiles if a < b}
         chunks = [n for n in tiles if n.startswith("chunk.")]
-        self._chunks = dict.fromkeys(chunks, len(chunks))  # most of them are equal
-        self._tiles, self._most = tiles, sum(log2(here[n]) for n in tiles) + rng.uniform(0, OVER)
-        self._share = rng.uniform(*FLOOR)
+        self._chunk_count = dict.fromkeys(chunks, len(chunks))  # Most chunks are equal, so they share the slowdown.
+        self._tiles, self._cliff = tiles, sum(log2(pick[n]) for n in tiles) + rng.uniform(0, CLIFF_OCTAVES)
+        self._floor_share = rng.uniform(*FLOOR_SHARE)
 
     def seconds(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        """The true times of all that is reachable; None for what fails."""
-        found: dict[Candidate, float] = {}
+        """Returns the true time of each candidate in seconds, without noise; None for a candidate that fails."""
+        modelled: dict[Candidate, float] = {}
         all_ = [*candidates]
         for group in points_of(parse_schedule(c.schedule).data for c in all_):
             for p in self._model.predict_all(group):
                 for row, order in enumerate(p.points.order.tolist()):
-                    found[all_[order]] = float(p.at(row).seconds) * self._factor(all_[order])
-        floor = self._share * min(found.values())
-        times = {c: (floor**SHARP + s**SHARP) ** (1 / SHARP) * self._own(c) for c, s in found.items()}
+                    modelled[all_[order]] = float(p.at(row).seconds) * self._factor(all_[order])
+        floor = self._floor_share * min(modelled.values())
+        times = {
+            c: (floor**FLOOR_EXPONENT + s**FLOOR_EXPONENT) ** (1 / FLOOR_EXPONENT) * self._deviation(c)
+            for c, s in modelled.items()
+        }
         return [None if self._fails(c) else times[c] for c in all_]
 
-    def _own(self, candidate: Candidate) -> float:
-        return exp(Random(f"{self.seed} own {candidate.schedule}").gauss(0, OWN))
+    def _deviation(self, candidate: Candidate) -> float:
+        return exp(Random(f"{self.seed} own {candidate.schedule}").gauss(0, SCHEDULE_DEVIATION))
 
     def _fails(self, candidate: Candidate) -> bool:
         return (
-            candidate != self._space.ranked()[0] and Random(f"{self.seed} {candidate.schedule}").random() < 1 / FAILING
+            candidate != self._space.ranked()[0]
+            and Random(f"{self.seed} {candidate.schedule}").random() < 1 / FAILING_ONE_IN
         )
 
     def _factor(self, candidate: Candidate) -> float:
-        """How much longer it takes than by the rates of the machine."""
+        """Returns the factor between the true time of a candidate and the time by the machine's rates."""
         values: dict[str, Any] = dict(zip(self.names, self._space.values(candidate), strict=True))
-        away = {n: log2(values[n] + 1) - center for n, center in self._center.items()}
-        found = sum(self._slope[n] * d * d / self._chunks.get(n, 1) for n, d in away.items())
-        found += sum(t * away[a] * away[b] for (a, b), t in self._twist.items())
-        lists = {n: v if isinstance(v, tuple) else (v,) for n, v in values.items() if n not in away}
+        distances = {n: log2(values[n] + 1) - center for n, center in self._optimum.items()}
+        exponent = sum(self._slope[n] * d * d / self._chunk_count.get(n, 1) for n, d in distances.items())
+        exponent += sum(t * distances[a] * distances[b] for (a, b), t in self._pair_slopes.items())
+        lists = {n: v if isinstance(v, tuple) else (v,) for n, v in values.items() if n not in distances}
         words = ((n, v) for n, members in lists.items() for v in members)
-        found += sum(Random(f"{self.seed} {n} {v}").gauss(0, WORD) for n, v in words)
-        return exp(found) * (CLIFF if sum(log2(values[n]) for n in self._tiles) > self._most else 1.0)
+        exponent += sum(Random(f"{self.seed} {n} {v}").gauss(0, WORD_DEVIATION) for n, v in words)
+        return exp(exponent) * (CLIFF_SLOWDOWN if sum(log2(values[n]) for n in self._tiles) > self._cliff else 1.0)
 
 
 @dataclass
 class Kernel:
-    """A kernel of the fixture: its space, cut to what is reachable, the true times, and the least of them."""
+    """A kernel whose best schedule is known. It has the interface of `NestSpace`, restricted to reachable candidates.
+
+    Attributes:
+        space: all schedules of the nest.
+        machine: the synthetic machine.
+        reachable: true time in seconds of each reachable candidate, or None if it fails.
+    """
 
     name: str
     space: NestSpace
@@ -156,46 +187,46 @@ class Kernel:
     def __post_init__(self) -> None:
         self.names = self.space.names
         first = self.space.ranked()
-        found = [*first, *self.space.neighbours(*first[:SEEN])]
-        self.reachable = dict(zip(found, self.machine.seconds(found), strict=True))
+        candidates = [*first, *self.space.neighbours(*first[:EXPANDED_CANDIDATES])]
+        self.reachable = dict(zip(candidates, self.machine.seconds(candidates), strict=True))
 
     @cached_property
     def optimum(self) -> float:
-        """The least true time."""
+        """Least true time of the reachable candidates, in seconds."""
         return min(s for s in self.reachable.values() if s is not None)
 
     def share(self, candidate: Candidate) -> float:
-        """Which share of the optimum's speed a candidate has; 0 for one that fails."""
+        """Returns the optimum divided by the true time of a candidate: 1 for the best one, 0 for one that fails."""
         seconds = self.reachable[candidate]
         return 0.0 if seconds is None else self.optimum / seconds
 
     def ranked(self) -> Sequence[Candidate]:
-        """As of `NestSpace`."""
+        """Returns `NestSpace.ranked`: the planner's candidates, the best first."""
         return self.space.ranked()
 
     def values(self, candidate: Candidate) -> Values:
-        """As of `NestSpace`."""
+        """Returns `NestSpace.values`: the decisions of a candidate."""
         return self.space.values(candidate)
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """As of `NestSpace`, what is reachable."""
+        """Returns the reachable candidates of `NestSpace.candidates`."""
         return [c for c in self.space.candidates(points) if c in self.reachable]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """As of `NestSpace`, what is reachable."""
+        """Returns the reachable candidates of `NestSpace.neighbours`."""
         return [c for c in self.space.neighbours(*candidates) if c in self.reachable]
 
 
 @dataclass
 class Measured:
-    """An evaluator of a kernel: the median of `samples` with noise."""
+    """An evaluator that measures candidates of a kernel: a trial is the median of `samples` noisy samples."""
 
     kernel: Kernel
     seed: int = 0
     samples: int = 1
 
     def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """As of `Evaluator`."""
+        """Returns a trial for each candidate, as `Evaluator.measure` does."""
         return [self._trial(c) for c in candidates]
 
     def _trial(self, candidate: Candidate) -> Trial:
@@ -203,12 +234,12 @@ class Measured:
         if true is None:
             return Trial(candidate, None, failure="fails on this machine")
         rng = Random(f"{self.kernel.name} {self.seed} {candidate}")
-        found = sorted(true * exp(rng.gauss(0, NOISE)) for _ in range(self.samples))
-        return Trial(candidate, found[len(found) // 2], NOISE / len(found) ** 0.5)
+        samples = sorted(true * exp(rng.gauss(0, NOISE)) for _ in range(self.samples))
+        return Trial(candidate, samples[len(samples) // 2], NOISE / len(samples) ** 0.5)
 
 
 def kernels(names: Iterable[str] = PROGRAMS, targets: Iterable[str] = TARGETS) -> Iterator[Kernel]:
-    """The kernels of some programs, each for some targets."""
+    """Yields a kernel for each program and target: the longest nest of the program."""
     for name in names:
         program, args = PROGRAMS[name]()
         captured = capture(program, args)
@@ -218,16 +249,16 @@ def kernels(names: Iterable[str] = PROGRAMS, targets: Iterable[str] = TARGETS) -
 
 
 def _common(target: str) -> Target:
-    """The target of a common machine, whatever this one is."""
+    """Returns a fixed target, independent of the local machine."""
     return CPU if target == "cpu" else get_target(target)
 
 
 def _space(ops: Iterable[Any], target: Target) -> NestSpace:
-    """The space of the nest that takes longest."""
-    found: list[NestSpace] = []
+    """Returns the space of the nest with the longest predicted time."""
+    spaces: list[NestSpace] = []
     for op in ops:
         if isinstance(op, NestOp):
-            found.append(NestSpace(op, target))
-    if not found:
+            spaces.append(NestSpace(op, target))
+    if not spaces:
         raise ScheduleError("the program has no nest")
-    return max(found, key=lambda s: s.ranked()[0].predicted)
+    return max(spaces, key=lambda s: s.ranked()[0].predicted)

@@ -1,5 +1,9 @@
-"""Optuna and Nevergrad as policies, for comparison: each decision is a categorical parameter with the values that the
-planner's candidates and their neighbours have; what they propose goes to the nearest candidate that is left."""
+"""Search policies that wrap the optimizers of Optuna and Nevergrad, for comparison.
+
+Each decision of a schedule is a categorical parameter of the optimizer. Its values are those of the planner's
+candidates and their neighbours. An optimizer proposes a value for each decision; the policy tries the untried candidate
+that agrees with the proposal in most decisions.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,20 @@ from typing import Any
 from deplodock.frontend.tuning.policies import History
 from deplodock.frontend.tuning.trial import Candidate, Policy, Trial
 
-FAILED = 1.0
-"""Seconds of a candidate that has none."""
+FAILED_SECONDS = 1.0
+"""Time that an optimizer learns for a failed candidate."""
 
 
 class Proposed(History):
-    """Tries the candidate, of those left, that agrees in most decisions with what a library proposes; of several the
-    one with the best prediction. The library learns the time of what was tried under the values that this has."""
+    """Base class of policies that follow the proposals of an optimizer.
+
+    Tries the untried candidate that agrees with the proposal in most decisions; among equals, the one with the best
+    prediction. The optimizer learns the time under the decisions of the candidate that was tried.
+
+    Attributes:
+        pool: candidates that may be tried.
+        choices: values of each decision that has more than one, by its name.
+    """
 
     def __init__(self, space: Any, seed: int = 0) -> None:
         super().__init__(space, seed)
@@ -26,30 +37,33 @@ class Proposed(History):
         self.start(seed)
 
     def start(self, seed: int) -> None:
+        """Creates the optimizer. Subclasses implement it."""
         raise NotImplementedError
 
     def propose(self) -> dict[str, Hashable]:
+        """Returns a value for each decision. Subclasses implement it."""
         raise NotImplementedError
 
     def learn(self, values: dict[str, Any], seconds: float) -> None:
+        """Tells the optimizer the time of a candidate with these decisions. Subclasses implement it."""
         raise NotImplementedError
 
     def tell(self, trial: Trial) -> None:
         super().tell(trial)
-        self.learn(self._values(trial.candidate), FAILED if trial.seconds is None else trial.seconds)
+        self.learn(self._values(trial.candidate), FAILED_SECONDS if trial.seconds is None else trial.seconds)
 
     def _values(self, candidate: Candidate) -> dict[str, Hashable]:
-        found = dict(zip(self.space.names, self.space.values(candidate), strict=True))
-        return {n: found[n] for n in self.choices}
+        values = dict(zip(self.space.names, self.space.values(candidate), strict=True))
+        return {n: values[n] for n in self.choices}
 
     def _next(self) -> Candidate | None:
-        wanted, left = self.propose(), self.open(self.pool)
-        same = {c: sum(wanted[n] == v for n, v in self._values(c).items()) for c in left}
-        return max(left, key=lambda c: (same[c], -c.predicted)) if left else None
+        proposal, untried = self.propose(), self.open(self.pool)
+        agreements = {c: sum(proposal[n] == v for n, v in self._values(c).items()) for c in untried}
+        return max(untried, key=lambda c: (agreements[c], -c.predicted)) if untried else None
 
 
 class OptunaPolicy(Proposed):
-    """One of Optuna's samplers."""
+    """A policy that follows a sampler of Optuna: `tpe` or `gp`."""
 
     def __init__(self, sampler: str, space: Any, seed: int = 0) -> None:
         self.sampler = sampler
@@ -59,8 +73,8 @@ class OptunaPolicy(Proposed):
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        made = {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}[self.sampler]
-        self.study = optuna.create_study(sampler=made(seed=seed, n_startup_trials=4))
+        sampler = {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}[self.sampler]
+        self.study = optuna.create_study(sampler=sampler(seed=seed, n_startup_trials=4))
         categories = {n: optuna.distributions.CategoricalDistribution(range(len(c))) for n, c in self.choices.items()}
         self.distributions = categories
 
@@ -74,16 +88,16 @@ class OptunaPolicy(Proposed):
     def learn(self, values: dict[str, Any], seconds: float) -> None:
         import optuna
 
-        known = {n: v for n, v in values.items() if v in self.choices[n]}
-        if len(known) == len(values):
-            params = {n: self.choices[n].index(v) for n, v in known.items()}
+        known_values = {n: v for n, v in values.items() if v in self.choices[n]}
+        if len(known_values) == len(values):
+            params = {n: self.choices[n].index(v) for n, v in known_values.items()}
             self.study.add_trial(
                 optuna.trial.create_trial(params=params, distributions=self.distributions, value=seconds)
             )
 
 
 class NevergradPolicy(Proposed):
-    """One of Nevergrad's optimizers."""
+    """A policy that follows an optimizer of Nevergrad, by its name in Nevergrad's registry."""
 
     def __init__(self, optimizer: str, space: Any, seed: int = 0) -> None:
         self.optimizer = optimizer
@@ -120,4 +134,4 @@ LIBRARIES = {
     "ng-discrete": _nevergrad("DiscreteOnePlusOne"),
     "ng-ngopt": _nevergrad("NGOpt"),
 }
-"""Name -> what makes the policy."""
+"""Name -> function that creates the policy from a space and a seed."""

@@ -1,4 +1,8 @@
-"""Policies that are compared with those of `tune`: `evolve`, `top-k` and `random`."""
+"""Search policies for comparison with those of `deplodock tune`: `evolve`, `top-k` and `random`.
+
+A policy chooses the next candidate, a schedule, to measure. The candidates are ranked by the planning model, and each
+has neighbours, which differ in one decision.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +12,46 @@ from deplodock.frontend.tuning.policies import History
 from deplodock.frontend.tuning.space import NestSpace
 from deplodock.frontend.tuning.trial import Candidate, Policy
 
-PARENTS, START = 6, 4
-"""How many of the fastest have children; how many of the planner's candidates are tried before any has."""
+PARENTS, FIRST_GENERATION = 6, 4
+"""Number of fastest candidates that have children, and number of the planner's candidates that are tried first."""
 
 CHILDREN = 4
-"""Crossings of two parents that are considered at a time, beside all mutations of one."""
+"""Number of crossovers per draw. All mutations of the first parent are considered in addition."""
 
-GREEDY = 0.85
-"""How often the child is tried that is expected to be the fastest; else any of them."""
+GREEDY_PROBABILITY = 0.85
+"""Probability that the child with the best prediction is tried; otherwise a random child is."""
 
 
 class EvolvePolicy(History):
-    """The planner's best `START` candidates are the first generation. After them each trial is a child: a parent with
-    one decision changed, or decisions of two parents put together. Of the children of one draw that one is tried which
-    the model predicts to be fastest, its prediction corrected by how wrong it was about the parent.
+    """An evolutionary search.
+
+    The first generation is the planner's best `FIRST_GENERATION` candidates. Then each trial is a child of the fastest
+    candidates: a mutation (one decision of a parent changed) or a crossover (decisions of two parents mixed). Usually
+    the child with the best predicted time is tried (`GREEDY_PROBABILITY`).
 
     Source: Shao et al., Tensor Program Optimization with Probabilistic Programs (MetaSchedule, 2022).
     """
 
     def _next(self) -> Candidate | None:
         timed = self.timed()
-        if len(self.trials) < START or not timed:
-            left = self.open(self.space.ranked())
-            if left:
-                return left[0]
+        if len(self.trials) < FIRST_GENERATION or not timed:
+            untried = self.open(self.space.ranked())
+            if untried:
+                return untried[0]
         parents = [c for _, c in timed[:PARENTS]]
         while parents:
             first = parents[min(int(self.random.expovariate(1.0)), len(parents) - 1)]
             children = self.open([*self.space.neighbours(first), *self._crossed(first, parents)])
             if children:
-                if self.random.random() < GREEDY:
+                if self.random.random() < GREEDY_PROBABILITY:
                     return min(children, key=lambda c: c.predicted)
                 return self.random.choice(children)
             parents.remove(first)
-        left = self.open(self.space.ranked())
-        return left[0] if left else None
+        untried = self.open(self.space.ranked())
+        return untried[0] if untried else None
 
     def _crossed(self, first: Candidate, parents: list[Candidate]) -> list[Candidate]:
-        """Legal mixtures of the decisions of `first` and of other parents."""
+        """Returns `CHILDREN` random crossovers of `first` with other parents, as far as they are legal."""
         mine = self.space.values(first)
         others = [self.space.values(self.random.choice(parents)) for _ in range(CHILDREN)]
         return self.space.candidates(
@@ -54,17 +60,19 @@ class EvolvePolicy(History):
 
 
 GROUPS = 8
-"""Groups in the first round."""
+"""Number of groups in a first round."""
 
 
 class TopKPolicy(History):
-    """Candidates that share their tiles and how they multiply form a group. In the first round the best predicted of
-    each of the `GROUPS` best groups is tried; then the faster half of the groups goes on, with twice as many tries of
-    each, until one is left. Then the next groups of the model's order take their turn in the same way. When no group
-    is left the neighbours of what was fastest are tried.
+    """A search by successive halving of groups.
 
-    Source: Jamieson and Talwalkar, Non-stochastic best arm identification (2016); here a group is an arm, and to pull
-    it is to try its next candidate.
+    A group has the candidates with equal tiles, tensor-core atom, copies and packing. A first round tries the best
+    predicted candidate of each of the `GROUPS` best groups. Each further round keeps the faster half of the groups and
+    doubles the candidates tried per group, until one group remains. Then the next `GROUPS` groups follow. After the
+    last group the neighbours of the fastest candidates are tried.
+
+    Source: Jamieson and Talwalkar, Non-stochastic best arm identification (2016). A group is an arm of their bandit,
+    and pulling the arm tries the next candidate of the group.
     """
 
     def _next(self) -> Candidate | None:
@@ -79,17 +87,19 @@ class TopKPolicy(History):
         return next((n for n in near if n not in self.asked), None)
 
     def _groups(self) -> dict[Hashable, list[Candidate]]:
-        """The planner's candidates by group, both in the model's order."""
+        """Returns the planner's candidates by group. Groups and candidates are ordered by prediction."""
         names = self.space.names
-        kept = [i for i, n in enumerate(names) if n.startswith(("block.", "chunk.")) or n in ("atom", "copy", "pack")]
+        group_decisions = [
+            i for i, n in enumerate(names) if n.startswith(("block.", "chunk.")) or n in ("atom", "copy", "pack")
+        ]
         groups: dict[Hashable, list[Candidate]] = {}
         for c in self.space.ranked():
             values = self.space.values(c)
-            groups.setdefault(tuple(values[i] for i in kept), []).append(c)
+            groups.setdefault(tuple(values[i] for i in group_decisions), []).append(c)
         return groups
 
     def _halving(self, groups: list[list[Candidate]]) -> Candidate | None:
-        """The next candidate of a round, None if it is over."""
+        """Returns the next candidate of successive halving over `groups`, or None at its end."""
         tries = 1
         while groups:
             for group in groups:
@@ -101,20 +111,19 @@ class TopKPolicy(History):
         return None
 
     def _best(self, group: list[Candidate]) -> float:
-        """The best time of a group; infinite where there is none."""
-        known = (self.trials[c].seconds for c in group if c in self.trials)
-        return min((s for s in known if s is not None), default=float("inf"))
+        """Returns the best measured time of a group, or infinity without one."""
+        seconds = (self.trials[c].seconds for c in group if c in self.trials)
+        return min((s for s in seconds if s is not None), default=float("inf"))
 
 
 class RandomPolicy(History):
-    """After the planner's pick, each of its other candidates with equal chance, and, when these are over, neighbours of
-    what was tried. What every other policy has to be better than."""
+    """The baseline of all policies: random candidates of the planner, then random neighbours of measured ones."""
 
     def _next(self) -> Candidate | None:
-        left = self.open(self.space.ranked())
-        if not left:
-            left = self.open(n for _, c in self.timed() for n in self.space.neighbours(c))
-        return self.random.choice(left) if left else None
+        untried = self.open(self.space.ranked())
+        if not untried:
+            untried = self.open(n for _, c in self.timed() for n in self.space.neighbours(c))
+        return self.random.choice(untried) if untried else None
 
 
 POLICIES: dict[str, Callable[[NestSpace, int], Policy]] = {
@@ -122,4 +131,4 @@ POLICIES: dict[str, Callable[[NestSpace, int], Policy]] = {
     "top-k": TopKPolicy,
     "random": RandomPolicy,
 }
-"""Name -> what makes the policy from a space and a seed."""
+"""Name -> function that creates the policy from a space and a seed."""

@@ -1,11 +1,12 @@
-"""How fast policies come to the best schedule: curves over the 40 kernels of `fixture.py`.
+"""Compares search policies: how close they come to the best schedule of the 40 kernels of `fixture.py`.
 
     python -m benchmarks.search.search_policies [--policies bayes,mcts] [--seeds 3] [--trials 32] [--only SUBSTRING]
 
-For each policy and number of trials: the share of the optimum's speed that the candidate has which was measured to be
-the fastest, on average, and on how many kernels it is at least 98 %. A trial is the median of `--samples` samples with
-5 % noise: of as many as `deplodock tune` takes of a candidate that is not clearly slower. `--libraries` adds what
-Optuna and Nevergrad propose on the same spaces. `--json FILE` and `--plot FILE.svg` keep it.
+After some numbers of trials, prints for each policy two figures about the candidate that was measured to be fastest:
+its speed relative to the optimum, averaged over the kernels, and the fraction of searches in which this is at least
+98 %. A trial is the median of `--samples` samples with 5 % noise; the default is the number of samples that
+`deplodock tune` takes of a competitive candidate. `--libraries` adds the optimizers of Optuna and Nevergrad.
+`--json FILE` and `--plot FILE.svg` write the curves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import click
 
-from deplodock.frontend.tuning.policies import POLICIES as OWN
+from deplodock.frontend.tuning.policies import POLICIES as LIBRARY_POLICIES
 from deplodock.frontend.tuning.running import MOST
 from deplodock.frontend.tuning.trial import Policy
 from deplodock.progress import steps
@@ -26,18 +27,30 @@ from deplodock.tools.tables import curves as plotted
 
 from .fixture import Kernel, Measured, kernels
 from .libraries import LIBRARIES
-from .policies import POLICIES as FURTHER
+from .policies import POLICIES as BENCHMARK_POLICIES
 
-POLICIES = OWN | FURTHER
+POLICIES = LIBRARY_POLICIES | BENCHMARK_POLICIES
 
-NEARLY = 0.98
-"""The share of the optimum that counts as found."""
+FOUND_SHARE = 0.98
+"""Least speed relative to the optimum that counts as success."""
 
-SHOWN = (1, 2, 4, 8, 16, 32, 64)
+SHOWN_TRIALS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of trials after which figures are printed."""
 
 
 def run(kernel: Kernel, make: Callable[[Any, int], Policy], seed: int, trials: int, samples: int) -> list[float]:
-    """After each trial the share of the optimum that the fastest by then has."""
+    """Runs one search.
+
+    Args:
+        kernel: the kernel with its synthetic machine.
+        make: creates the policy from a space and a seed.
+        seed: seed of the policy and of the noise.
+        trials: number of trials.
+        samples: samples per trial.
+
+    Returns:
+        After each trial, the true speed of the fastest measured candidate relative to the optimum.
+    """
     policy, evaluator = make(kernel, seed), Measured(kernel, seed, samples)
     shares: list[float] = []
     best, share = float("inf"), 0.0
@@ -59,36 +72,37 @@ def run(kernel: Kernel, make: Callable[[Any, int], Policy], seed: int, trials: i
 @click.option("--only", default="")
 @click.option("--json", "file", default=None)
 @click.option("--plot", default=None)
-def main(policies: str, libraries: bool, seeds: int, trials: int, samples: int, only: str, **kept: str | None) -> None:
-    made = {name: POLICIES[name] for name in policies.split(",")} | (LIBRARIES if libraries else {})
+def main(policies: str, libraries: bool, seeds: int, trials: int, samples: int, only: str, **files: str | None) -> None:
+    makers = {name: POLICIES[name] for name in policies.split(",")} | (LIBRARIES if libraries else {})
     fixture = [k for k in kernels() if only in k.name]
-    found: dict[str, dict[str, list[list[float]]]] = {}
-    with steps("searching", len(made) * len(fixture), "searches") as step:
-        for name, make in made.items():
-            found[name] = {}
+    shares: dict[str, dict[str, list[list[float]]]] = {}
+    with steps("searching", len(makers) * len(fixture), "searches") as step:
+        for name, make in makers.items():
+            shares[name] = {}
             for kernel in fixture:
-                found[name][kernel.name] = [run(kernel, make, seed, trials, samples) for seed in range(seeds)]
+                shares[name][kernel.name] = [run(kernel, make, seed, trials, samples) for seed in range(seeds)]
                 step()
-            print(_row(name, [c for curves in found[name].values() for c in curves]), flush=True)
-    if kept["file"]:
-        rounded = {p: {k: [[round(s, 4) for s in c] for c in v] for k, v in r.items()} for p, r in found.items()}
-        Path(kept["file"]).write_text(json.dumps({"trials": trials, "samples": samples, "shares": rounded}) + "\n")
-    if kept["plot"]:
-        lines = {n: _mean([c for curves in r.values() for c in curves]) for n, r in found.items()}
+            print(_row(name, [c for curves in shares[name].values() for c in curves]), flush=True)
+    if files["file"]:
+        rounded = {p: {k: [[round(s, 4) for s in c] for c in v] for k, v in r.items()} for p, r in shares.items()}
+        Path(files["file"]).write_text(json.dumps({"trials": trials, "samples": samples, "shares": rounded}) + "\n")
+    if files["plot"]:
+        lines = {n: _mean([c for curves in r.values() for c in curves]) for n, r in shares.items()}
         title = f"share of the optimum by trials, mean of {len(fixture)} kernels"
-        Path(kept["plot"]).write_text(plotted(title, lines))
+        Path(files["plot"]).write_text(plotted(title, lines))
 
 
 def _mean(curves: list[list[float]]) -> list[tuple[float, float]]:
-    """The points of the average of curves."""
+    """Returns the mean of curves as points (number of trials, value)."""
     return [(t + 1.0, mean(column)) for t, column in enumerate(zip(*curves, strict=True))]
 
 
 def _row(name: str, curves: list[list[float]]) -> str:
-    """A line: on average, and of how many kernels, after some numbers of trials."""
-    at = [t for t in SHOWN if t <= len(curves[0])]
+    """Returns the line of a policy: after `SHOWN_TRIALS` trials the mean speed, and the fraction of successes."""
+    at = [t for t in SHOWN_TRIALS if t <= len(curves[0])]
     cells = [
-        f"{t}: {mean(c[t - 1] for c in curves):.3f} {mean(float(c[t - 1] >= NEARLY) for c in curves):4.0%}" for t in at
+        f"{t}: {mean(c[t - 1] for c in curves):.3f} {mean(float(c[t - 1] >= FOUND_SHARE) for c in curves):4.0%}"
+        for t in at
     ]
     return f"{name:10s} {'   '.join(cells)}"
 

@@ -1,1 +1,1 @@
-"""The suites beside PyTorch, and the page of their results."""
+"""The suites compared with PyTorch, and the page of their results."""

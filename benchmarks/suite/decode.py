@@ -1,12 +1,12 @@
-"""Tokens a second of a language model on the cores, against transformers' eager loop and what memory allows.
+"""Measures tokens per second of language models on the CPU: deplodock, eager transformers, and the limit of memory.
 
     python -m benchmarks.suite.decode  # TinyLlama and Qwen2.5-0.5B, bf16
     python -m benchmarks.suite.decode tests/data/models/tinyllama-1.1b.json --dtype f32 --layers 2 --tokens 16
 
-Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
-the machine's read bandwidth divided by their bytes; `share` is what of that is reached. The bandwidth of a shared
-machine changes from one second to the next: it is measured around each round of generation; the median round counts of
-those in which it was about the same at both ends, if there are any.
+Weights are random. A token reads every weight once, except the embedding. So the token rate is at most the machine's
+read bandwidth divided by the bytes of these weights; `share` is the reached part of this limit. On a shared machine the
+bandwidth varies, so it is measured before and after each round of generation. `share` is the median over the rounds
+with a steady bandwidth, or over all rounds if none is steady.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..common.results import FOLDER, commit_here, file_name, merge
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
 TOKENS, CONTEXT, ROUNDS = 24, 256, 5
-"""Tokens that are generated, those that the cache holds, and how often each arm generates."""
+"""Generated tokens, capacity of the key-value cache in tokens, and number of rounds in which each arm generates."""
 
-STEADY = 1.1
-"""So many times greater at most is the bandwidth at one end of a round than at the other one, if the round counts."""
+STEADY_RATIO = 1.1
+"""Largest ratio of the bandwidths before and after a round with a steady bandwidth."""
 
 
 def bytes_read(model: torch.nn.Module) -> int:
-    """Bytes of the weights that one token needs: all but the embedding, which counts where it also is the head."""
+    """Returns the bytes of weights that one token reads: all, without an embedding that is not also the output head."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight  # pyright: ignore
     weights = {id(p): p for p in (*model.parameters(), *model.buffers())}
     if head is not embedding:
@@ -48,17 +48,26 @@ def bytes_read(model: torch.nn.Module) -> int:
 
 
 def eager(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[float]]:
-    """The tokens of transformers' model with its cache, the likeliest each, and the seconds of each after the first."""
-    found, seconds, cache, step = list[int](), list[float](), None, torch.tensor([prompt])
+    """Generates by greedy decoding with transformers' model and its cache.
+
+    Args:
+        model: the model.
+        prompt: token numbers.
+        tokens: number of tokens to generate.
+
+    Returns:
+        The generated tokens, and the seconds of each token after the first.
+    """
+    generated, seconds, cache, step = list[int](), list[float](), None, torch.tensor([prompt])
     with torch.no_grad():
         for _ in range(tokens):
             start = time.perf_counter()
             out = model(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache, token = out.past_key_values, int(out.logits[0, -1].float().argmax())
             seconds.append(time.perf_counter() - start)
-            found.append(token)
+            generated.append(token)
             step = torch.tensor([[token]])
-    return found, seconds[1:]
+    return generated, seconds[1:]
 
 
 def measure(
@@ -69,7 +78,16 @@ def measure(
     layers: int | None = None,
     quantize: bool = False,
 ) -> dict[str, Any]:
-    """The row of one model: compile it, let both arms generate in turns, and take the median of all tokens."""
+    """Compiles one model, lets deplodock and eager generate in turns, and returns the row of the results.
+
+    Args:
+        name: model name, folder or configuration file.
+        dtype: data type of the weights, a key of `DTYPES`.
+        tokens: number of tokens per round.
+        context: capacity of the key-value cache in tokens.
+        layers: number of layers, if fewer than the model has.
+        quantize: whether deplodock runs the model with 8-bit weights; eager runs the original model.
+    """
     config = load_config(name)
     config.num_hidden_layers = layers or config.num_hidden_layers
     if layers and getattr(config, "layer_types", None):
@@ -83,24 +101,24 @@ def measure(
     prompt = [(7 * i) % config.vocab_size for i in range(16)]
     list(generator(prompt, 2))
     compiled = time.perf_counter() - start
-    ours, theirs, same, read = list[float](), list[float](), 0, bytes_read(model)
+    our_seconds, eager_seconds, same, read = list[float](), list[float](), 0, bytes_read(model)
     rates, shares = [read_rate(threads=torch.get_num_threads())], list[float]()
     for _ in range(ROUNDS):
-        told = list(generator(prompt, tokens))
-        ours += generator.timing.seconds
+        generated = list(generator(prompt, tokens))
+        our_seconds += generator.timing.seconds
         rates.append(read_rate(threads=torch.get_num_threads()))
         shares.append(read / statistics.median(generator.timing.seconds) / statistics.mean(rates[-2:]))
         expected, seconds = eager(reference, prompt, tokens)
-        theirs += seconds
-        same = sum(a == b for a, b in zip(told, expected, strict=True))
-    times = {"eager": Timing.of(theirs), OURS: Timing.of(ours)}
+        eager_seconds += seconds
+        same = sum(a == b for a, b in zip(generated, expected, strict=True))
+    times = {"eager": Timing.of(eager_seconds), OURS: Timing.of(our_seconds)}
     case = f"{Path(name).stem}, {config.num_hidden_layers} layers{', int8' if quantize else ''}"
-    found = {"suite": "decode", "group": "", "case": case, "dtype": dtype, "threads": torch.get_num_threads()}
-    found |= {"commit": commit_here(), "right": None, "same_tokens": same, "tokens": tokens, "bytes_read": read}
-    found |= {"compile_seconds": compiled, "prompt_seconds": generator.timing.prompt_seconds}
-    steady = [s for s, a, b in zip(shares, rates, rates[1:], strict=False) if max(a, b) < STEADY * min(a, b)]
-    found |= {"read_rates": rates, "shares": shares, "share": statistics.median(steady or shares)}
-    return found | {"times": {"call": {arm: t.as_dict() for arm, t in times.items()}}}
+    row = {"suite": "decode", "group": "", "case": case, "dtype": dtype, "threads": torch.get_num_threads()}
+    row |= {"commit": commit_here(), "right": None, "same_tokens": same, "tokens": tokens, "bytes_read": read}
+    row |= {"compile_seconds": compiled, "prompt_seconds": generator.timing.prompt_seconds}
+    steady = [s for s, a, b in zip(shares, rates, rates[1:], strict=False) if max(a, b) < STEADY_RATIO * min(a, b)]
+    row |= {"read_rates": rates, "shares": shares, "share": statistics.median(steady or shares)}
+    return row | {"times": {"call": {arm: t.as_dict() for arm, t in times.items()}}}
 
 
 @click.command()
@@ -108,9 +126,9 @@ def measure(
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["bf16"])
 @click.option("--tokens", default=TOKENS)
 @click.option("--context", default=CONTEXT)
-@click.option("--layers", type=int, help="Only so many of the model's.")
-@click.option("--quantize", is_flag=True, help="Ours with weights of 8 bits; eager has those of the model.")
-@click.option("--threads", type=int, help="How many PyTorch and ours may use.")
+@click.option("--layers", type=int, help="Number of layers, if fewer than the model has.")
+@click.option("--quantize", is_flag=True, help="deplodock with 8-bit weights; eager with the original ones.")
+@click.option("--threads", type=int, help="Threads of PyTorch and of deplodock.")
 @click.option("--out", type=click.Path(path_type=Path), help="File of results; benchmarks/results/DEVICE-DATE.json.")
 def main(
     models: tuple[str, ...],
@@ -122,7 +140,7 @@ def main(
     threads: int | None,
     out: Path | None,
 ) -> None:
-    """Measure, print, and write what was asked for."""
+    """Measures the models, prints the speeds, and writes the result file."""
     torch.set_num_threads(threads or torch.get_num_threads())
     rows = list[dict[str, Any]]()
     for name in models or MODELS:

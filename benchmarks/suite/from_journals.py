@@ -1,4 +1,4 @@
-"""Writes the rows of journals, which came from another machine, as a file of results.
+"""Converts journals from another machine to a result file.
 
 python -m benchmarks.suite.from_journals JOURNAL... --gpu "NVIDIA H200" --torch 2.11.0+cu130 --cuda 13.0 \\
     --commit C --date D
@@ -22,19 +22,19 @@ from ..common.results import FOLDER, Row, merge
 @click.option("--cuda", required=True, help="Version of CUDA.")
 @click.option("--commit", required=True, help="Commit that was measured.")
 @click.option("--date", required=True, help="Date of the measurement.")
-@click.option("--suffix", default="", help="Added to the names of the suites: of a run with other baselines.")
+@click.option("--suffix", default="", help="Added to the suite names, for a run with other baselines.")
 def main(journals: tuple[Path, ...], gpu: str, torch: str, cuda: str, commit: str, date: str, suffix: str) -> None:
-    """Convert."""
-    known = {c.key: c for c in cases(("seed84", "classes"), "cuda", [*DTYPES])}
-    about = {"gpu": gpu, "torch": torch, "cuda": cuda, "deplodock": "0.1.0", "xdsl": "0.74.0"}
+    """Writes the rows of JOURNALS to a result file."""
+    cases_by_key = {c.key: c for c in cases(("seed84", "classes"), "cuda", [*DTYPES])}
+    versions = {"gpu": gpu, "torch": torch, "cuda": cuda, "deplodock": "0.1.0", "xdsl": "0.74.0"}
     rows: list[Row] = []
     for path in journals:
         for key, row in Journal(path).rows.items():
-            c = known[key]
-            named = {"suite": c.suite + suffix, "group": c.group.name, "case": c.name, "dtype": c.dtype}
-            rows.append({**named, "threads": 1, "commit": commit, **row})
+            c = cases_by_key[key]
+            key_columns = {"suite": c.suite + suffix, "group": c.group.name, "case": c.name, "dtype": c.dtype}
+            rows.append({**key_columns, "threads": 1, "commit": commit, **row})
     name = f"{gpu.lower().removeprefix('nvidia ').replace(' ', '-')}-{date}.json"
-    merge(FOLDER / name, {"processor": None, "cores": 0, "measured": None, **about}, rows)
+    merge(FOLDER / name, {"processor": None, "cores": 0, "measured": None, **versions}, rows)
     click.echo(f"{len(rows)} rows in {name}; `python -m benchmarks.suite.results_page` renews docs/results.md")
 
 

@@ -1,7 +1,7 @@
-"""Write docs/results.md from the results that are committed.
+"""Writes docs/results.md from the result files in `benchmarks/results/`.
 
-python -m benchmarks.suite.results_page  # writes them
-python -m benchmarks.suite.results_page --check  # fails where they are not up to date
+python -m benchmarks.suite.results_page  # writes the page
+python -m benchmarks.suite.results_page --check  # exit status 1 if the page is not up to date
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..common.results import FOLDER, OURS, UNTUNED, Row, geomean, noise, ratio, 
 
 PAGE = FOLDER.parent.parent / "docs" / "results.md"
 
-NEAR = 1.1
-"""So many times as long as the best that was found a schedule may take to be near it."""
+NEARLY_BEST = 1.1
+"""Largest time of a schedule that counts as nearly the best, relative to the best one that a search found."""
 
 HEAD = """# Results
 
@@ -41,29 +41,29 @@ planner's model, where ours are those that a search has found (`python -m benchm
 
 
 def page(files: Sequence[Path]) -> str:
-    """The text of the page."""
+    """Returns the Markdown text of the page: a section for each result file."""
     return "\n".join([HEAD, *(part for file in files for part in _file(file))])
 
 
 def _file(file: Path) -> Iterator[str]:
-    found = read(file)
-    about, rows = found["environment"], found["rows"]
+    content = read(file)
+    machine, rows = content["environment"], content["rows"]
     if any("predicted" in r for r in rows):
         yield from _predicted([r for r in rows if "predicted" in r])
         return
-    device = about["gpu"] or f"{about['processor']}, {about['cores']} cores"
-    versions = ", ".join(f"{n} {about[n]}" for n in ("torch", "cuda", "xdsl") if about[n])
+    device = machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores"
+    versions = ", ".join(f"{n} {machine[n]}" for n in ("torch", "cuda", "xdsl") if machine[n])
     yield f"## {device}: {file.stem[-10:]}\n"
-    yield f"Measured on {device}; {versions}.{_limits(about)}\n"
+    yield f"Measured on {device}; {versions}.{_limits(machine)}\n"
     order = ("suite", "threads", "dtype")
     rows = sorted(rows, key=lambda r: [str(r[n]) for n in order])
-    for (suite, threads, dtype), some in groupby(rows, lambda r: tuple(r[n] for n in order)):
-        yield from _suite(suite, dtype, threads, [*some], "cuda" if about["gpu"] else "cpu")
+    for (suite, threads, dtype), suite_rows in groupby(rows, lambda r: tuple(r[n] for n in order)):
+        yield from _suite(suite, dtype, threads, [*suite_rows], "cuda" if machine["gpu"] else "cpu")
 
 
-def _limits(about: Row) -> str:
-    m = about["measured"]
-    if about["gpu"] or m is None:
+def _limits(machine: Row) -> str:
+    m = machine["measured"]
+    if machine["gpu"] or m is None:
         return ""
     copy, speed, fma = (si(m[n]) for n in ("copy", "read", "fma"))
     return f" Its cores together copy {copy}B/s, read {speed}B/s and compute {fma}FLOP/s in f32 (`doctor --measure`)."
@@ -85,27 +85,27 @@ def _suite(suite: str, dtype: str, threads: int, rows: list[Row], device: str) -
 def _summary(rows: list[Row]) -> str:
     arms = list(dict.fromkeys(arm for r in rows for arm in times_of(r) if arm != OURS))
     means = [f"{_mean(rows, arm):.2f} of {arm}" for arm in arms]
-    known = {r["case"]: v for r in rows if (v := ratio(r)) is not None}
+    ratios = {r["case"]: v for r in rows if (v := ratio(r)) is not None}
     right = sum(r["right"] is True for r in rows)
     text = f"{right} of {len(rows)} were checked and are right." if any(r["right"] is not None for r in rows) else ""
-    if not known:
+    if not ratios:
         return text
-    worst = min(known, key=lambda case: known[case])
+    worst = min(ratios, key=lambda case: ratios[case])
     text += f" Time over ours, geometric means: **{_mean(rows, 'best'):.2f}** of the best, {', '.join(means)};"
-    slower = sum(v < 1 for v in known.values())
-    text += f" the least is {known[worst]:.2f} ({worst}), {slower} of {len(known)} are below 1."
+    slower = sum(v < 1 for v in ratios.values())
+    text += f" the least is {ratios[worst]:.2f} ({worst}), {slower} of {len(ratios)} are below 1."
     return f"{text} {_searches(rows)}" if any("kernels" in r for r in rows) else text
 
 
 def _searches(rows: list[Row]) -> str:
-    """What the searches of kernels have found."""
+    """Returns two sentences about the searches of `benchmarks.suite.tune`: their effort, and the planner's hit rate."""
     kernels = [k for r in rows for k in r.get("kernels", ()) if k["best"] is not None]
     speedups = [k["speedup"] for k in kernels]
-    near, trials = sum(s <= NEAR for s in speedups), sum(k["trials"] for k in kernels)
+    near, trials = sum(s <= NEARLY_BEST for s in speedups), sum(k["trials"] for k in kernels)
     seconds = statistics.median(k["seconds"] for k in kernels)
     return (
         f"Each of {len(kernels)} kernels was searched for {seconds:.0f} s (the median), {trials} candidates in all."
-        f" The planner's pick is within {NEAR - 1:.0%} of the best found for {near / len(kernels):.0%} of them;"
+        f" The planner's pick is within {NEARLY_BEST - 1:.0%} of the best found for {near / len(kernels):.0%} of them;"
         f" by the time of kernels alone the best found is {geomean(speedups):.3f} times as fast as it."
     )
 
@@ -115,22 +115,22 @@ def _mean(rows: Iterable[Row], baseline: str) -> float:
 
 
 def _scatter(row: Row) -> float:
-    """The relative noise of `best / ours`."""
+    """Returns the relative noise of `best / ours`."""
     times = times_of(row)
     best = min((t for arm, t in times.items() if arm not in (OURS, UNTUNED)), key=lambda t: t["median"])
     return math.hypot(noise(best), noise(times[OURS]))
 
 
-def _classes(rows: list[Row], known: dict[str, Group]) -> str:
+def _classes(rows: list[Row], groups_by_name: dict[str, Group]) -> str:
     lines = []
-    for name, some in groupby(rows, lambda r: r["group"]):
-        found, group = [*some], known.get(name, Group(name))
-        mean = _mean(found, group.baseline)
+    for name, rows_of_class in groupby(rows, lambda r: r["group"]):
+        class_rows, group = [*rows_of_class], groups_by_name.get(name, Group(name))
+        mean = _mean(class_rows, group.baseline)
         reached = sum(mean >= t for t in group.targets)
-        least = min((v for r in found if (v := ratio(r, group.baseline)) is not None), default=math.nan)
+        least = min((v for r in class_rows if (v := ratio(r, group.baseline)) is not None), default=math.nan)
         targets = " / ".join(map(str, group.targets))
         lines.append(
-            [name, len(found), group.baseline, f"{mean:.2f}", f"{least:.2f}", targets, "yes" if reached else "no"]
+            [name, len(class_rows), group.baseline, f"{mean:.2f}", f"{least:.2f}", targets, "yes" if reached else "no"]
         )
     return _table(["class", "cases", "baseline", "baseline / ours", "least", "target", "reached"], lines)
 
@@ -178,7 +178,7 @@ def _predicted(rows: list[Row]) -> Iterator[str]:
 
 
 def _micro(seconds: float) -> str:
-    """Microseconds in three digits, or all before the point."""
+    """Returns microseconds with three digits, or without decimals from 100 on."""
     value = seconds * 1e6
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -190,7 +190,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def main() -> int:
-    """Write what is not up to date, or tell."""
+    """Writes the page if it is not up to date. With `--check`, returns 1 instead."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     files = [f for f in sorted(FOLDER.glob("*.json")) if "rows" in read(f)]

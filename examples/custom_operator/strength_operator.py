@@ -1,4 +1,4 @@
-"""An operator of `torch.library` from the outside: an op, its decomposition, its interpreter and its lowering."""
+"""Support for an operator of `torch.library` in a package: its op, conversion from torch, interpreter and lowering."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from deplodock.passes.rewriting import rewrite_module
 
 @irdl_op_definition
 class TwiceOp(IRDLOperation):
-    """Two times a tensor."""
+    """Twice a tensor: `strength.twice %x` is `%x + %x`."""
 
     name = "strength.twice"
     source, result = operand_def(), result_def()
@@ -30,14 +30,14 @@ Strength = Dialect("strength", [TwiceOp])
 
 @decomposes("strength.twice")
 def twice(b: Builder, self: SSAValue) -> SSAValue:
-    """Converts the PyTorch operator to the op of the dialect, in the type that is computed in."""
+    """Converts the PyTorch operator to `strength.twice`, in the type that arithmetic uses (f32 for f16 and bf16)."""
     x = b.working(self)
     return b.insert(TwiceOp(operands=[x], result_types=[x.type]))
 
 
 @register_impls
 class StrengthFunctions(InterpreterFunctions):
-    """Computes the op in a scalar domain: floats, float64, or numbers modulo two primes."""
+    """Executes `strength.twice` in the interpreter's scalar domain: floats, float64, or residues modulo two primes."""
 
     def __init__(self, domain, sizes) -> None:
         self.domain = domain
@@ -57,7 +57,7 @@ class LowerTwice(RewritePattern):
 
 @dataclass(frozen=True)
 class LowerStrengthPass(ModulePass):
-    """Lowers the ops of the dialect to the payload, which all levels below compute with."""
+    """Lowers the ops of the dialect to `arith` ops, which all lower levels support."""
 
     name = "lower-strength"
 

@@ -1,3 +1,3 @@
-"""The operators that are added, as the torch dialect has them. Nothing is imported here: the dialect reads it first."""
+"""Schemas of the package's operators. The torch dialect reads them on import, so this file imports nothing."""
 
 OPERATORS = "strength.twice(Tensor self) -> Tensor"

@@ -1,4 +1,7 @@
-"""Operations of another package at the tile and the kernel level: passes, lowering, C++ and interpreter."""
+"""Tile and kernel operations of a package outside of the library: their passes, lowering, C++ and interpreter.
+
+The package adds an approximate hyperbolic tangent and a maximum of magnitudes, with the PTX instructions for them.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +25,7 @@ from deplodock.passes.rewriting import rewrite_module
 
 @irdl_op_definition
 class ApproximateTanhOp(ElementwiseOp):
-    """The hyperbolic tangent with a relative error of 2^-11, elementwise, at every level."""
+    """Elementwise hyperbolic tangent with a relative error of 2^-11. Legal at every level."""
 
     name = "approx.tanh"
     source, result = operand_def(SAME_TYPE), result_def(SAME_TYPE)
@@ -31,7 +34,7 @@ class ApproximateTanhOp(ElementwiseOp):
 
 @irdl_op_definition
 class ScaledTanhOp(PureOp):
-    """The product of such a tangent with a factor, as in a soft cap of logits. Tiles have layouts."""
+    """Approximate tangent times a factor, as in soft-capped logits. Legal at the tile level only."""
 
     name = "approx.scaled_tanh"
     source, factor, result = operand_def(SAME_TYPE), operand_def(SAME_TYPE), result_def(SAME_TYPE)
@@ -41,7 +44,7 @@ class ScaledTanhOp(PureOp):
 
 @irdl_op_definition
 class AbsmaxOp(PureOp):
-    """The largest magnitude of the registers of a thread."""
+    """Largest magnitude of the registers of one thread. Legal at the kernel level only."""
 
     name = "approx.absmax"
     source, result = operand_def(), result_def()
@@ -53,6 +56,8 @@ Approx = Dialect("approx", [ApproximateTanhOp, ScaledTanhOp, AbsmaxOp])
 
 
 class ScaleTanh(RewritePattern):
+    """Replaces `math.tanh` followed by `arith.mulf` by `approx.scaled_tanh`, in f32."""
+
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: MulfOp, rewriter: PatternRewriter, /) -> None:
         if isinstance(op.lhs.owner, TanhOp) and element_type(op.result.type) == f32:
@@ -60,6 +65,8 @@ class ScaleTanh(RewritePattern):
 
 
 class ApproximateTanh(RewritePattern):
+    """Replaces `math.tanh` of f32 by `approx.tanh`."""
+
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: TanhOp, rewriter: PatternRewriter, /) -> None:
         if element_type(op.result.type) == f32 and any(True for _ in op.result.uses):
@@ -68,7 +75,7 @@ class ApproximateTanh(RewritePattern):
 
 @dataclass(frozen=True)
 class ApproximateTanhPass(ModulePass):
-    """Replaces tangents of f32 by approximate ones, together with a factor where there is one."""
+    """Replaces hyperbolic tangents of f32 by approximate ones, and fuses a multiplication of the result."""
 
     name = "tile-approximate-tanh"
 
@@ -78,6 +85,8 @@ class ApproximateTanhPass(ModulePass):
 
 
 class FuseAbsmax(RewritePattern):
+    """Replaces the maximum of `math.absf` over all registers of a thread by `approx.absmax`."""
+
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ReduceRegistersOp, rewriter: PatternRewriter, /) -> None:
         magnitudes, result = op.source.owner, op.result.type
@@ -87,7 +96,7 @@ class FuseAbsmax(RewritePattern):
 
 @dataclass(frozen=True)
 class FuseAbsmaxPass(ModulePass):
-    """Fuses the maximum of the registers of a thread with their magnitudes."""
+    """Fuses the maximum over the registers of a thread with the computation of magnitudes."""
 
     name = "kernel-fuse-absmax"
 
@@ -100,7 +109,7 @@ AFTER_CONVERSION = "kernel-fuse-absmax:after=convert-tile-to-kernel"
 
 
 def lower_scaled_tanh(out, op):
-    """Lowers `approx.scaled_tanh` to a tangent and a product of registers."""
+    """Lowers `approx.scaled_tanh` to `approx.tanh` and `arith.mulf` on registers."""
     return out.emit(MulfOp(out.emit(ApproximateTanhOp(out.of(op.source))), out.of(op.factor)))
 
 
@@ -119,22 +128,22 @@ static __device__ float absmax(float m, float x) {
 
 
 def print_tanh(scalars, op, operands, t):
-    """Prints an elementwise operation: an expression."""
+    """Prints `approx.tanh` as a C++ expression."""
     return scalars.helper("tanh_approx", operands)
 
 
 def print_absmax(statements, op):
-    """Prints a statement: a loop over the registers."""
+    """Prints `approx.absmax` as a C++ loop over the registers of the thread."""
     writer = statements.writer
     writer.use("absmax")
-    place = writer.start(op.result, "0.0f")
+    result = writer.start(op.result, "0.0f")
     with writer.registers_loop(op.source.type.get_shape()[0]) as r:
-        writer.line(f"{place[0].text} = absmax({place[0].text}, {writer.read(op.source, r).text});")
+        writer.line(f"{result[0].text} = absmax({result[0].text}, {writer.read(op.source, r).text});")
 
 
 @register_impls
 class ApproxFunctions(InterpreterFunctions):
-    """Computes the operations in a scalar domain."""
+    """Executes the operations in the interpreter's scalar domain."""
 
     def __init__(self, domain, sizes):
         self.domain = domain

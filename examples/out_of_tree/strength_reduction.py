@@ -1,4 +1,4 @@
-"""A pass of somebody else's: one pattern, one pass. `pip install .` makes `dl-opt` know it."""
+"""A pass of a package outside of the library: one pattern and one pass. `pip install .` adds it to `dl-opt`."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ PIPELINE = "double-to-sum,dce"
 
 
 class DoubleToSum(RewritePattern):
-    """x * 2 is x + x, exactly, for every float; x * 4 is that twice, up to so many `doublings`."""
+    """Replaces `x * 2` by `x + x`, `x * 4` by two such additions, up to `2 ** doublings`. Exact for every float."""
 
     def __init__(self, doublings: int) -> None:
         self.counts = {2.0**n: n for n in range(1, doublings + 1)}
@@ -27,18 +27,21 @@ class DoubleToSum(RewritePattern):
         factor = op.rhs.owner if isinstance(op.rhs, OpResult) else None
         if not isinstance(factor, ConstantOp) or not isinstance(factor.value, FloatAttr):
             return
-        sums: list[AddfOp] = []
+        additions: list[AddfOp] = []
         for _ in range(self.counts.get(factor.value.value.data, 0)):
-            x = sums[-1].result if sums else op.lhs
-            sums.append(AddfOp(x, x))
-        if sums:
-            rewriter.replace(op, sums)
+            x = additions[-1].result if additions else op.lhs
+            additions.append(AddfOp(x, x))
+        if additions:
+            rewriter.replace(op, additions)
 
 
 @dataclass(frozen=True)
 class DoubleToSumPass(ModulePass):
-    """Replace a product with a small power of two by sums, at any level: the payload is the same ops everywhere.
-    `deplodock tune` searches how large a power is worth it, where this pass stands below `plan-schedules`."""
+    """Replaces multiplications by small powers of two with additions. Works at any level, since all use `arith` ops.
+
+    `doublings` is the exponent of the largest power that is replaced. `deplodock tune` tries its other values if the
+    pass runs after `plan-schedules`.
+    """
 
     name = "double-to-sum"
 

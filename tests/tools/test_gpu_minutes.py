@@ -73,7 +73,7 @@ def test_a_step_goes_on_in_the_next_call(minutes: Any, tmp_path: Path) -> None:
     running, steps, _ = minutes
     lines = tmp_path / "lines"
     text = f'while [ $(cat "{lines}" 2>/dev/null | wc -l) -lt 3 ]; do echo x >> "{lines}"; sleep 0.4; done'
-    step = shell(steps, "long", text, on=True, results=lines)
+    step = shell(steps, "long", text, resumable=True, results=lines)
     first = running.Runner(ROOT, tmp_path, time.monotonic() + 0.6)
     first.run(step)
     assert first.states["long"]["status"] == "unfinished"
@@ -91,8 +91,8 @@ def test_a_lost_device_is_no_end(minutes: Any, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     text = f'echo x >> "{lines}"; [ $(cat "{lines}" | wc -l) -ge 3 ] || exit 70'
     runner = running.Runner(ROOT, tmp_path, time.monotonic() + 60)
-    runner.run(shell(steps, "loses it", text, on=True, results=lines))
-    runner.run(shell(steps, "stays where it is", "exit 70", on=True, results=tmp_path / "none"))
+    runner.run(shell(steps, "loses it", text, resumable=True, results=lines))
+    runner.run(shell(steps, "stays where it is", "exit 70", resumable=True, results=tmp_path / "none"))
     assert [s["status"] for s in runner.states.values()] == ["done", "failed"]
 
 
@@ -189,7 +189,7 @@ def test_packages_come_from_the_bundle_or_are_named(tmp_path: Path, monkeypatch:
     machine: Any = import_module("benchmarks.gpu_minutes.machine")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(machine, "NEEDED", {"json": "json", "not_there": "not-there==1.0", "nowhere": "nowhere"})
-    monkeypatch.setattr(machine, "CARRIED", ("json", "not_there"))
+    monkeypatch.setattr(machine, "BUNDLED", ("json", "not_there"))
     (tmp_path / "wheels").mkdir()
     for name in ("json", "not_there"):
         with zipfile.ZipFile(tmp_path / "wheels" / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
@@ -211,7 +211,7 @@ def test_missing_packages_are_named_at_once(tmp_path: Path) -> None:
 
 def test_limits_are_nine_minutes_and_results_eight_files(minutes: Any, tmp_path: Path) -> None:
     _, steps, _ = minutes
-    made = steps.steps(steps.Place(tmp_path, tmp_path, tmp_path), {})
+    made = steps.steps(steps.Settings(tmp_path, tmp_path, tmp_path), {})
     assert sum(step.limit for step in made) == 540
     assert {step.results.name for step in made if step.results is not None} <= set(steps.FILES)
     assert len(steps.FILES) == 8
