@@ -1,1 +1,1 @@
-"""Printing the kernel dialect as CUDA C++."""
+"""CUDA back end: prints modules at the kernel level as CUDA C++, and compiles and runs them."""

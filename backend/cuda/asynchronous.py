@@ -1,4 +1,8 @@
-"""What is asynchronous, as C++: copies in groups, mbarriers, boxes through tensor maps, partitions and clusters."""
+"""Printing of asynchronous operations: copies, mbarriers, TMA tiles, warp partitions and clusters.
+
+Names are those of the kernel dialect. A slot is a stage of a circular buffer, its phase the parity of its mbarrier.
+A partition is a range of warps of a block that runs a program of its own (warp specialization).
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,15 @@ from ..cpp.writer import sanitise
 
 
 def _barrier(statements: Statements, op: MbarrierOp | kernel.TmaLoadOp) -> str:
-    """Returns `&full[slot]`."""
+    """Returns the C++ address of the mbarrier of an operation, as in `&full[slot]`."""
     return f"&{memory_name(statements.writer, op.barriers)}[{statements.writer.read(op.index).text}]"
 
 
 def _wait(statements: Statements, op: kernel.MbarWaitOp) -> str:
-    """Returns the wait for a phase; also for writes of other blocks, if their threads arrive."""
+    """Returns the C++ call that waits for a phase of an mbarrier.
+
+    If threads of other blocks arrive at the mbarrier, the wait also makes the writes of these blocks visible.
+    """
     users = (u.operation for u in op.barriers.uses)
     remote = any(isinstance(o, kernel.MbarArriveOp) and o.rank is not None and o.asynchronous is None for o in users)
     helper = "mbar_wait_cluster" if remote else "mbar_wait"
@@ -37,7 +44,10 @@ def _arrive(statements: Statements, op: kernel.MbarArriveOp) -> str:
 
 
 def _group_barrier(statements: Statements, op: kernel.GroupBarrierOp) -> str:
-    """Returns the barrier of the group of warps that a warp belongs to."""
+    """Returns the C++ call of a barrier for a group of warps.
+
+    If the partition, or the block, has several groups, the number of the hardware barrier depends on the warp.
+    """
     writer, number, warps, partition = statements.writer, str(op.first.data), op.warps.data, partition_of(op)
     if partition is not None and partition[0].partition_warps[partition[1]] > warps:
         warp = writer.read(partition[0].programs[partition[1]].block.args[0])
@@ -48,7 +58,7 @@ def _group_barrier(statements: Statements, op: kernel.GroupBarrierOp) -> str:
 
 
 def _tma(statements: Statements, op: kernel.TmaLoadOp | kernel.TmaStoreOp) -> str:
-    """Returns the start of the copy of a TMA tile: to shared memory, of several blocks too, or to global memory."""
+    """Returns the C++ call that starts a TMA copy: a load, a multicast load to several blocks, or a store."""
     tile, tensor_map = element_address(statements, op.shared, op.place), f"&{statements.writer.variables[op.map].name}"
     if isinstance(op, kernel.TmaStoreOp):
         kind, operands = "store", [tensor_map, tile]
@@ -61,7 +71,7 @@ def _tma(statements: Statements, op: kernel.TmaLoadOp | kernel.TmaStoreOp) -> st
 
 
 def print_advance(statements: Statements, op: kernel.AdvanceOp) -> None:
-    """Prints the next slot and phase, as two constants; of a ring with one slot only the phase changes."""
+    """Prints `kernel.advance`: the next slot of a circular buffer, and its phase."""
     writer, slots = statements.writer, op.slots.data
     slot, phase = writer.read(op.slot), writer.read(op.phase)
     names = [writer.name(result, word) for result, word in zip(op.results, ("slot", "phase"), strict=True)]
@@ -74,7 +84,7 @@ def print_advance(statements: Statements, op: kernel.AdvanceOp) -> None:
 
 
 def print_partitions(statements: Statements, op: kernel.WarpSpecializeOp) -> None:
-    """Prints the programs of the partitions, each under the condition that a warp belongs to it."""
+    """Prints `kernel.warp_specialize` as a chain of `if`s: each warp runs the program of its partition."""
     writer, last, registers = statements.writer, len(op.programs) - 1, op.partition_registers
     for number, (name, program) in enumerate(zip(op.partition_names, op.programs, strict=True)):
         first, warps = op.first_warp(number), op.partition_warps[number]
@@ -90,18 +100,23 @@ def print_partitions(statements: Statements, op: kernel.WarpSpecializeOp) -> Non
             type(statements)(writer, program.block).print()
 
 
-def _set_registers(statements: Statements, wanted: int, blocks_per_sm: int) -> None:
-    """Prints a `setmaxnreg` to `wanted` registers a thread, unless that is the number at launch, when `blocks_per_sm`
-    blocks share the registers of a multiprocessor."""
+def _set_registers(statements: Statements, count: int, blocks_per_sm: int) -> None:
+    """Prints `setmaxnreg`, unless threads have that number of registers at launch anyway.
+
+    Args:
+        statements: printer of the partition's program.
+        count: registers per thread.
+        blocks_per_sm: number of blocks that share the registers of an SM at launch.
+    """
     share = launch_registers(statements.writer.func.threads, blocks_per_sm)
-    if wanted != share:
-        helper = "take_registers" if wanted > share else "give_registers"
+    if count != share:
+        helper = "take_registers" if count > share else "give_registers"
         statements.writer.use(helper)
-        statements.writer.line(f"{helper}<{wanted}>();")
+        statements.writer.line(f"{helper}<{count}>();")
 
 
 def print_mapa(statements: Statements, op: kernel.MapaOp) -> None:
-    """Prints a pointer to the instance of a buffer in another block."""
+    """Prints `kernel.mapa`: a pointer to a shared buffer in another block of the cluster."""
     writer = statements.writer
     writer.use("cluster_peer")
     text = f"cluster_peer({memory_name(writer, op.shared)}, {writer.read(op.rank).text})"
@@ -109,7 +124,7 @@ def print_mapa(statements: Statements, op: kernel.MapaOp) -> None:
 
 
 def print_copy(statements: Statements, op: kernel.CopyAsyncOp) -> None:
-    """Prints the copies of a thread, 4, 8 or 16 bytes each."""
+    """Prints `kernel.copy_async`: the `cp.async` copies of a thread, of 4, 8 or 16 bytes each."""
     writer, width = statements.writer, op.vec.data
     size = width * c_size(op.target.type)
     with nullcontext() if op.predicate is None else writer.braces(f"if ({writer.read(op.predicate).text})"):

@@ -1,8 +1,11 @@
-"""Each kernel of a printed module as a text of its own, which is compiled, kept and loaded by itself; and the machine
-code of a module's kernels as one file: a line of JSON with the places of cubins, then these.
+"""Division of a module's CUDA text into one text for each kernel, and the file format of their machine code.
 
-What does not change machine code is left out: comments, helpers that the kernel does not call, and where in the module
-the kernel stands. So equal kernels, of one module or of many, have one text.
+Kernels are compiled, cached and loaded separately. The text of a kernel has its code and the helpers that it calls. It
+has no comments and no name, so that equal kernels of one or several modules have equal texts and are compiled once.
+The kernel's entry name in machine code is a hash of its text.
+
+The machine code of a module is one file: a line of JSON with entry name, offset and size of each cubin, then the
+cubins.
 """
 
 from __future__ import annotations
@@ -22,13 +25,19 @@ _DECLARED = re.compile(r"struct (?:__\w+__\(\d+\) )?(\w+)|(\w+)\s*\(")
 _WORD = re.compile(r"\w+")
 
 ENTRY = "k_[0-9a-f]{16}"
-"""What kernels are called in machine code, where profilers show it: by their text."""
+"""Regular expression of the names of kernels in machine code, which profilers show: hashes of their texts."""
 
 
 @dataclass(frozen=True)
 class KernelText:
-    """A text for the compiler, and the names of its kernels in machine code (`entries`), by their names in the module.
-    `line`: line of the module's text where `text` without its helpers begins; `helpers`: lines of these."""
+    """Text that is compiled separately.
+
+    Attributes:
+        text: CUDA C++ of helpers, then of the kernel.
+        entries: name of a kernel in the module -> its name in machine code.
+        line: line of the module's text at which the kernel's code begins.
+        helpers: number of lines of the helpers in `text`.
+    """
 
     text: str
     entries: Mapping[str, str]
@@ -36,55 +45,58 @@ class KernelText:
     helpers: int = 0
 
     def with_lines(self, name: str) -> str:
-        """Returns the text for a compiler that names lines of the module's text, which is called `name`."""
+        """Returns the text with a `#line` directive, so that compiler messages refer to lines of the file `name`."""
         lines = self.text.splitlines(keepends=True)
         return "".join([*lines[: self.helpers], f'#line {self.line} "{name}"\n', *lines[self.helpers :]])
 
 
 @lru_cache(64)
 def kernel_texts(source: str) -> tuple[KernelText, ...]:
-    """Returns the kernels of a module's text, in order. A text of another source is one kernel text."""
-    head, helpers_mark, rest = source.partition(HELPERS_MARK)
-    section, kernels_mark, kernels = rest.partition(KERNELS_MARK)
+    """Returns the texts of the kernels of a module, in order. A text that the printer has not made is not divided."""
+    head, helpers_mark, after_head = source.partition(HELPERS_MARK)
+    section, kernels_mark, kernels = after_head.partition(KERNELS_MARK)
     line = (head + helpers_mark + section + kernels_mark).count("\n") + 1
-    found: list[KernelText] = []
+    texts: list[KernelText] = []
     definitions = _definitions(section)
     for kernel in re.split(r"(?<=^}\n)\n", kernels, flags=re.MULTILINE) if kernels_mark else ():
         code = re.sub(r"\A(?://.*\n|\n)+", "", kernel)
         names = _HEAD.findall(code)
         if len(names) != 1:
-            found = []
+            texts = []
             break
         used = _used(definitions, code)
         anonymous = _HEAD.sub(lambda m: m[0][: m.start(1) - m.start()] + "kernel(", code)
         entry = "k_" + digest(used, anonymous)[:16]
         named = _HEAD.sub(lambda m, entry=entry: m[0][: m.start(1) - m.start()] + f"{entry}(", code)
         begin = line + kernel[: len(kernel) - len(code)].count("\n")
-        found.append(KernelText(used + named, {names[0]: entry}, begin, used.count("\n")))
+        texts.append(KernelText(used + named, {names[0]: entry}, begin, used.count("\n")))
         line += kernel.count("\n") + 1
-    return tuple(found) or (KernelText(source, {name: name for name in _HEAD.findall(source)}),)
+    return tuple(texts) or (KernelText(source, {name: name for name in _HEAD.findall(source)}),)
 
 
 def entries(source: str) -> dict[str, str]:
+    """Returns the name of each kernel of a module's text in machine code, by its name in the module."""
     return {name: entry for text in kernel_texts(source) for name, entry in text.entries.items()}
 
 
 def _definitions(section: str) -> list[tuple[str, str | None]]:
-    """Returns the definitions of a section of helpers with the names that they declare; None for what is always
-    needed."""
-    found: list[tuple[str, str | None]] = []
+    """Returns the definitions of a section of helpers, each with the name that it declares.
+
+    The name is None for text that every kernel needs, such as preprocessor directives.
+    """
+    definitions: list[tuple[str, str | None]] = []
     current, depth = "", 0
     for line in section.splitlines(keepends=True):
         current, depth = current + line, depth + line.count("{") - line.count("}")
         if depth == 0 and line.rstrip().endswith(("}", ";")):
             match = None if current.startswith("#") else _DECLARED.search(current)
-            found.append((current, match and (match[1] or match[2])))
+            definitions.append((current, match and (match[1] or match[2])))
             current = ""
-    return [*found, (current, None)] if current.strip() else found
+    return [*definitions, (current, None)] if current.strip() else definitions
 
 
 def _used(definitions: list[tuple[str, str | None]], code: str) -> str:
-    """Returns the definitions that a kernel needs, directly or through others, in their order."""
+    """Returns the definitions that the kernel `code` needs, directly or through others, in the order of the section."""
     words, todo = set(_WORD.findall(code)), list(definitions)
     while more := [d for d in todo if d[1] is None or d[1] in words]:
         todo = [d for d in todo if d not in more]
@@ -98,33 +110,36 @@ _MARK = b"deplodock kernels "
 
 @dataclass(frozen=True)
 class MachineCode:
-    """The cubin of a kernel, and its name there."""
+    """Machine code of a kernel: the cubin, and the kernel's entry name in it."""
 
     cubin: bytes
     entry: str
 
 
 def pack(kernels: Mapping[str, MachineCode]) -> bytes:
-    """Returns one file of all kernels, with equal cubins once."""
-    places: dict[bytes, int] = {}
+    """Returns the content of a file with all kernels. Equal cubins are stored once."""
+    offsets: dict[bytes, int] = {}
     size = 0
     for code in kernels.values():
-        if code.cubin not in places:
-            places[code.cubin] = size
+        if code.cubin not in offsets:
+            offsets[code.cubin] = size
             size += len(code.cubin)
-    head = {name: [code.entry, places[code.cubin], len(code.cubin)] for name, code in kernels.items()}
-    return _MARK + json.dumps(head, sort_keys=True).encode() + b"\n" + b"".join(places)
+    head = {name: [code.entry, offsets[code.cubin], len(code.cubin)] for name, code in kernels.items()}
+    return _MARK + json.dumps(head, sort_keys=True).encode() + b"\n" + b"".join(offsets)
 
 
 def unpack(data: bytes) -> dict[str, MachineCode]:
-    """Returns the kernels by name. Raises ExecutionError for data that `pack` has not made."""
+    """Returns the kernels of a file by name. Raises ExecutionError if `pack` has not written the data."""
     head, _, cubins = data.removeprefix(_MARK).partition(b"\n")
     try:
         if not data.startswith(_MARK):
             raise ValueError
-        found = {n: MachineCode(cubins[begin : begin + size], e) for n, (e, begin, size) in json.loads(head).items()}
-        if any(len(found[n].cubin) != size or begin < 0 for n, (_, begin, size) in json.loads(head).items()):
+        kernels = {n: MachineCode(cubins[begin : begin + size], e) for n, (e, begin, size) in json.loads(head).items()}
+        if any(len(kernels[n].cubin) != size or begin < 0 for n, (_, begin, size) in json.loads(head).items()):
             raise ValueError
     except (ValueError, TypeError, AttributeError):
-        raise ExecutionError("is no machine code of deplodock's kernels", operator="cubin") from None
-    return found
+        raise ExecutionError(
+            "expected machine code that deplodock has saved, but got other data; compile the program again",
+            operator="cubin",
+        ) from None
+    return kernels

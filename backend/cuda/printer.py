@@ -1,5 +1,8 @@
-"""A module at the kernel level as one CUDA C++ text: device functions, the only place with inline assembly, and one
-`extern "C" __global__` function for each `kernel.func`."""
+"""Printer of CUDA C++ for a module at the kernel level.
+
+The text has the helpers (device functions, which contain all inline assembly) and one `extern "C" __global__` function
+for each `kernel.func`.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +16,40 @@ from . import asynchronous, tensor_cores
 
 
 class Statements(statements.Statements):
-    """Prints the statements of a block of a GPU's kernel."""
+    """Printer of the statements of one block of a GPU kernel."""
 
     printers = {**statements.PRINTERS, **reductions.PRINTERS, **asynchronous.PRINTERS, **tensor_cores.PRINTERS}
 
 
 def print_cuda(module: ModuleOp) -> str:
-    """Returns the CUDA C++ of all kernels of a module at the kernel level. Raises CompileError, with operation and
-    place, for anything that has no CUDA."""
+    """Returns the CUDA C++ of all kernels of a module at the kernel level.
+
+    Raises CompileError, with the operation and its source line, for operations that cannot be printed.
+    """
     return text_of_kernels(module, helper_section, _print_kernel)
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     writer = Writer(func)
-    given = ", ".join(parameters(writer, func))
+    arguments = ", ".join(parameters(writer, func))
     if buffers := [op for op in func.walk() if isinstance(op, SharedOp)]:
-        # All kernels of a text declare the same array, also those without swizzled boxes.
+        # All kernels of a text declare the same array, so its alignment is that of swizzled TMA tiles in each.
         writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
         declare_shared(writer, buffers, "smem")
     Statements(writer, func.body.block).print()
     clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
-    head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({given}) {{'
+    head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({arguments}) {{'
     return "\n".join([*header(func), head, *writer.lines, "}"]) + "\n", writer.helpers
 
 
 def _launch_bounds(func: FuncOp) -> str:
-    """The threads of a block and, where somebody asks for it, how many blocks a multiprocessor has to have room for.
-    Partitions need that number, or ptxas ignores `setmaxnreg`; large blocks and tensor cores, or it spills in order to
-    fit more onto one multiprocessor."""
+    """Returns `__launch_bounds__` with the threads of a block and, if needed, the minimum number of blocks per SM.
+
+    The kernel may request the minimum (`resident`). Otherwise it is 1 in two cases. Kernels with partitions need it, or
+    ptxas ignores `setmaxnreg`. Large blocks and kernels with tensor cores need it, or ptxas spills registers to fit
+    more blocks on an SM.
+    """
     partitions = func.partitions is not None and func.partitions.partition_registers
-    crowded = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
-    resident = func.resident or int(bool(partitions or crowded))
+    needs_registers = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
+    resident = func.resident or int(bool(partitions or needs_registers))
     return f"__launch_bounds__({func.threads}{f', {resident}' if resident else ''})"

@@ -1,5 +1,9 @@
-"""Tensor cores as C++: loads of matrices, products of warps in loops over the blocks of a tile, and of warpgroups in a
-loop over slices of k, whose accumulators stay in place; and registers that lanes exchange, of 16 bits in pairs."""
+"""Printing of tensor core operations, and of shuffles between lanes.
+
+`mma.sync` instructions of a warp are printed in loops over the blocks of its tile. `wgmma` instructions of a warpgroup
+are printed in a loop over slices of k; a slice is the k extent of one instruction. Accumulators are updated in place.
+Shuffles of 16-bit elements exchange pairs, as 32-bit words.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,21 @@ from ..cpp.writer import Variable
 from ..dtypes import STRUCTS
 
 WORD = 4
-"""Bytes of a register of the hardware, as which helpers read and write elements of matrices: two of 16 bits, or one."""
+"""Bytes of a hardware register: the width in which helpers access matrix elements, two of 16 bits or one of 32."""
 
 
 def _print_matrices(
     statements: Statements, op: kernel.LdMatrixOp | kernel.StMatrixOp, kind: str, array: str, first: int
 ) -> None:
-    """Prints one call a step; the loop variable counts the elements of a lane's rows."""
+    """Prints `ldmatrix` or `stmatrix` calls, each of which moves `op.count` matrices.
+
+    Args:
+        statements: printer of the block.
+        op: the operation.
+        kind: "ldmatrix" or "stmatrix".
+        array: name of the array of registers.
+        first: index of its first register.
+    """
     writer, count = statements.writer, op.count.data
     helper = f"{kind}_x{count}{'_trans' if op.trans is not None else ''}"
     writer.use(f"{helper}.{writer.type_of(op.memory)}")
@@ -42,7 +54,7 @@ def _print_matrices(
 
 
 def print_mma(statements: Statements, op: kernel.MmaOp) -> None:
-    """Prints all products of a warp, into the registers of the accumulator if these may change."""
+    """Prints `kernel.mma`: all `mma.sync` of a warp's tile, in place if the accumulator may be overwritten."""
     writer, target, atom = statements.writer, statements.reuse_or_copy(op.acc, op.result), op.atom
     helper, (a, b) = f"mma_{atom.shape}", atom.registers
     writer.type_of(op.lhs)
@@ -60,7 +72,10 @@ def print_mma(statements: Statements, op: kernel.MmaOp) -> None:
 
 
 def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
-    """Returns the array that `value` is a part of, and its start; a new array for registers in another order."""
+    """Returns an array with the registers of `value` in order, and the index of the first.
+
+    It is the array of `value`, or the array of which `value` is a contiguous part, or else a new copy.
+    """
     writer, op = statements.writer, value.owner
     if value in writer.variables:
         return writer.variables[value].name, 0
@@ -72,7 +87,7 @@ def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
 
 
 def _operand(statements: Statements, value: SSAValue, at: str) -> str:
-    """Returns a pointer to the registers of an operand; a single one is a variable."""
+    """Returns the C++ pointer to the registers of an operand, from the index expression `at` on."""
     writer = statements.writer
     if shape_of(value.type) != (1,):
         array, first = operand_array(statements, value)
@@ -88,20 +103,25 @@ def _times(counter: str, step: int) -> str:
 
 
 def _sum(index: str, offset: int) -> str:
-    """Returns `index + offset`, or an empty text for 0."""
+    """Returns `index + offset` without zero terms, or an empty text if both are 0."""
     return " + ".join([*([index] if index else []), *([str(offset)] if offset else [])])
 
 
 def _accumulators(statements: Statements, acc: SSAValue, op: Operation) -> Variable:
-    """Returns the registers of accumulators, which nothing else may read. Raises CompileError."""
+    """Returns the array of asynchronous accumulators, which `op` updates in place.
+
+    Raises CompileError if another operation reads the accumulators.
+    """
     variable = statements.reusable_variable(acc)
     if variable is None:
-        raise refused(op, "accumulators in flight are used twice", CompileError)
+        raise refused(
+            op, "expected one use of asynchronous accumulators, but another operation reads them too", CompileError
+        )
     return variable
 
 
 def print_wgmma(statements: Statements, op: kernel.WgmmaOp) -> None:
-    """Prints one call for every slice of k."""
+    """Prints `kernel.wgmma`: one call for each slice of k."""
     writer, slices = statements.writer, op.k_steps.data
     variable = writer.variables[op.result] = _accumulators(statements, op.acc, op)
     transposed = op.lhs_transposed is not None, op.rhs_transposed is not None
@@ -109,26 +129,35 @@ def print_wgmma(statements: Statements, op: kernel.WgmmaOp) -> None:
     if op.lhs_offset is None:
         name, first = operand_array(statements, op.lhs)
         step = f"slice * {slice_elements(op.element) // 2}" if slices > 1 else ""
-        left = writer.pointer(name, _sum(step, first), WORD)
+        lhs_operand = writer.pointer(name, _sum(step, first), WORD)
     else:
-        left = _matrix(statements, op, "left", op.lhs, op.lhs_offset, transposed[0])
-    right = _matrix(statements, op, "right", op.rhs, op.rhs_offset, transposed[1])
+        lhs_operand = _matrix(statements, op, "left", op.lhs, op.lhs_offset, transposed[0])
+    rhs_operand = _matrix(statements, op, "right", op.rhs, op.rhs_offset, transposed[1])
     writer.use(key)
-    more, head = Expr("true") if op.use_acc is None else writer.read(op.use_acc), ""
+    accumulate, head = Expr("true") if op.use_acc is None else writer.read(op.use_acc), ""
     if op.scale_d_zero is not None:
-        more = Expr("false")
+        accumulate = Expr("false")
     if slices > 1:
-        if more.text != "true":
-            more = Expr("slice > 0" if more.text == "false" else f"slice > 0 || {more.at(AND)}")
+        if accumulate.text != "true":
+            accumulate = Expr("slice > 0" if accumulate.text == "false" else f"slice > 0 || {accumulate.at(AND)}")
         writer.unroll()
         head = f"for (int slice = 0; slice < {slices}; ++slice) "
-    writer.line(f"{head}{key.split('.')[0]}({variable.name}, {left}, {right}, {more.text});")
+    writer.line(f"{head}{key.split('.')[0]}({variable.name}, {lhs_operand}, {rhs_operand}, {accumulate.text});")
 
 
 def _matrix(
     statements: Statements, op: kernel.WgmmaOp, side: str, memory: SSAValue, at: SSAValue, transposed: bool
 ) -> str:
-    """Declares the descriptor of an operand; returns it with its step for the slice of k."""
+    """Declares the shared memory descriptor of an operand. Returns its C++ for the current slice of k.
+
+    Args:
+        statements: printer of the block.
+        op: the operation.
+        side: name of the descriptor if the buffer has none.
+        memory: the shared buffer.
+        at: index of the operand's first element.
+        transposed: whether k is not the contiguous dimension.
+    """
     writer, width = statements.writer, op.swizzle.data
     pointer = element_address(statements, memory, at)
     panel = 0 if op.leading_offset is None else 2 * op.leading_offset.data
@@ -141,7 +170,7 @@ def _matrix(
 
 
 def print_accumulators(statements: Statements, op: kernel.AccumulatorsOp) -> None:
-    """Gives accumulators the registers that they start as, or new ones."""
+    """Assigns accumulators the array of their initial value, or declares a new one."""
     if op.source is None:
         statements.writer.declare(op.result)
     else:
@@ -149,8 +178,11 @@ def print_accumulators(statements: Statements, op: kernel.AccumulatorsOp) -> Non
 
 
 def print_wait(statements: Statements, op: kernel.WgmmaWaitOp) -> None:
-    """Prints a wait for products. Accumulators that become registers are operands of the wait, so that the compiler
-    moves nothing that reads them before it."""
+    """Prints a wait for outstanding `wgmma` instructions.
+
+    If the result can be read as registers, the accumulators are operands of the wait, so that the compiler cannot move
+    reads of them before it.
+    """
     writer, pending = statements.writer, op.pending.data
     variable = writer.variables[op.result] = _accumulators(statements, op.acc, op)
     are_read = op.result.type != op.acc.type
@@ -160,7 +192,10 @@ def print_wait(statements: Statements, op: kernel.WgmmaWaitOp) -> None:
 
 
 def print_shuffle(statements: Statements, op: kernel.ShuffleOp) -> None:
-    """Prints a shuffle for each register, or for each pair; a lane copies registers that it does not exchange."""
+    """Prints `kernel.shuffle`: one shuffle for each register, or for each pair of 16-bit registers.
+
+    Without an explicit source lane, registers whose lane mask is 0 are copied.
+    """
     writer, size = statements.writer, registers(op.result)
     element, lane = writer.type_of(op.result), None if op.lane is None else writer.read(op.lane)
     if size == 1:
@@ -189,7 +224,11 @@ def print_shuffle(statements: Statements, op: kernel.ShuffleOp) -> None:
 
 
 def print_permute_registers(statements: Statements, op: kernel.PermuteRegistersOp) -> None:
-    """Prints for each move a choice between two registers, or pairs, by a bit of the lane's number."""
+    """Prints `kernel.permute_registers`, a permutation of registers that depends on the lane.
+
+    Register r becomes register `r ^ x`. x combines the numbers in `reg_xor` whose bit is set in the lane. For each
+    different number, a loop selects between two registers, or two pairs of 16-bit registers.
+    """
     writer, bits = statements.writer, op.reg_xor.get_values()
     element, size, moves = writer.type_of(op.result), registers(op.result), sorted({*bits} - {0})
     pair = element in STRUCTS and size > 1 and not any(m & 1 for m in bits)
@@ -204,8 +243,10 @@ def print_permute_registers(statements: Statements, op: kernel.PermuteRegistersO
             if pair:
                 assert before is not None
                 writer.use(f"choose_pair.{element}")
-                moved = ((target, r), (before, other), (before, r))
-                operands = ", ".join(writer.pointer(p.name, without_parentheses(str(n)), WORD) for p, n in moved)
+                operand_registers = ((target, r), (before, other), (before, r))
+                operands = ", ".join(
+                    writer.pointer(p.name, without_parentheses(str(n)), WORD) for p, n in operand_registers
+                )
                 writer.line(f"choose_pair({operands}, {odd});")
             else:
                 mine, its = (writer.read(op.source, n) if before is None else before[n] for n in (r, other))
@@ -216,7 +257,7 @@ def print_permute_registers(statements: Statements, op: kernel.PermuteRegistersO
 
 
 def _pairs(statements: Statements, value: SSAValue) -> Variable:
-    """Returns the array of a value whose pairs are read as words."""
+    """Returns the array of a value whose pairs of 16-bit registers are accessed as words."""
     name, first = operand_array(statements, value)
     assert first == 0
     return Variable(name, registers(value))

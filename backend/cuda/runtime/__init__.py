@@ -1,4 +1,7 @@
-"""Runs a program on the GPU: cubins of NVRTC, loaded by CuPy, on torch's current stream and memory.
+"""Executor `cuda`: runs a compiled program on the GPU.
+
+NVRTC compiles the kernels, and CuPy loads them. They run on torch's current stream, in memory that torch allocates.
+A plan is the list of steps of a call. A step is a kernel launch, or a function that PyTorch computes.
 
 torch and CuPy are imported when a program is made. CuPy arrays do not support bf16, so buffers are torch tensors, and
 kernels get raw pointers.
@@ -36,13 +39,14 @@ KEPT_GRAPHS = 16
 """Largest number of CUDA graphs of a program, with their scratch memory. The least recently used one is dropped."""
 
 _CYCLES_TO_LAUNCH = 50_000
-"""Device cycles that suffice for the host to queue a launch with its event."""
+"""Device cycles in which the host can queue one launch and its event. A safe estimate, tuned by hand."""
 
-_SHARED_WITHOUT_ASKING = 48 * 1024
+_DEFAULT_SHARED_LIMIT_BYTES = 48 * 1024
+"""Shared memory that a block may use without an attribute of its function (CUDA programming guide)."""
 
 
 class GraphWarning(UserWarning):
-    """The launches of a call cannot be a CUDA graph."""
+    """Warning that the launches of a call cannot be a CUDA graph."""
 
 
 class CudaProgram:
@@ -59,8 +63,8 @@ class CudaProgram:
     must live as long as the graph is replayed.
 
     Args:
-        module: module at the kernel level, or its plan.
-        cuda: its text.
+        module: module at the kernel level, or its launch plan.
+        cuda: CUDA text of the module.
         saved: (arch, cubin) of an earlier compilation to load instead.
         eager: functions that PyTorch computes on the device, by name.
         graphs: whether to use CUDA graphs.
@@ -129,7 +133,7 @@ class CudaProgram:
     def _prepare(self, module: Any, entry: str, shared: int) -> Any:
         """Returns a loaded function whose limit of shared memory is raised. The function owns its module."""
         function = module.get_function(entry)
-        if shared > _SHARED_WITHOUT_ASKING:
+        if shared > _DEFAULT_SHARED_LIMIT_BYTES:
             driver = self.cupy.cuda.driver
             attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             driver.funcSetAttribute(function.ptr, attribute, shared)
@@ -180,16 +184,18 @@ class CudaProgram:
         """Launches a program without steps of PyTorch, as a CUDA graph if there is one.
 
         Args:
-            launches: the launches.
-            addresses, like: as for `LaunchGraph.launch`.
+            launches: the prepared steps.
+            addresses: addresses of the arguments `like.arguments`, or of all arguments if `like` is None.
+            like: group of similar calls, or None.
 
         Raises:
             ExecutionError: if a launch fails.
         """
-        if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
+        # A single launch costs less than a graph.
+        if self.graphs and len(launches.steps) > 1:
             stream = self.torch.cuda.current_stream(self.device)
             with self.cupy.cuda.Device(self.device.index) as device:
-                device.use()  # see _launch_steps
+                device.use()  # makes the context current, see `_launch_steps`
                 graph = self._graph(launches, addresses, like, stream)
                 if graph is not None and graph.launch(addresses, stream, like):
                     return
@@ -208,7 +214,7 @@ class CudaProgram:
             launches: the steps.
             addresses: addresses of all arguments.
             arguments: the arguments as tensors, for steps of PyTorch.
-            clock: list that gets events, or None.
+            clock: list that gets an event before each step and one after the last, or None.
 
         Raises:
             ExecutionError: if a launch fails.
@@ -256,7 +262,10 @@ class CudaProgram:
     def _graph(
         self, launches: PreparedLaunches, addresses: Sequence[int], like: Moving | None, stream: Any
     ) -> LaunchGraph | None:
-        """Returns the CUDA graph of launches from their second call on, or None."""
+        """Returns the CUDA graph of a call, or None.
+
+        The first call with a set of shapes has none. The second one builds the graph, and later ones reuse it.
+        """
         with self._making:
             if (graph := self._graphs.pop(launches, None)) is not None:
                 self._graphs[launches] = graph
@@ -273,7 +282,7 @@ class CudaProgram:
         return graph
 
     def _arena(self, plan: LaunchPlan) -> Any:
-        """Returns the arena, a tensor of bytes, or None without scratch buffers."""
+        """Returns the memory of all scratch buffers of a call (the arena) as a tensor of bytes, or None if it is empty."""
         size = plan.arena_bytes
         return self._empty((size,), "ui8") if size else None
 
@@ -297,7 +306,7 @@ class CudaProgram:
         return event
 
     def _wait(self) -> None:
-        """Waits for the launches. Raises ExecutionError if an assertion failed; the device has printed its message."""
+        """Waits for all launches. Raises ExecutionError if an assertion failed; the device has printed its message."""
         try:
             self.torch.cuda.current_stream(self.device).synchronize()
         except RuntimeError as error:

@@ -72,15 +72,15 @@ _L2_128_BYTES = 2
 """CUtensorMapL2promotion: fetches of 128 bytes into L2."""
 
 _WORDS = 16
-"""64-bit words of a CUtensorMap."""
+"""Number of 64-bit words of a CUtensorMap, the TMA descriptor of the driver."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Arguments of cuTensorMapEncodeTiled after the address, the fastest dimension first.
+    """Arguments of cuTensorMapEncodeTiled except the address. The contiguous dimension is first.
 
-    Strides are in bytes, without the stride of the fastest dimension. Elements are not interleaved, and zero out of
-    bounds.
+    Strides are in bytes, without the contiguous dimension. Elements are not interleaved; elements out of bounds are
+    read as zero.
     """
 
     type: int

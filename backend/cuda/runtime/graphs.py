@@ -1,8 +1,11 @@
 """Prepared launches, and CUDA graphs of all launches of a call.
 
-The driver takes the parameters of a kernel as an array of addresses, and copies the parameters at the launch. All
-parameters of a call are in one array of words: pointers first, then sizes, which never change. A call sets the
-pointers.
+The driver takes the parameters of a kernel as an array of addresses, and copies the parameters at the launch. The
+parameters of all launches of a call are in one array of 64-bit words: pointers first, then sizes. Sizes never change. A
+call sets the pointers.
+
+Each pointer points into a memory. The memories are numbered: the arguments of the call, then the arena, which contains
+all scratch buffers.
 
 A graph is built of kernel nodes, not captured from a stream, so that its nodes are known. If an argument or a result
 has moved, the parameters of the nodes that use it are set (`cuGraphExecKernelNodeSetParams`), including TMA
@@ -26,18 +29,21 @@ from ...host.launch_plan import EagerStep, LaunchPlan, TensorMap
 from .driver import advice, encode, library
 
 KEPT_MAPS_OF_CALL = 4096
-"""Largest number of encoded descriptors of a concurrent call."""
+"""Largest number of encoded TMA descriptors that a `Frame` caches."""
 
 Head = tuple[int, ...]
-"""Function, grid, block and bytes of shared memory: arguments of `cuLaunchKernel`."""
+"""First arguments of `cuLaunchKernel`: function, grid (3), block (3) and bytes of shared memory."""
 
 
 class Frame:
-    """Parameters of one call.
+    """Kernel parameters of one call. Concurrent calls have different frames.
 
     Attributes:
-        words: pointers and sizes.
-        steps: launches with the address of their parameters, and steps of PyTorch.
+        words: pointers, then sizes.
+        pointers: the part of `words` with the pointers.
+        parameters: address of each parameter, for all launches in order.
+        steps: launches as (head, address of the first parameter), and steps of PyTorch.
+        maps: (parameter, address) -> encoded TMA descriptor and its address.
     """
 
     def __init__(self, launches: PreparedLaunches) -> None:
@@ -50,7 +56,12 @@ class Frame:
         self.maps: dict[tuple[int, int], tuple[Any, int]] = {}
 
     def fill(self, addresses: Sequence[int], scratch: Any) -> None:
-        """Sets the addresses of the arguments and of the scratch memory, a tensor or None."""
+        """Sets all pointers and TMA descriptors.
+
+        Args:
+            addresses: addresses of all arguments.
+            scratch: the arena, a tensor or None.
+        """
         places = np.array([*addresses, 0 if scratch is None else scratch.data_ptr()], np.int64)
         np.add(places[self._launches.memory], self._launches.begins, out=self.pointers)
         if len(self.maps) > KEPT_MAPS_OF_CALL:
@@ -59,7 +70,7 @@ class Frame:
             self._describe(*described)
 
     def move(self, memory: int, address: int) -> set[int]:
-        """Sets a new address of a memory. Returns the numbers of the launches that use it."""
+        """Sets the address of memory number `memory`. Returns the numbers of the launches that use the memory."""
         uses = self._launches.uses[memory]
         if len(self.maps) > KEPT_MAPS_OF_CALL:
             self.maps = {key: encoded for key, encoded in self.maps.items() if self.parameters[key[0]] == encoded[1]}
@@ -70,7 +81,7 @@ class Frame:
         return uses.steps
 
     def _describe(self, parameter: int, pointer: int, tensor_map: TensorMap) -> None:
-        """Sets a parameter to the descriptor of the memory at a pointer.
+        """Sets a parameter to the encoded TMA descriptor of the memory that a pointer points to.
 
         Args:
             parameter: number of the parameter.
@@ -87,7 +98,13 @@ class Frame:
 
 @dataclass
 class Uses:
-    """Uses of a memory: pointers (number, offset in bytes), descriptors, and numbers of steps."""
+    """Uses of one memory.
+
+    Attributes:
+        pointers: (number of the pointer, offset in bytes).
+        maps: (parameter, pointer, descriptor) of each TMA descriptor.
+        steps: numbers of the launches that use the memory.
+    """
 
     pointers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     maps: list[tuple[int, int, TensorMap]] = field(default_factory=list[tuple[int, int, TensorMap]])
@@ -95,18 +112,20 @@ class Uses:
 
 
 class PreparedLaunches:
-    """Steps of a plan with static sizes.
+    """Steps of a launch plan for one set of shapes, prepared for fast calls.
 
     Args:
-        plan: the plan.
+        plan: the launch plan.
         functions: addresses of the loaded kernels.
 
     Attributes:
-        memory: for each pointer the number of its argument, or the number of arguments for the arena.
-        begins: for each pointer the offset in bytes.
-        order: for each parameter the number of its word.
+        memory: number of the memory of each pointer.
+        begins: offset in bytes of each pointer in its memory.
+        order: index of each parameter in the words of a frame.
         maps: (parameter, pointer, descriptor) for TMA descriptors.
-        uses: for each memory the parameters and steps that depend on its address.
+        uses: uses of each memory.
+        steps: launches as (head, index of the first parameter), and steps of PyTorch.
+        called: whether the steps have run before.
     """
 
     def __init__(self, plan: LaunchPlan, functions: Mapping[str, int]) -> None:
@@ -145,14 +164,14 @@ class PreparedLaunches:
         self.called = False
 
     def acquire(self) -> Frame:
-        """Returns the parameters of a call, for its own use until `release`."""
+        """Returns a frame that no other call uses until `release`."""
         try:
             return self._free.pop()
         except IndexError:
             return Frame(self)
 
     def release(self, frame: Frame) -> None:
-        """Reuses the parameters of a call after its last launch."""
+        """Makes a frame available to other calls. The driver has copied the parameters at the launches."""
         self._free.append(frame)
 
 
@@ -177,11 +196,11 @@ class KernelNode(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """Calls that differ in the addresses of some arguments only.
+    """Group of calls that differ only in the addresses of some arguments.
 
     Attributes:
         arguments: numbers of these arguments.
-        places: addresses of all arguments of one call.
+        places: addresses of all arguments in one of the calls, valid in all of them for the other arguments.
     """
 
     arguments: tuple[int, ...]
@@ -256,7 +275,7 @@ class LaunchGraph:
                 places = enumerate(all_addresses(addresses, like))
             try:
                 self._move([(n, address) for n, address in places if old[n] != address])
-            except BaseException:  # the addresses in the nodes are unknown then
+            except BaseException:  # Some nodes may have new addresses and others old ones.
                 self._like, self._addresses = None, [-1] * len(old)
                 raise
             self._like = like
@@ -269,7 +288,7 @@ class LaunchGraph:
         return True
 
     def _move(self, moved: Sequence[tuple[int, int]]) -> None:
-        """Sets the parameters of the nodes that use moved arguments, pairs of number and address."""
+        """Sets the parameters of the nodes that use `moved` arguments, given as pairs of argument and new address."""
         nodes: set[int] = set()
         for argument, address in moved:
             nodes |= self._frame.move(argument, address)

@@ -27,8 +27,7 @@ FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default
 """Flags of every compilation. Fast math is off, so that results are rounded as PyTorch rounds them."""
 
 UNCACHED = ("-no-cache",)
-"""Flags from NVRTC 13.0 on. On a machine with a GPU, NVRTC caches its results, and the log of a cached result is empty,
-without registers and spills."""
+"""Additional flags from NVRTC 13.0 on. They disable its cache, because logs of cached results lack register counts."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Compiled:
         cubin: machine code of all kernels (`kernel_texts.unpack`).
         log: log of the compiler.
         kernels: resources of each kernel, by name.
-        warnings: lines of the log about worse code than written (C75xx).
+        warnings: lines of the log with performance warnings of ptxas (C75xx).
     """
 
     arch: str
@@ -66,7 +65,7 @@ class Compiled:
 
 
 def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: bool = True) -> Compiled:
-    """Compiles CUDA C++, one kernel per core, equal kernels once.
+    """Compiles CUDA C++. Each kernel is compiled separately, in parallel, and equal kernels once.
 
     Args:
         source: the text.
@@ -113,7 +112,7 @@ def check_arch(arch: str) -> Target:
 
 @cache
 def _nvrtc() -> ModuleType:
-    """Returns the Python binding of NVRTC, with its library loaded. Raises ExecutionError."""
+    """Returns the Python binding of NVRTC, with its library loaded. Raises ExecutionError if NVRTC is not installed."""
     try:
         from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -157,7 +156,7 @@ def nvrtc_version() -> str:
 
 
 def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:
-    """Compiles a text. Returns the log, a zero byte and the machine code."""
+    """Compiles a text. Returns the log, a zero byte and the cubin as one file, as the cache stores them."""
     nvrtc = _nvrtc()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))[0]
     try:

@@ -1,4 +1,6 @@
-"""Fast calls on a GPU: a call that is similar to an earlier one only allocates results and launches.
+"""Cache of calls on a GPU. A call that is similar to an earlier one only allocates results and launches kernels.
+
+Calls are similar if the compared properties are equal.
 
 The extension module of `backend/host/calls.cpp` compares types, shapes, strides, devices, dispatch keys and gradients
 of the arguments, and addresses of constants. For other calls the cache returns NotImplemented. Python then makes the
@@ -22,11 +24,11 @@ KEPT_CALLS = 16
 
 @dataclass(frozen=True)
 class RememberedCall:
-    """Remembered call.
+    """Entry of the cache: a call, to which later calls are compared.
 
     Attributes:
         launches: prepared launches.
-        inputs, constants: snapshots of the inputs and constants.
+        inputs, constants: properties of the inputs and constants that are compared, recorded by the extension module.
         gradients: whether autograd would record the call.
         results: shape, strides and type of each result of `@main`.
         moving: inputs and results, whose addresses change between calls.
@@ -46,11 +48,11 @@ class Calls:
     Args:
         program: the program.
         extension: the extension module.
-        sources: for each argument of `@main` the number of a leaf of the caller's arguments, or a tensor.
-        leaves: leaves of the result.
-        result: tree of the result, with numbers of leaves.
+        sources: for each argument of `@main` the index of the caller's argument, or a tensor (a parameter or constant).
+        leaves: results of the program that are leaves of the returned tree (as in PyTorch's pytree).
+        result: the returned tree, with indices of leaves.
         build: function that builds the result, or None for tuples and lists.
-        state: state of the modules of the program.
+        state: attributes of PyTorch modules that must not have changed.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Timing on a GPU: device times and host times of several arms in turns, and counters of ncu.
+"""Timing on a GPU: device time and host time of calls, and performance counters of Nsight Compute (ncu).
 
-The counters are the bytes of device memory, and the utilisation of memory and SMs.
+An arm is one of several calls that are compared. The arms take turns, so that clocks and temperature are equal.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from ..kernel_texts import ENTRY
 from . import torch_with_cuda
 
 _FLUSHED_BYTES = 256 * 1024 * 1024
-_AT_LEAST = 0.1
-"""Least seconds of all repetitions, if they are at least a hundred."""
+"""Bytes to write in order to evict L2, several times its size."""
+
+_SAMPLING_SECONDS = 0.1
+"""Approximate total time of all repetitions. There are at least 100 and at most 1000 repetitions."""
 
 
 def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) -> dict[str, Timing]:
     """Returns the device time of each arm, by events around the replay of a CUDA graph.
 
-    The arms take turns, so that clocks and temperature are equal. An arm that cannot be captured is called; its
-    `Timing` has the reason.
+    An arm that cannot be captured is called directly. Its `Timing` has the reason.
 
     Args:
         arms: calls by name.
@@ -50,7 +51,7 @@ def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) 
     runs = {name: arms[name] if isinstance(graph, str) else graph.replay for name, graph in graphs.items()}
     if repetitions is None:
         longest = sum(map(statistics.median, _seconds(torch, runs, 5, flushed).values()))
-        repetitions = max(100, min(1000, int(_AT_LEAST / max(longest, 1e-7))))
+        repetitions = max(100, min(1000, int(_SAMPLING_SECONDS / max(longest, 1e-7))))
     samples = _seconds(torch, runs, repetitions, flushed)
     reasons = {name: graph if isinstance(graph, str) else None for name, graph in graphs.items()}
     return {name: Timing.of(samples[name], why is None, why) for name, why in reasons.items()}
@@ -82,7 +83,7 @@ def _graph(torch: Any, arm: Callable[[], object]) -> Any:
 
 
 def _seconds(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[str, list[float]]:
-    """Returns the seconds of all repetitions, by arm."""
+    """Returns the device seconds of each repetition, by arm."""
 
     def events(run: Callable[[], object]) -> tuple[Any, Any]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -101,7 +102,7 @@ def _seconds(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[str
 
 
 def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
-    """Returns the seconds from the start of a call to its result, by the clock of the host, with arms in turns."""
+    """Returns the host time of each arm, from the start of a call until its result is computed, in seconds."""
     torch = torch_with_cuda()
 
     def seconds(arm: Callable[[], object]) -> float:

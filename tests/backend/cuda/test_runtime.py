@@ -109,7 +109,7 @@ def test_much_shared_memory_is_asked_for(stub_cuda, monkeypatch) -> None:
     x = torch.randn(4, 256, device="cuda")
     CudaProgram(kernels, print_cuda(kernels)).run([x])
     assert {r.allowed for r in stub_cuda.launches} == {60000}
-    monkeypatch.setattr(runtime, "_SHARED_WITHOUT_ASKING", 1 << 20)
+    monkeypatch.setattr(runtime, "_DEFAULT_SHARED_LIMIT_BYTES", 1 << 20)
     with pytest.raises(StubError, match="needs 60000 bytes of shared memory, but its attribute permits 0"):
         CudaProgram(kernels, print_cuda(kernels)).run([x])
 
@@ -344,7 +344,7 @@ def test_the_driver_is_asked_first(program, stub_cuda) -> None:
     stub_cuda.driver, stub_cuda.capability = 13000, (8, 0)
     with pytest.raises(ExecutionError, match="the driver, of CUDA 13.0, refuses code for sm_80: .*INVALID_IMAGE"):
         CudaProgram(*program, saved=("sm_80", pack({"k0": MachineCode(b"no code", "k")})))
-    with pytest.raises(ExecutionError, match="is no machine code of deplodock's kernels"):
+    with pytest.raises(ExecutionError, match="expected machine code that deplodock has saved"):
         CudaProgram(*program, saved=("sm_80", b"no code"))
 
 
