@@ -33,7 +33,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     writer = Writer(func)
     arguments = ", ".join(parameters(writer, func))
     if buffers := [op for op in func.walk() if isinstance(op, SharedOp)]:
-        # All kernels of a text declare the same array, so its alignment is that of swizzled TMA tiles in each.
+        # All kernels of a text declare the same array, so each uses the alignment of swizzled TMA tiles.
         writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
         declare_shared(writer, buffers, "smem")
     Statements(writer, func.body.block).print()

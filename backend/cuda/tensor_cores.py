@@ -33,7 +33,7 @@ WORD = 4
 def _print_matrices(
     statements: Statements, op: kernel.LdMatrixOp | kernel.StMatrixOp, kind: str, array: str, first: int
 ) -> None:
-    """Prints `ldmatrix` or `stmatrix` calls, each of which moves `op.count` matrices.
+    """Prints `ldmatrix` or `stmatrix` calls. Each call moves `op.count` matrices.
 
     Args:
         statements: printer of the block.
@@ -74,7 +74,7 @@ def print_mma(statements: Statements, op: kernel.MmaOp) -> None:
 def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
     """Returns an array with the registers of `value` in order, and the index of the first.
 
-    It is the array of `value`, or the array of which `value` is a contiguous part, or else a new copy.
+    It is the array of `value`, an array that contains `value` as a contiguous part, or a new copy.
     """
     writer, op = statements.writer, value.owner
     if value in writer.variables:

@@ -282,7 +282,7 @@ class CudaProgram:
         return graph
 
     def _arena(self, plan: LaunchPlan) -> Any:
-        """Returns the memory of all scratch buffers of a call (the arena) as a tensor of bytes, or None if it is empty."""
+        """Returns the memory of the scratch buffers of a call (the arena) as a tensor, or None if it is empty."""
         size = plan.arena_bytes
         return self._empty((size,), "ui8") if size else None
 

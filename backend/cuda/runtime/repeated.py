@@ -128,8 +128,11 @@ class Calls:
 def make_calls(program: CudaProgram, extension: Any, described: Sequence[Any]) -> Calls | None:
     """Returns a cache of calls, or None if Python must make every call.
 
-    Python makes the calls of programs with named arguments or lists, of programs that change an argument, and of
-    programs that return a tensor of their own (a parameter or a constant).
+    Python must make every call of a program that
+
+    - has keyword arguments or lists as arguments,
+    - changes an argument, or
+    - returns a parameter or a constant of its own.
 
     Args:
         program: the program.
