@@ -1,4 +1,4 @@
-"""From tensors to loop nests: every materialised value becomes one nest."""
+"""`convert-tensor-to-loop`: lowers each materialised tensor to one loop nest."""
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -22,15 +22,7 @@ from ..tensor.fusion.inline import Pull, deep_recursion
 
 @dataclass(frozen=True)
 class ConvertTensorToLoopPass(ModulePass):
-    """Makes one `loop.nest` of each materialised value.
-
-    What: the materialised values are the results of the function and what is marked `fuse.root`. The nest of a value
-    is its definition, pulled in at the nest's indices until other materialised values or arguments are reached: views
-    become the maps and domains of loads, reductions nested `loop.reduce`s, everything else the payload on scalars.
-    Each value is computed once, in the outermost body that knows its indices. Result values that are arguments, or
-    the same as an earlier result, become nests that copy. Calls stay, and get what the nests compute; so do scatters,
-    whose values and indices are results of one nest. Mechanical: what to fuse was decided before.
-    Why here: after tensor-plan-fusion, before anything that looks at loops.
+    """Lowers each materialised tensor to one `loop.nest`, which also computes the fused operations.
 
     ```mlir
     %b = tensor.index_map %bias[d1] : tensor<64xf32> -> tensor<16x64xf32>
@@ -49,6 +41,21 @@ class ConvertTensorToLoopPass(ModulePass):
       loop.yield %0 : f32
     }
     ```
+
+    Materialised are the operations marked `fuse.root`, the results of the function, and other required values
+    (`required_values` in `fusion/candidates.py`). The nest computes the definition of the tensor at its indices, back
+    to other materialised tensors and arguments:
+
+    - views become the maps and domains of loads;
+    - reductions become nested `loop.reduce` operations;
+    - all other operations become scalar payload, each in the outermost body that has its indices.
+
+    A result that is an argument, or equals an earlier result, becomes a nest that copies. Calls and scatters remain.
+    The values and indices of a scatter are computed by one nest.
+
+    **Rationale**: mechanical, because `tensor-plan-fusion` has made all decisions.
+
+    **Pipeline position**: after `tensor-plan-fusion`, before all passes on loops.
     """
 
     name = "convert-tensor-to-loop"
@@ -61,7 +68,7 @@ class ConvertTensorToLoopPass(ModulePass):
 
 
 def lower_function(function: func.FuncOp) -> None:
-    """Replaces the tensor-level body of `function` by nests."""
+    """Replaces the operations on tensors in `function` by loop nests."""
     end = function.body.block.last_op
     assert isinstance(end, func.ReturnOp)
     roots, nests = materialized(function), dict[SSAValue, SSAValue]()
@@ -86,7 +93,8 @@ def lower_function(function: func.FuncOp) -> None:
 
 
 def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAValue]) -> None:
-    """Inserts a nest before `op` that computes its values and indices, and another one for its initial tensor."""
+    """Inserts a nest before a scatter that computes its values and indices, and one for its initial tensor if
+    needed."""
     computed = [op.values, *op.indices]
     at, variables = pull.element(op.values.type)
     nest = make_nest(pull.graph, [pull.value(v, at, ()) for v in computed], variables, nests)
@@ -99,8 +107,9 @@ def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAVa
 
 
 def _place_nest(anchor: Operation, pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> SSAValue:
-    """Inserts the nest of the tensor `value` before `anchor`, and returns its result. Loads of a value in `nests` read
-    what it maps to."""
+    """Inserts the nest of `value` before `anchor` and returns its result.
+
+    `nests` maps tensors to the results of their nests, which the new nest loads instead."""
     root, variables = pull.root(value)
     nest = make_nest(pull.graph, [root], variables, nests)
     nest.res[0].name_hint = value.name_hint

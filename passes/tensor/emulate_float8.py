@@ -1,4 +1,4 @@
-"""Eight-bit floats become the bytes they are stored as."""
+"""`tensor-emulate-float8`: replaces eight-bit floats by bytes, and their conversions by integer arithmetic."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from ...dialects.support.locations import refused
 from ...dialects.tensor.builder import UINT8, Builder
 from ...errors import UnsupportedError
 
-MOVES = frozenset({"payload.select", "tensor.index_map", "tensor.gather", "func.call", "func.return"})
-"""What may be done to eight-bit floats besides conversions: bytes are moved like any others."""
+MOVING_OPS = frozenset({"payload.select", "tensor.index_map", "tensor.gather", "func.call", "func.return"})
+"""Operations that may have eight-bit floats as operands or results, except conversions: they only move them."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """`mantissa` bits, and the smallest `exponent` of a normal number.
-
-    From `largest` on numbers become `top`, which is the code of infinity if there is one.
-    """
+    """An eight-bit floating-point format: sign, exponent, mantissa."""
 
     mantissa: int
+    """Bits of the mantissa."""
     exponent: int
+    """Exponent of the smallest normal number."""
     largest: float
+    """Numbers of this magnitude and above are encoded as `top`."""
     top: int
+    """Code, without sign, of infinity, or of the largest number if the format has no infinity."""
     infinite: bool
+    """True if the format has infinities."""
 
     @property
     def shift(self) -> int:
-        """How many more bits of mantissa f32 has."""
+        """Mantissa bits of f32 that the format does not have."""
         return 23 - self.mantissa
 
 
@@ -48,20 +50,31 @@ FORMATS = {
     "f8E4M3FN": Format(mantissa=3, exponent=-6, largest=448.0, top=0x7E, infinite=False),
     "f8E5M2": Format(mantissa=2, exponent=-14, largest=65536.0, top=0x7C, infinite=True),
 }
-"""Open Compute Project, "8-bit Floating Point Specification" (2023). E4M3 has no infinities, and PyTorch converts to
-the largest number instead; E5M2 is the scheme of IEEE."""
+"""Source: Open Compute Project, "8-bit Floating Point Specification" (2023). E4M3 has no infinities, and PyTorch
+converts to the largest number instead. E5M2 follows IEEE 754."""
 
 _NAN = 0x7F
+"""Code of NaN in both formats."""
 _F32_EXPONENT = -126
-"""The smallest exponent of a normal number of f32."""
+"""Exponent of the smallest normal f32."""
 
 
 def encode(b: Builder, x: SSAValue, form: Format) -> SSAValue:
-    """The bytes of f32 `x`, rounded to nearest even."""
+    """Returns `x` encoded in an eight-bit format, rounded to nearest even.
+
+    Args:
+        b: Builder of the operations.
+        x: Tensor of f32.
+        form: Format of the result.
+
+    Returns:
+        Tensor of ui8 with the shape of `x`.
+    """
+    # Subnormal results: the code is the number in units of the smallest subnormal.
     size = b.minimum(b.abs(x), b.like(x, form.largest))
     small = b.cast(b.math(math.RoundEvenOp, b.scaled(size, 2.0 ** (form.mantissa - form.exponent))), i32)
-    # The bits of f32 with another exponent, of which those behind the mantissa are rounded off: what is half or more of
-    # the last one carries, into the exponent, too.
+    # Normal results: the bits of the f32, with the exponent rebiased, lose their lowest `shift` bits. Rounding adds
+    # half of the last remaining bit; the carry may reach the exponent, which is right.
     bits = b.insert(arith.BitcastOp(size, small.type))
     odd = b.both(b.math(arith.ShRSIOp, bits, b.like(bits, form.shift)), b.like(bits, 1))
     half = (1 << form.shift - 1) - 1 - (form.exponent - _F32_EXPONENT << 23)
@@ -73,7 +86,16 @@ def encode(b: Builder, x: SSAValue, form: Format) -> SSAValue:
 
 
 def decode(b: Builder, bits: SSAValue, form: Format) -> SSAValue:
-    """The f32 numbers that `bits` stand for."""
+    """Returns the f32 numbers of an eight-bit format.
+
+    Args:
+        b: Builder of the operations.
+        bits: Tensor of ui8.
+        form: Format of `bits`.
+
+    Returns:
+        Tensor of f32 with the shape of `bits`.
+    """
     code = b.insert(payload.CastOp(bits, i32))
     negative = b.cmp("ge", code, 0x80)
     size = b.select(negative, b.plus(code, -0x80), code)
@@ -88,15 +110,7 @@ def decode(b: Builder, bits: SSAValue, form: Format) -> SSAValue:
 
 @dataclass(frozen=True)
 class EmulateFloat8Pass(ModulePass):
-    """Write eight-bit floats as the bytes they are stored as, and their conversions as arithmetic.
-
-    What: a `payload.cast` between such a float and f32 becomes the arithmetic of encoding (rounding to nearest even)
-    or decoding; constants are encoded here; every other value of such a type is of `ui8` from then on. Only moves may
-    be left: whatever computes on them is refused.
-    Why: they are storage types that no target computes on outside of tensor cores. As bytes every level below, every
-    executor and every target handles them, with the same rounding.
-    Why here: after `convert-torch-to-tensor`, which converts operands to f32 before it computes; fusion then sees what
-    encoding and decoding cost.
+    """Replaces eight-bit floats by the bytes they are stored as, and their conversions by integer arithmetic.
 
     ```mlir
     %y = payload.cast %x : tensor<4xf8E5M2> -> tensor<4xf32>
@@ -106,44 +120,60 @@ class EmulateFloat8Pass(ModulePass):
     %0 = payload.cast %x : tensor<4xui8> -> tensor<4xi32>
     %1 = payload.cmp ge %0, %2 : tensor<4xi32>
     ```
+
+    A `payload.cast` to or from f32 becomes arithmetic that encodes (rounding to nearest even) or decodes. Constants are
+    encoded by this pass. All other values of such a type become `ui8`. An operation that computes on eight-bit floats
+    is refused.
+
+    **Rationale**: they are storage types; no target computes on them outside tensor cores. As bytes, every level,
+    executor and target handles them, with the same rounding.
+
+    **Pipeline position**: after `convert-torch-to-tensor`, which converts operands to f32 before it computes. Before
+    fusion, which counts the operations of encoding and decoding.
     """
 
     name = "tensor-emulate-float8"
     needs: ClassVar[Mapping[str, int]] = {"f8E4M3FN|f8E5M2": 1}
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        found = [o for o in op.walk() if any(is_float8(v.type) for v in (*o.operands, *o.results))]
-        for inner in found:
-            if not isinstance(inner, payload.CastOp) and inner.name not in MOVES:
+        float8_ops = [o for o in op.walk() if any(is_float8(v.type) for v in (*o.operands, *o.results))]
+        for inner in float8_ops:
+            if not isinstance(inner, payload.CastOp) and inner.name not in MOVING_OPS:
                 kind = next(element_type(v.type) for v in (*inner.operands, *inner.results) if is_float8(v.type))
-                raise refused(inner, f"computes on {kind}, which is for storage only", UnsupportedError)
-        casts = [(o, o.operand.type, o.result.type) for o in found if isinstance(o, payload.CastOp)]
+                why = f"computes on {kind}, which is for storage only; convert its operands to float32 first"
+                raise refused(inner, why, UnsupportedError)
+        casts = [(o, o.operand.type, o.result.type) for o in float8_ops if isinstance(o, payload.CastOp)]
         for cast, source, target in casts:
             _expand(cast, source, target)
         for function in [f for f in op.walk() if isinstance(f, func.FuncOp)]:
             for block in function.body.blocks:
                 _retype([*block.args, *(r for inner in block.walk() for r in inner.results)])
             inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
-            types = [_bits(t) for t in inputs], [_bits(t) for t in outputs]
+            types = [_as_bytes(t) for t in inputs], [_as_bytes(t) for t in outputs]
             function.function_type = FunctionType.from_lists(*types)
 
 
-def _bits(t: Attribute) -> Attribute:
+def _as_bytes(t: Attribute) -> Attribute:
     return with_element(t, UINT8) if is_float8(t) else t
 
 
 def _retype(values: list[SSAValue]) -> None:
     for value in values:
         if is_float8(value.type):
-            Rewriter.replace_value_with_new_type(value, _bits(value.type))
+            Rewriter.replace_value_with_new_type(value, _as_bytes(value.type))
 
 
 def _expand(op: payload.CastOp, source: Attribute, target: Attribute) -> None:
-    """Replace a conversion from or to an eight-bit float; `source` may have become bytes by now."""
+    """Replaces a conversion from or to an eight-bit float. `source` and `target` are the original types: the operand
+    may be bytes already."""
     if isinstance(op.operand.owner, payload.ConstantOp) and is_float8(target):
         return Rewriter.replace_op(op, _constant(op.operand.owner, target))
     if is_float8(source) == is_float8(target) or f32 not in (element_type(source), element_type(target)):
-        raise refused(op, f"converts {source} to {target}", UnsupportedError)
+        raise refused(
+            op,
+            f"expected a conversion between an eight-bit float and f32, but got {source} to {target}",
+            UnsupportedError,
+        )
     b = Builder(location=op.location)
     if is_float8(source):
         result = decode(b, op.operand, FORMATS[str(element_type(source))])
@@ -153,10 +183,10 @@ def _expand(op: payload.CastOp, source: Attribute, target: Attribute) -> None:
 
 
 def _constant(op: payload.ConstantOp, target: Attribute) -> Operation:
-    """The bytes of a constant."""
+    """Returns a constant of ui8 with the encoded value of `op`."""
     form = FORMATS[str(element_type(target))]
     dtype = ml_dtypes.float8_e5m2 if form.infinite else ml_dtypes.float8_e4m3fn
     number = np.float32(op.value.value.data)  # pyright: ignore
     number = number if form.infinite else np.clip(number, -form.largest, form.largest)
     with np.errstate(all="ignore"):
-        return payload.ConstantOp(int(number.astype(dtype).view(np.uint8)), _bits(target))
+        return payload.ConstantOp(int(number.astype(dtype).view(np.uint8)), _as_bytes(target))

@@ -1,4 +1,4 @@
-"""`tensor-plan-fusion`: which tensors are kept in memory, and so which kernels there are."""
+"""`tensor-plan-fusion`: chooses the tensors that are materialised, and so the kernels of the program."""
 
 from __future__ import annotations
 
@@ -20,39 +20,50 @@ from ...target.model import Target
 from ..analysis.host_memory import MEMORY_LIMIT, limit_of, result_bytes
 from ..pass_manager import emit_remark
 from ..records import Record, RecordError, operations_at
-from .fusion.candidates import candidates, greedy, kept_values, materialized
+from .fusion.candidates import candidates, greedy, materialized, required_values
 from .fusion.inline import deep_recursion
-from .fusion.search import Search, between_bytes, within
+from .fusion.search import Search, plan_within, scratch_bytes
 
 
 @dataclass(frozen=True)
 class PlanFusionPass(ModulePass):
-    """Mark the values to keep in memory with `fuse.root`; everything else is computed inside the kernels that use it.
-
-    What: the plan is the set of kept values, written as an attribute, so it can be read, edited and taken back. The
-    strategies: `model` searches from the unfused program, always taking the step that saves most by the cost model
-    (bytes moved, operations including repeated ones, launches), among the legal ones; then it keeps operands that
-    contractions compute, where the planning model predicts less time for that; `simple` decides in one walk, by rules
-    without a model (`fusion/candidates.py`); `none` keeps every value but views and constants; `all` keeps only what
-    has to be (results, what the host works on, sums that are compared with themselves);
-    `keep` leaves the marks as they are. `roots` are the values of the program, `@main`, that are kept, in place of
-    a strategy: names as they are printed (`%3`), or positions of operations. A remark says if they take more than
-    the `memory_limit`. The times are those of the card in `Target.fusion`, so that all cards of the table get the
-    plan that is best on one. A target without rates takes `simple` in place of `model`. `f32_matmul_precision` is
-    the permission of `plan-schedules`, by which the planning model predicts times. A function that is in the file
-    `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit,
-    which a remark says. Legal is a step after which no contraction is computed inside another one, except along a
-    chain of reductions over one index, each of which needs others, that `loop-fuse-reductions` can merge (as
-    softmax between two matrix products).
-    Why here: on tensors, where the whole program is visible and undoing is free; `convert-tensor-to-loop` follows.
+    """Marks the tensors to materialise with `fuse.root`. All others are computed inside the kernels that use them.
 
     ```mlir
     %s = arith.addf %x, %b : tensor<16x64xf32>
     ```
-    becomes, where `%s` is to be kept,
+    becomes, if the plan materialises `%s`,
     ```mlir
     %s = arith.addf %x, %b {fuse.root} : tensor<16x64xf32>
     ```
+
+    A plan is legal if no contraction is computed inside another one. The exception is a chain of reductions over one
+    index that `loop-fuse-reductions` can merge, such as softmax between two matmuls.
+
+    **Rationale**: fusion is one global decision, written as an attribute that can be read, edited and removed. No later
+    pass decides it again.
+
+    **Pipeline position**: on tensors, where the whole program is visible and a changed plan costs nothing.
+    `convert-tensor-to-loop` follows.
+
+    **Options**:
+
+    - `strategy`:
+      - `model` searches from the plan that materialises everything. It takes the legal step that saves the most time by
+        the cost model of fusion (bytes, operations including repeated ones, launches). Then it materialises computed
+        operands of contractions where the planning model predicts less time. A target without rates uses `simple`.
+      - `simple` decides in one walk, by rules without a model (`fusion/candidates.py`).
+      - `none` fuses only views, constants, and values that are never candidates.
+      - `all` materialises only required values: results, operands of host operations, and sums that are compared with
+        themselves.
+      - `keep` leaves the marks as they are.
+    - `record`: file of plans (`records.py`). A function that has a plan in it, for `target` or for all targets, gets
+      that plan. A remark reports a plan that does not fit.
+    - `target`: target whose `Target.fusion` sets the rates: all cards of a table get the plan that is best on one.
+    - `roots`: values of `@main` to materialise, instead of a strategy: printed names (`%3`) or positions of operations.
+      A remark reports roots that exceed the memory limit.
+    - `limit_memory`: false ignores the `memory_limit` of the program in the strategy `model`.
+    - `f32_matmul_precision`: option of `plan-schedules`, for the predictions of the planning model.
     """
 
     name = "tensor-plan-fusion"
@@ -73,14 +84,15 @@ class PlanFusionPass(ModulePass):
         with deep_recursion():
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
-                    kept = self._decided(function, record, target) if self.roots or record else None
-                    if kept is not None:
-                        mark(function, {result for o in kept for result in o.results})
+                    chosen = self._decided(function, record, target) if self.roots or record else None
+                    if chosen is not None:
+                        mark(function, {result for o in chosen for result in o.results})
                     elif self.strategy != "keep":
                         mark(function, {*self._plan(ctx, function, target)})
 
     def _decided(self, function: func.FuncOp, record: Record | None, target: Target) -> Sequence[Operation] | None:
-        """Returns the operations whose results the options or the record keep, or None if neither says."""
+        """Returns the operations to materialise by `roots` or by the record, or None if neither has a plan for
+        `function`."""
         if self.roots and function.sym_name.data == "main":
             return self._named_roots(function)
         try:
@@ -90,7 +102,7 @@ class PlanFusionPass(ModulePass):
             return None
 
     def _named_roots(self, function: func.FuncOp) -> Sequence[Operation]:
-        """Returns the operations of `roots`, with a remark if they take more than the memory limit of the program."""
+        """Returns the operations of the option `roots`. Emits a remark if their results exceed the memory limit."""
         roots = operations_at(function, self.roots)
         limit, returned = limit_of(function, MEMORY_LIMIT), {*(function.body.block.last_op or function).operands}
         names = {value: name for name, value in value_names(function).items()}
@@ -101,24 +113,24 @@ class PlanFusionPass(ModulePass):
         return roots
 
     def _plan(self, ctx: Context, function: func.FuncOp, target: Target) -> Iterable[SSAValue]:
-        """Returns the values that the strategy keeps."""
+        """Returns the values that the strategy materialises."""
         mark(function, set())
         if self.strategy == "all":
             return materialized(function)
-        values, fixed = candidates(function), kept_values(function)
+        values, fixed = candidates(function), required_values(function)
         if self.strategy == "none" or fixed.issuperset(values):
             return values
         if self.strategy == "simple" or not target.rates.known:
             return greedy(function, values, fixed)
         search = Search(ctx, function, values, fixed, target, self.f32_matmul_precision)
-        kept, limit = search.run(), limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
-        if limit is not None and between_bytes(function, kept) > limit - result_bytes(function):
-            return within(search, kept, limit)
-        return kept
+        plan, limit = search.run(), limit_of(function, MEMORY_LIMIT) if self.limit_memory else None
+        if limit is not None and scratch_bytes(function, plan) > limit - result_bytes(function):
+            return plan_within(search, plan, limit)
+        return plan
 
 
 def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
-    """Marks the ops that define `roots`, and no others."""
+    """Sets `fuse.root` on the operations that define `roots`, and removes it from all others."""
     for op in function.body.block.ops:
         if any(result in roots for result in op.results):
             op.attributes[ROOT] = UnitAttr()

@@ -46,13 +46,15 @@ MUTANTS = [
     ),
     PlanMutant(
         "readers that still compute it",
-        Search._keep_operands,
+        Search._materialize_operands,
         "{*self.inlined, value}",
         "{*self.inlined}",
         lambda: loaded("norm"),
     ),
     PlanMutant("more memory", Search._is_faster, "A <= read_bytes(B)", "True", lambda: computed("dequantized")),
-    PlanMutant("a limit that is not kept", Search._keep_operands, "value not in without", "True", within_the_limit),
+    PlanMutant(
+        "a limit that is not kept", Search._materialize_operands, "value not in without", "True", within_the_limit
+    ),
     PlanMutant(
         "operands of attention",
         operands.contracts_flat,

@@ -1,4 +1,8 @@
-"""Values of a function that are kept in memory, those that fusion may keep, and the choice of `greedy` among these."""
+"""Candidates of fusion: tensors that must be materialised, may be, or are by the rules of `strategy=simple`.
+
+A tensor is *materialised* if a kernel stores it in memory. All other tensors are computed by every kernel that uses
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +22,29 @@ from ....dialects.support.calls import Call
 from ....dialects.tensor import ROOT, ReductionKind
 from .graph import either
 
-CHEAP = 32
-"""Operations that are cheaper to repeat than a kernel is to launch."""
+MAX_CHEAP_OPERATIONS = 32
+"""Maximum number of scalar operations that are cheaper to repeat than a kernel is to launch. Tuned by hand."""
 
 
 def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
-    """Returns the tensors that `function` keeps in memory: `kept_values` and those that are marked, in program order.
-    Results of calls, which are in memory anyway, are left out."""
-    needed = kept_values(function)
+    """Returns the tensors that the kernels of `function` store, in program order: those marked with `fuse.root`, and
+    `required_values`. Results of calls, which are in memory anyway, are omitted."""
+    needed = required_values(function)
     ops = [op for op in function.body.block.ops if not isinstance(op, Call)]
     tensors = ((op, result) for op in ops for result in op.results if isinstance(result.type, TensorType))
     return {result: None for op, result in tensors if ROOT in op.attributes or result in needed}
 
 
-def kept_values(function: func.FuncOp) -> set[SSAValue]:
-    """Returns the values that have to be in memory: results of `function`, operands of operations of the host, and sums
-    that are compared with themselves.
+def required_values(function: func.FuncOp) -> set[SSAValue]:
+    """Returns the values that must be materialised.
 
-    The nest of a scatter computes its values and indices as far as that is cheap, so the sources of that are kept. The
-    nest of a scan computes its source and the elementwise operations on its result in the same way."""
+    - Results of `function`, and operands of calls.
+    - `compared_sums`.
+    - The initial tensor of a scatter, and the tensors from which its values and indices are computed elementwise. The
+      nest of the scatter computes the rest itself.
+    - The tensors from which the source of a prefix scan is computed elementwise, and the last elementwise result after
+      the scan. The nest of the scan computes everything between.
+    """
     values, ops = set[SSAValue](), [*function.body.block.ops]
     if any(isinstance(op, payload.CmpOp) for op in ops):
         values |= compared_sums(function)
@@ -51,8 +59,10 @@ def kept_values(function: func.FuncOp) -> set[SSAValue]:
 
 
 def _end_of_scan(value: SSAValue) -> SSAValue:
-    """Returns the last of the elementwise operations that follow a scan with the result `value`, each the only user of
-    the one before it; other users would read the scan along other indices, or in other nests."""
+    """Returns the last result in the chain of elementwise operations after a scan with the result `value`.
+
+    Each operation of the chain is the only user of the one before it. Other users would read the scan along other
+    indices, or in other nests."""
     while len(users := {use.operation for use in value.uses}) == 1:
         (user,) = users
         if not is_payload(user) or extents_of(user.results[0].type) != extents_of(value.type):
@@ -62,83 +72,91 @@ def _end_of_scan(value: SSAValue) -> SSAValue:
 
 
 def elementwise_sources(value: SSAValue) -> list[SSAValue]:
-    """Returns the tensors that `value` is computed from by views and elementwise operations alone, or `value` if these
-    are many. Arguments and results of calls, which are in memory anyway, are left out."""
+    """Returns the tensors from which `value` is computed by views and elementwise operations alone.
+
+    Returns `value` itself if that takes more than `MAX_CHEAP_OPERATIONS` operations. Arguments and results of calls,
+    which are in memory anyway, are omitted."""
     sources, seen, todo = dict[SSAValue, None](), set[SSAValue](), [value]
     while todo:
-        one = todo.pop()
-        if one in seen or not isinstance(one.owner, Operation) or not is_tensor(one.type):
+        operand = todo.pop()
+        if operand in seen or not isinstance(operand.owner, Operation) or not is_tensor(operand.type):
             continue
-        if len(seen) == CHEAP:
+        if len(seen) == MAX_CHEAP_OPERATIONS:
             return [value]
-        seen.add(one)
-        if is_elementwise(one.owner):
-            todo += one.owner.operands
-        elif not isinstance(one.owner, Call):
-            sources.setdefault(one)
+        seen.add(operand)
+        if is_elementwise(operand.owner):
+            todo += operand.owner.operands
+        elif not isinstance(operand.owner, Call):
+            sources.setdefault(operand)
     return list(sources)
 
 
 def is_elementwise(op: Operation) -> bool:
-    """Returns true if each element of the result takes at most one operation, or one read."""
+    """Returns true if each element of the result takes at most one scalar operation or one read."""
     return is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
 
 
 def compared_sums(function: func.FuncOp) -> set[SSAValue]:
-    """Returns the sums and products of floats from which both sides of a comparison are computed, not by way of others.
+    """Returns the float sums and products (reductions) from which both sides of a comparison are computed.
 
-    These have to be computed once. Two kernels, or one in two ways, may add in different orders, and the last bits
-    differ: then no element equals the largest of all, as the gradient of a maximum asks, and the ranks of a sort are no
-    permutation. All other values have the same bits wherever they are computed."""
+    They must be computed only once. Two kernels may add in different orders, and the last bits differ. Then no element
+    would equal the maximum, which the gradient of a maximum compares with, and the ranks of a sort would be no
+    permutation. All other values have the same bits wherever they are computed.
+
+    Only the nearest reductions count: a sum of sums is returned, but not the inner sums."""
     sums, nearest, compared = list[SSAValue](), dict[SSAValue, int](), 0
     for op in function.body.block.ops:
         if isinstance(op, Call):
-            continue  # its results are in memory
-        sides = [nearest.get(v, 0) for v in op.operands]
+            continue  # Results of calls are in memory.
+        operand_sums = [nearest.get(v, 0) for v in op.operands]
         if isinstance(op, payload.CmpOp) and op.lhs is not op.rhs:
-            compared |= sides[0] & sides[1]
+            compared |= operand_sums[0] & operand_sums[1]
         rounded = isinstance(op, tensor.ReduceOp) and op.kind.data in (ReductionKind.ADD, ReductionKind.MUL)
         if rounded and is_float(element_type(op.results[0].type)):
             nearest[op.results[0]] = 1 << len(sums)
             sums.append(op.results[0])
         else:
-            nearest.update(dict.fromkeys(op.results, either(sides)))
+            nearest.update(dict.fromkeys(op.results, either(operand_sums)))
     return {value for i, value in enumerate(sums) if compared >> i & 1}
 
 
-FEW = 16
-"""Elements of a small argument: the state of a generator, a position."""
+MAX_SMALL_ELEMENTS = 16
+"""Maximum number of elements of a small argument, such as the state of a random generator or a position."""
 
 MAX_DIVISIONS = 12
-"""Divisions in the maps of views that are read through one another; each may make the index several times as long."""
+"""Maximum number of divisions in the maps of a chain of fused views. Each may multiply the length of the index
+expression."""
 
 
 def candidates(function: func.FuncOp) -> list[SSAValue]:
-    """Returns the tensors that may be kept: those that have to be, and all others except constants, views, and values
-    that are made of next to nothing. A view of views is one as well where their maps have many divisions.
+    """Returns the tensors that a plan may materialise, in program order.
 
-    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory: each
-    value before it costs as much to write and to read. A mask by the indices is a few operations: it is never kept,
-    because by a mask in memory no loop is split and no block skipped.
+    These are `required_values` and all other tensors except:
+
+    - constants, and views unless their chain has more than `MAX_DIVISIONS` divisions;
+    - tensors computed from indices and small arguments by at most `MAX_CHEAP_OPERATIONS` operations, such as masks: a
+      mask in memory could not be used to split loops or to skip blocks;
+    - tensors in the middle of a long elementwise chain on indices, such as the steps of a random generator: each costs
+      as much memory as the end of the chain.
     """
-    needed, block = kept_values(function), function.body.block
-    small = (a for a in block.args if is_tensor(a.type) and prod(map(most, extents_of(a.type))) <= FEW)
-    made: dict[SSAValue, int] = dict.fromkeys(small, 0)
+    needed, block = required_values(function), function.body.block
+    small = (a for a in block.args if is_tensor(a.type) and prod(map(most, extents_of(a.type))) <= MAX_SMALL_ELEMENTS)
+    operation_counts: dict[SSAValue, int] = dict.fromkeys(small, 0)
     divisions, values = dict[SSAValue, int](), list[SSAValue]()
     for op in block.ops:
         operations = None
-        if is_elementwise(op) and all(v in made for v in op.operands):
-            operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
-            made.update(dict.fromkeys(op.results, operations))
+        if is_elementwise(op) and all(v in operation_counts for v in op.operands):
+            operations = min(sum(operation_counts[v] for v in op.operands) + is_payload(op), MAX_CHEAP_OPERATIONS + 1)
+            operation_counts.update(dict.fromkeys(op.results, operations))
         worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
         if isinstance(op, tensor.IndexMapOp):
             divisions[op.result] = divisions.get(op.source, 0) + divisions_of(op.map.data)
             worth = divisions[op.result] > MAX_DIVISIONS
         for result in op.results:
             users = (use.operation for use in result.uses)
-            inner = operations is not None and (operations <= CHEAP or all(map(is_payload, users)))
-            kept = result in needed and not isinstance(op, Call)
-            if isinstance(result.type, TensorType) and (kept or worth and not inner):
+            inner = operations is not None and (operations <= MAX_CHEAP_OPERATIONS or all(map(is_payload, users)))
+            required = result in needed and not isinstance(op, Call)
+            if isinstance(result.type, TensorType) and (required or worth and not inner):
                 divisions.pop(result, None)
                 values.append(result)
     return values
@@ -146,58 +164,62 @@ def candidates(function: func.FuncOp) -> list[SSAValue]:
 
 # Greedy fusion
 
-CHEAP_READS = 4
-"""Operations that are cheaper to repeat than a tensor is to write and read."""
+MAX_REPEATED_OPERATIONS = 4
+"""Maximum number of operations that are cheaper to repeat than a tensor is to write and read. Tuned by hand."""
 
-LONGEST = 40
-"""Operations between memory and an element that is computed where it is read."""
+MAX_FUSED_OPERATIONS = 40
+"""Maximum number of operations between memory and an element of a fused tensor. Tuned by hand."""
 
 
 @dataclass(frozen=True)
-class Element:
-    """An element of a tensor that is not kept: `operations` since memory, and whether it is a `sum`, or follows one."""
+class FusedElement:
+    """Cost of one element of a fused tensor, counted from the tensors in memory."""
 
     operations: int = 0
+    """Scalar operations."""
     sum: bool = False
+    """True if a reduction, gather or other operation that is not elementwise is among them."""
 
 
 def greedy(function: func.FuncOp, candidates: Iterable[SSAValue], fixed: Set[SSAValue]) -> set[SSAValue]:
-    """Returns the tensors to keep by `tensor-plan-fusion{strategy=simple}`: one walk over the program, and no times.
+    """Returns the tensors to materialise by `tensor-plan-fusion{strategy=simple}`: one walk, without a cost model.
 
-    A tensor is stored in memory, or the kernels that read it compute it. A tensor without a reduction since memory is
-    computed by its readers if
+    A tensor without a reduction since memory is fused into its users if
 
-    - its elements take at most `CHEAP_READS` operations since memory, however often they are read, or
-    - one operation reads it, and reads each element once.
+    - its elements take at most `MAX_REPEATED_OPERATIONS` operations since memory, however often they are read, or
+    - it has one user, which reads each element once.
 
-    A tensor with a reduction since memory is computed by its reader if that is one elementwise operation with a result
-    of the same shape, as an addition of a bias after a matmul. All other tensors are stored. So the reductions of a
-    kernel have the shape of its result, and none is an operand of another.
+    A tensor with a reduction since memory is fused into its user if that is a single elementwise operation with a
+    result of the same shape, such as the addition of a bias after a matmul. All other tensors are materialised. So the
+    reductions of a kernel have the shape of its result, and none is an operand of another.
 
     Args:
-        function: the program.
-        candidates: tensors that may be kept; all others are computed where they are read.
-        fixed: tensors that have to be kept.
+        function: Function that is planned.
+        candidates: Tensors that may be materialised. All others are fused.
+        fixed: Tensors that must be materialised.
+
+    Returns:
+        Tensors to materialise.
     """
-    kept, possible, elements = set[SSAValue](), {*candidates}, dict[SSAValue, Element]()
+    materialized_values, possible, elements = set[SSAValue](), {*candidates}, dict[SSAValue, FusedElement]()
     for op in function.body.block.ops:
         operands = [elements[v] for v in dict.fromkeys(op.operands) if v in elements]
         operations = sum(e.operations for e in operands) + is_payload(op)
-        element = Element(operations, any(e.sum for e in operands) or not is_elementwise(op))
+        element = FusedElement(operations, any(e.sum for e in operands) or not is_elementwise(op))
         for result in op.results:
-            if result in fixed or result in possible and not _is_computed(result, op, element):
-                kept.add(result)
+            if result in fixed or result in possible and not _is_fused(result, op, element):
+                materialized_values.add(result)
             else:
                 elements[result] = element
-    return kept
+    return materialized_values
 
 
-def _is_computed(value: SSAValue, op: Operation, element: Element) -> bool:
-    """Returns whether the rules of `greedy` leave a tensor to its readers."""
-    # A view that may be kept is a long chain of views.
-    if element.operations > LONGEST or isinstance(op, tensor.IndexMapOp):
+def _is_fused(value: SSAValue, op: Operation, element: FusedElement) -> bool:
+    """Returns true if the rules of `greedy` fuse `value`, a result of `op`, into its users."""
+    # A view is a candidate only at the end of a long chain of views.
+    if element.operations > MAX_FUSED_OPERATIONS or isinstance(op, tensor.IndexMapOp):
         return False
-    if element.operations <= CHEAP_READS and not element.sum:
+    if element.operations <= MAX_REPEATED_OPERATIONS and not element.sum:
         return True
     reader = value.get_user_of_unique_use()
     if reader is None:
@@ -210,5 +232,5 @@ def _is_computed(value: SSAValue, op: Operation, element: Element) -> bool:
 
 
 def _is_permutation(view: tensor.IndexMapOp) -> bool:
-    """Returns whether a view has each element of its source at most once."""
+    """Returns true if a view has each element of its source at most once."""
     return len(view.map.data.used_dims()) == view.map.data.num_dims

@@ -1,8 +1,13 @@
-"""Contractions of kernels: those that are computed several times, and the operands that threads compute.
+"""Decides two questions about contractions in a fusion plan: is one repeated, and should an operand be materialised?
 
-A contraction whose operand is computed in its kernel computes it again in every block along the other operand, and no
-asynchronous copy brings it. The planning model knows both of each schedule. It is asked of the kernels alone that have
-such operands, because to rank the schedules of a nest takes about as long as the whole search.
+1. A contraction inside another reduction may be computed once for each of its iterations. Such a plan is illegal,
+   unless later passes run the reductions as one staged reduction, as in attention (`contracts_once`).
+2. A contraction that computes an operand itself, such as `norm(x)` in `norm(x) @ w`, computes it again in every block
+   along the other operand, and no asynchronous copy can load it. The planning model predicts whether a kernel of its
+   own for the operand is faster (`planned_seconds`).
+
+The planning model is used only for kernels with computed operands, because ranking the schedules of one nest takes
+about as long as the whole search.
 """
 
 from __future__ import annotations
@@ -30,39 +35,56 @@ from .graph import Load, Reduce, make_nest
 from .inline import in_memory
 
 MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
-"""Passes that decide which reductions run together."""
+"""Passes that decide which reductions become one staged reduction."""
 
 LOWERING = (
     "loop-separate-masks,loop-hoist-reduction-factors,loop-use-fast-math,cse,loop-fuse-reductions,"
     "loop-collapse-dimensions,cse,dce"
 )
-"""Passes that a nest goes through by itself before it is planned."""
+"""Passes that lower a nest, in a module of its own, to the form that the planning model expects."""
 
 
 @contextmanager
 def lowered(ctx: Context, kernel: Kernel, passes: str) -> Generator[loop.NestOp]:
-    """Yields the nest of `kernel` after some passes, in a module of its own."""
+    """Yields the nest of a kernel after some passes, in a temporary module that is erased afterwards.
+
+    Args:
+        ctx: Context of the passes.
+        kernel: Kernel of a fusion plan.
+        passes: Pipeline text.
+    """
     nest = make_nest(kernel.graph, [kernel.root], kernel.variables)
     body = Region(Block([nest, func.ReturnOp(*nest.res)]))
     module = ModuleOp([func.FuncOp("main", ((), [kernel.output]), body)])
     words = words_of(module)
-    with collect_remarks():  # of a program that may never be
-        for later in parse_passes(passes):
-            if not lacking(getattr(later, "needs", {}), words):
-                later.apply(ctx, module)
+    with collect_remarks():  # They are dropped, because the plan may not be chosen.
+        for step in parse_passes(passes):
+            if not lacking(getattr(step, "needs", {}), words):
+                step.apply(ctx, module)
     yield next(op for op in module.walk() if isinstance(op, loop.NestOp))
     module.erase()
 
 
 def contracts_once(ctx: Context, kernel: Kernel, nested: Sequence[Contraction]) -> bool:
-    """Returns true if no contraction of `kernel` is computed several times: the reductions around each of the `nested`
-    ones run in a chain, of which later passes make one staged reduction."""
+    """Returns true if no contraction of `kernel` is computed several times.
+
+    A contraction nested in another one is repeated, because the outer one is divided among blocks. The exception is a
+    chain: reductions over the same variables, where one uses the result of another. If `loop-fuse-reductions` merges
+    the chain into one staged reduction, as in attention, the nested contraction is computed once.
+
+    Args:
+        ctx: Context of the passes.
+        kernel: Kernel of a fusion plan.
+        nested: Contractions of `kernel` that are inside other reductions.
+    """
     merging = False
     for c in nested:
-        around = {r for r, opened in kernel.reductions if r.bound & c.open and c.open == opened | r.bound}
-        bound = {r.variables for r in around}
-        outside = {opened for r, opened in kernel.reductions if r in around}
-        group = {r for r, opened in kernel.reductions if r.variables in bound and opened in outside}
+        innermost = {
+            r for r, enclosing in kernel.reductions if r.bound & c.enclosing and c.enclosing == enclosing | r.bound
+        }
+        bound = {r.variables for r in innermost}
+        outside = {enclosing for r, enclosing in kernel.reductions if r in innermost}
+        group = {r for r, enclosing in kernel.reductions if r.variables in bound and enclosing in outside}
         if len(group) > 1 and any(_needs(r, group) for r in group):
             merging = True
         elif any(c.reduce in group for c in kernel.contractions):
@@ -74,12 +96,13 @@ def contracts_once(ctx: Context, kernel: Kernel, nested: Sequence[Contraction]) 
 
 
 def _needs(reduce: Reduce, group: set[Reduce]) -> bool:
-    """Returns true if `reduce` is computed from another reduction of the group: only then do they run in a chain."""
+    """Returns true if the body of `reduce` uses the result of another reduction in `group`."""
     return any(node in group for node in reached(reduce.body, lambda node: node.children))
 
 
 def _each_nested_reduction_once(block: Block) -> bool:
-    """Returns true if at most one op of every body holds reductions: otherwise they are computed several times."""
+    """Returns true if each body has at most one operation with reductions inside. Two such operations would each repeat
+    the inner reductions."""
     holders = 0
     for op in block.ops:
         staged = isinstance(op, loop.StagedReduceOp)
@@ -91,30 +114,34 @@ def _each_nested_reduction_once(block: Block) -> bool:
 
 
 def planned_seconds(ctx: Context, kernel: Kernel, target: Target, precision: str) -> float:
-    """Returns the predicted seconds of `kernel` under its fastest schedule; infinite if none can be carried out.
+    """Returns the predicted seconds of `kernel` with its fastest schedule, or infinity if no schedule is legal.
 
     Args:
-        ctx: context of the passes.
-        kernel: kernel of a fusion plan.
-        target: target of the module.
-        precision: permission of `f32_matmul_precision`.
+        ctx: Context of the passes.
+        kernel: Kernel of a fusion plan.
+        target: Target of the module.
+        precision: Option `f32_matmul_precision` of `plan-schedules`.
     """
     with lowered(ctx, kernel, LOWERING) as nest:
         prediction = rank(NestInfo(nest), target, precision)[0].prediction
         return inf if prediction is None else prediction.seconds
 
 
-def computed_operands(function: func.FuncOp, number: Mapping[SSAValue, int], kept: Container[int]) -> dict[int, bool]:
-    """Returns the values to keep in memory for contractions to load operands that their kernels compute.
+def computed_operands(
+    function: func.FuncOp, number: Mapping[SSAValue, int], materialized: Container[int]
+) -> dict[int, bool]:
+    """Returns the candidates to materialise so that contractions can load operands that their kernels compute now.
+
+    For each operand this is the smallest tensor among the operand and the sources of its conversions and views.
 
     Args:
         function: Function that is planned.
-        number: Number of every candidate of the search.
-        kept: Numbers of the candidates that are in memory.
+        number: Candidate -> its number.
+        materialized: Numbers of the candidates that the plan materialises.
 
     Returns:
-        Numbers in program order: for each computed operand that of the smallest value that it is a conversion or a view
-        of. False for operands of squares alone, whose sums are no contractions.
+        Number of a candidate, in program order -> True if it is an operand of a contraction. False if it is used in
+        sums of squares alone.
     """
     values = dict[int, bool]()
     for op in function.body.block.ops:
@@ -123,16 +150,16 @@ def computed_operands(function: func.FuncOp, number: Mapping[SSAValue, int], kep
             while isinstance(product, IndexMapOp):
                 product = product.source.owner
             if isinstance(product, MulfOp):
-                for v in (v for operand in product.operands for v in _smallest_form(operand, number, kept)):
+                for v in (v for operand in product.operands for v in _smallest_form(operand, number, materialized)):
                     values[v] = values.get(v, False) or product.lhs is not product.rhs
     return dict(sorted(values.items()))
 
 
-def _smallest_form(operand: SSAValue, number: Mapping[SSAValue, int], kept: Container[int]) -> list[int]:
-    """Returns the number of the smallest candidate that a computed operand is made of by conversions and views, of
-    equal ones the last; nothing if the operand is loaded."""
+def _smallest_form(operand: SSAValue, number: Mapping[SSAValue, int], materialized: Container[int]) -> list[int]:
+    """Returns the number of the smallest candidate from which conversions and views alone compute `operand`, itself
+    included. Of equally small ones it is the nearest to the operand. Returns an empty list if the operand is loaded."""
     forms = list[tuple[int, int]]()
-    while not in_memory(operand) and (form := number.get(operand, -1)) not in kept:
+    while not in_memory(operand) and (form := number.get(operand, -1)) not in materialized:
         if form >= 0:
             forms.append((tensor_bytes(operand.type), form))
         op = operand.owner
@@ -143,13 +170,14 @@ def _smallest_form(operand: SSAValue, number: Mapping[SSAValue, int], kept: Cont
 
 
 def contracts_flat(kernel: Kernel) -> bool:
-    """Returns true if `kernel` has contractions, and none is computed from another: as in attention, threads have the
-    results of the other one in registers, and need no copies."""
+    """Returns true if `kernel` has contractions, and none uses the result of another.
+
+    Where one does, as in attention, its operand is in registers already, and materialising it would not help."""
     contractions = {c.reduce for c in kernel.contractions}
     inside = (reached(reduce.body, lambda node: node.children) for reduce in contractions)
     return bool(contractions) and contractions.isdisjoint(node for nodes in inside for node in nodes)
 
 
 def read_bytes(kernel: Kernel) -> int:
-    """Returns the bytes of the tensors that `kernel` loads from."""
+    """Returns the total bytes of the distinct tensors that `kernel` loads from."""
     return sum({node.source: node.tensor_bytes for node, _ in kernel.visited if isinstance(node, Load)}.values())

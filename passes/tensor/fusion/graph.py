@@ -1,8 +1,25 @@
-"""A kernel as a graph of scalar values, pulled out of the tensor program by index substitution.
+"""Graph of the scalars that one kernel computes. Fusion estimates its time and writes it as a loop nest.
 
-A node is one scalar as a function of index variables. Nodes are unique: the same value at the same index is the same
-object. So equal reductions have to bind equal variables: a variable is named by its extent, and a reduction takes the
-first one that its indices leave free. `make_nest` writes a graph as a `loop.nest`, `cost.Kernel` estimates its time.
+A *node* is one scalar as a function of *index variables*, which are the future loop indices. The tensors
+
+```mlir
+%s = arith.addf %x, %b : tensor<16x64xf32>
+%r = tensor.reduce add %s over [1] : tensor<16x64xf32> -> tensor<16xf32>
+```
+
+become these nodes, where v0 and v1 are variables:
+
+```
+Reduce(add, [v1], Payload(addf, Load(%x, [v0, v1]), Load(%b, [v0, v1])))
+```
+
+A variable is a number. A set of variables is a bit mask. A `Form` is an affine expression over variables and *symbols*:
+integers that the kernel loads or computes, such as the indices of a gather.
+
+Each node exists once: the same scalar at the same index is the same object. For that, equal reductions must bind equal
+variables. So variables are reused by extent: a reduction takes the first one of its extent that its indices do not use.
+
+`inline.Pull` builds a graph, `cost.Kernel` estimates its time, and `make_nest` writes it as a `loop.nest`.
 """
 
 # Variadic operands of xDSL have no known element type.
@@ -29,26 +46,32 @@ from ....dialects.shapes.extents import Extent, most, typical
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ROOT
 
-Constraint: TypeAlias = tuple[Form, int, Extent]  # lo <= form < hi
+Constraint: TypeAlias = tuple[Form, int, Extent]
+"""The condition `lo <= form < hi`, as (form, lo, hi)."""
 Guard: TypeAlias = tuple[Constraint, ...]
+"""Conjunction of constraints; always true if it is empty."""
 N = TypeVar("N", bound="Node")
-VariableKey: TypeAlias = tuple[str, int, Extent]  # ("free", position, extent) or ("reduce", ordinal, extent)
+VariableKey: TypeAlias = tuple[str, int, Extent]
+"""Identity of a variable: ("free", dimension of the result, extent) or ("reduce", n, extent), the n-th variable for
+reductions over this extent."""
 
 
 @dataclass(eq=False)
 class Node:
-    """One scalar. `free` is the set of variables it depends on, as bits; `op` the tensor op it came from, if any;
-    `children` are the nodes that it is computed from."""
+    """One scalar as a function of index variables."""
 
     type: Attribute
     free: int
+    """Bit mask of the variables that the scalar depends on."""
     op: Operation | None
+    """Operation of the tensor program that the node was made from, if any."""
     children: tuple[Node, ...]
+    """Operands."""
 
 
 @dataclass(eq=False)
 class Scalar(Node):
-    """A scalar value of the function, the same everywhere."""
+    """A scalar SSA value of the function, such as an argument that is no tensor."""
 
     value: SSAValue
 
@@ -59,27 +82,29 @@ class Constant(Node):
 
     @property
     def number(self) -> float | int:
-        """The number as Python's; an i1 as 0 or 1."""
+        """The constant as a Python number. An i1 is 0 or 1."""
         data = self.value.value.data
         return abs(data) if isinstance(self.value, IntegerAttr) and self.value.type == i1 else data
 
 
 @dataclass(eq=False)
 class Index(Node):
-    """An integer computed from the variables alone."""
+    """An integer with the value of an affine form."""
 
     form: Form
 
 
 @dataclass(eq=False)
 class Load(Node):
-    """source[coordinates] where the guard holds, else the fill. Without `chosen` the fill is not used."""
+    """The element `source[coordinates]` where `guard` holds, and `fill` elsewhere."""
 
     source: SSAValue
     coordinates: tuple[Form, ...]
     guard: Guard
     fill: Constant | Scalar | None
     chosen: bool
+    """True if the program chose the fill value. False if no user depends on the fill value, so that another one may
+    replace it."""
 
     @cached_property
     def element_bytes(self) -> int:
@@ -87,13 +112,13 @@ class Load(Node):
 
     @cached_property
     def tensor_bytes(self) -> int:
-        """Bytes of the source."""
+        """Bytes of the whole tensor `source`."""
         return tensor_bytes(self.source.type)
 
 
 @dataclass(eq=False)
 class Payload(Node):
-    """The payload op `op` on the children."""
+    """The result of the payload operation `op` on the children."""
 
     @cached_property
     def name(self) -> str:
@@ -102,18 +127,18 @@ class Payload(Node):
 
 @dataclass(eq=False)
 class Reduce(Node):
-    """The body combined over all values of `variables`."""
+    """The reduction of `body` over all values of `variables`."""
 
     kind: tensor.ReductionKind
     variables: tuple[int, ...]
     body: Node
     bound: int
-    """The variables as bits."""
+    """Bit mask of `variables`."""
 
 
 @dataclass(eq=False)
 class Scan(Node):
-    """The body combined over the values of `variable` up to the one that it stands for."""
+    """An element of the inclusive prefix scan of `body` along `variable`, at the index `variable`."""
 
     kind: tensor.ReductionKind
     variable: int
@@ -121,26 +146,33 @@ class Scan(Node):
 
 
 class TooLarge(Exception):
-    """A kernel would compute too many values."""
+    """Raised if a kernel would compute too many values, or have too complex indices."""
 
 
 def conjunction(*constraints: Constraint) -> Guard:
-    """The constraints in a fixed order."""
+    """Returns the guard of the constraints, sorted so that equal guards are equal tuples."""
     return tuple(sorted(constraints, key=lambda c: (c[0], c[1], most(c[2]), str(c[2]))))
 
 
 @dataclass(eq=False)
 class Graph:
-    """Makes nodes, each once. `splits`: digits of the variables that stand for several, outermost first."""
+    """Creates the nodes and variables of kernels. Requests for equal nodes return the same object.
+
+    A variable may be *split* into several, called digits: an index of extent 12 that is used as `i floordiv 4` and
+    `i mod 4` becomes two variables of extents 3 and 4.
+    """
 
     splits: Mapping[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
+    """Split variable -> the extents of its digits, outermost first."""
     simplifier: Simplifier = field(default_factory=Simplifier)
-    sizes: list[Extent] = field(default_factory=list[Extent])
-    """How many values each variable takes."""
-    extents: list[int] = field(default_factory=list[int])
-    """The same in numbers, for estimates: for a symbol what is typical of it."""
+    extents: list[Extent] = field(default_factory=list[Extent])
+    """Extent of each variable, which may be a symbol."""
+    typical_extents: list[int] = field(default_factory=list[int])
+    """Extent of each variable as a number, for estimates. A symbol counts with its typical size."""
     symbols: list[Node] = field(default_factory=list[Node])
+    """Node of each symbol."""
     keys: list[tuple[VariableKey, int]] = field(default_factory=list[tuple[VariableKey, int]])
+    """Key and digit of each variable."""
     _nodes: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
     _symbol_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
 
@@ -148,15 +180,15 @@ class Graph:
         self.variable, self.free_of, self._op_key = cache(self._variable), cache(self._free_of), cache(_op_key)
 
     def _variable(self, key: VariableKey) -> tuple[Form, tuple[int, ...]]:
-        """Returns the form of a variable, and the numbers of its digits (one, unless it is split)."""
+        """Returns the value of an index as a form, and its variables: one, or one for each digit if it is split."""
         form, numbers = affine.constant(0), list[int]()
         for digit, extent in enumerate(self.splits.get(key, (key[2],))):
-            number = len(self.extents)
-            self.sizes.append(extent)
-            self.extents.append(typical(extent))
+            number = len(self.typical_extents)
+            self.extents.append(extent)
+            self.typical_extents.append(typical(extent))
             self.keys.append((key, digit))
             self.simplifier.set_range((DIM, number), extent)
-            weight = extent if isinstance(extent, int) else 1  # a symbol has one digit
+            weight = extent if isinstance(extent, int) else 1  # A symbolic extent is never split.
             form = affine.add(affine.scale(form, weight), affine.dim(number) if extent != 1 else affine.constant(0))
             numbers.append(number)
         return form, tuple(numbers)
@@ -165,12 +197,12 @@ class Graph:
         return either(1 << atom[1] if atom[0] == DIM else self.symbols[atom[1]].free for atom in form.atoms())
 
     def symbols_of(self, *forms: Form) -> tuple[Node, ...]:
-        """Returns the data-dependent coordinates in `forms`, in order of their numbers."""
+        """Returns the nodes of the symbols that occur in `forms`, ordered by symbol number."""
         numbers = sorted({atom[1] for form in forms for atom in form.atoms() if atom[0] == SYM})
         return tuple(self.symbols[n] for n in numbers)
 
     def symbol_for(self, node: Node) -> Form:
-        """Returns an integer as a coordinate: its form if it is computed from variables, else a symbol."""
+        """Returns the form of an integer node. A node that is no form itself, such as a load, becomes a symbol."""
         if isinstance(node, Index):
             return node.form
         if isinstance(node, Constant):
@@ -181,7 +213,7 @@ class Graph:
         return affine.symbol(number)
 
     def constant(self, value: FloatAttr | IntegerAttr, op: Operation | None = None) -> Constant:
-        key = (repr(value.value.data), value.type)  # the text, because -0.0 == 0.0
+        key = (repr(value.value.data), value.type)  # The text distinguishes -0.0 from 0.0.
         return self._unique(key, lambda: Constant(value.type, 0, op, (), value))
 
     def number(self, value: float | int, type: Attribute) -> Constant:
@@ -227,48 +259,69 @@ class Graph:
 
 
 def _op_key(op: Operation) -> object:
-    """Equal for ops that are the same function of their operands."""
+    """Returns a key that is equal for operations with the same name, properties and element type of the result."""
     properties = tuple(sorted(op.properties.items(), key=lambda item: item[0]))
     return op.name, properties, element_type(op.results[0].type)
 
 
 def either(masks: Iterable[int]) -> int:
-    """Returns the union of sets of variables."""
+    """Returns the union of bit masks."""
     return reduce(or_, masks, 0)
 
 
 FREE_NAMES = ("i", "j", "m", "n", "p", "q")
+"""Names of the indices of a nest in the printed IR."""
 REDUCED_NAMES = ("k", "r", "s", "t")
+"""Names of the indices of reductions in the printed IR."""
 
 
 def make_nest(
     graph: Graph, roots: Sequence[Node], variables: tuple[int, ...], nests: Mapping[SSAValue, SSAValue] = {}
 ) -> loop.NestOp:
-    """Returns a nest over `variables` that yields `roots`. Loads of a value in `nests` read what it maps to."""
-    body = _Emitter(graph, nests).body(roots, variables, FREE_NAMES)
-    return loop.NestOp([graph.sizes[v] for v in variables], [root.type for root in roots], body)
+    """Returns a `loop.nest` over `variables` that yields the scalars `roots`.
+
+    Args:
+        graph: Graph of the nodes.
+        roots: Nodes to yield, one for each result of the nest.
+        variables: Variables that become the indices of the nest.
+        nests: Materialised tensor -> result of the nest that replaces it. Loads read the replacement.
+
+    Returns:
+        The nest, not inserted.
+    """
+    body = _NestWriter(graph, nests).body(roots, variables, FREE_NAMES)
+    return loop.NestOp([graph.extents[v] for v in variables], [root.type for root in roots], body)
 
 
 @dataclass
 class _Scope:
-    """A body under construction: the variables it binds and the values computed in it."""
+    """Body of a nest or reduction under construction."""
 
     bound: int
+    """Bit mask of the variables that the body binds."""
     block: Block
     arguments: dict[int, BlockArgument]
+    """Variable -> its block argument."""
     values: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue])
+    """Node, form or atom of a form -> its value, if this body computes it."""
 
 
 @dataclass
-class _Emitter:
-    """Writes a graph as ops, each node in the outermost scope that binds what it depends on."""
+class _NestWriter:
+    """Writes nodes as operations of the loop dialect, each in the outermost body that has all its indices."""
 
     graph: Graph
     nests: Mapping[SSAValue, SSAValue]
     scopes: list[_Scope] = field(default_factory=list[_Scope])
 
     def body(self, roots: Sequence[Node], variables: tuple[int, ...], names: Sequence[str]) -> Region:
-        """Returns a body that binds `variables` and yields `roots`."""
+        """Returns a region that binds `variables` and yields `roots`.
+
+        Args:
+            roots: Nodes to yield.
+            variables: Variables that become the block arguments.
+            names: Name hints of the block arguments, reused from the start if there are too few.
+        """
         block = Block(arg_types=[IndexType()] * len(variables))
         for position, argument in enumerate(block.args):
             argument.name_hint = names[position % len(names)]
@@ -279,7 +332,7 @@ class _Emitter:
         return Region(block)
 
     def _depth(self, free: int) -> int:
-        """The innermost scope that binds one of the variables."""
+        """Returns the depth of the innermost scope that binds a variable in `free`; 0 if none does."""
         return max((depth for depth, scope in enumerate(self.scopes) if scope.bound & free), default=0)
 
     def value(self, node: Node) -> SSAValue:
@@ -315,28 +368,30 @@ class _Emitter:
         return op.results[0]
 
     def _reduce(self, node: Reduce, depth: int) -> loop.ReduceOp:
+        # The reduction is written into an outer body, so its own body must not use values of deeper bodies.
         hidden = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
         names = REDUCED_NAMES[self.graph.keys[node.variables[0]][0][1] % len(REDUCED_NAMES) :] + REDUCED_NAMES
         body = self.body([node.body], node.variables, names)
         self.scopes.extend(hidden)
-        return loop.ReduceOp(node.kind, [self.graph.sizes[v] for v in node.variables], body, node.type)
+        return loop.ReduceOp(node.kind, [self.graph.extents[v] for v in node.variables], body, node.type)
 
     def _load(self, node: Load) -> loop.LoadOp:
         forms = (*node.coordinates, *(c[0] for c in node.guard))
         atoms = {atom for f in forms for atom in f.atoms()}
         symbols = sorted(number for kind, number, *_ in atoms if kind == SYM)
-        used = {v: a for scope in self.scopes for v, a in scope.arguments.items() if (DIM, v) in atoms}  # the innermost
+        # A variable that several scopes bind has the argument of the innermost one.
+        used = {v: a for scope in self.scopes for v, a in scope.arguments.items() if (DIM, v) in atoms}
         dim_names, symbol_names = ({v: i for i, v in enumerate(numbers)} for numbers in (used, symbols))
         exprs = tuple(affine.write(affine.renumbered(f, dim_names, symbol_names)) for f in forms)
         split, shape = len(node.coordinates), (len(used), len(symbols))
         domain = None
         if node.guard:
             domain = DomainAttr.get(AffineMap(*shape, exprs[split:]), [(lo, hi) for _, lo, hi in node.guard])
-        places = [self._as_index(self.graph.symbols[s]) for s in symbols]
+        indices = [self._as_index(self.graph.symbols[s]) for s in symbols]
         fill = self.value(node.fill) if node.fill is not None else None
         source = self.nests.get(node.source, node.source)
-        return loop.LoadOp(source, AffineMap(*shape, exprs[:split]), list(used.values()), places, domain, fill)
+        return loop.LoadOp(source, AffineMap(*shape, exprs[:split]), list(used.values()), indices, domain, fill)
 
     def _scan(self, node: Scan) -> loop.ScanOp:
         index = next(s.arguments[node.variable] for s in self.scopes if node.variable in s.arguments)
@@ -354,7 +409,7 @@ class _Emitter:
         return values[key]
 
     def _form(self, form: Form, depth: int) -> SSAValue:
-        """Returns `form`, computed in i64."""
+        """Returns the i64 value of `form`. Its operations are added to the scope at `depth`."""
         values = self.scopes[depth].values
         if form in values:
             return values[form]
@@ -391,5 +446,6 @@ class _Emitter:
         bounds = self.graph.simplifier.interval(affine.dividend(atom))
         if bounds is not None and bounds[0] >= 0:
             return remainder
-        again = self._add(depth, arith.AddiOp(remainder, self._number(divisor)))
-        return self._add(depth, arith.RemSIOp(again, self._number(divisor)))
+        # `arith.remsi` has the sign of the dividend, while the remainder of a form is never negative.
+        shifted = self._add(depth, arith.AddiOp(remainder, self._number(divisor)))
+        return self._add(depth, arith.RemSIOp(shifted, self._number(divisor)))

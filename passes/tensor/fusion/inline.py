@@ -1,4 +1,19 @@
-"""Pulling a tensor value into a kernel: its definition, with the index substituted, down to what is in memory."""
+"""Builds the graph of a kernel from the tensor program, by substituting indices into definitions.
+
+To *pull* element `at` of a tensor means to compute it from its definition. `Pull` follows the operands until it reaches
+tensors in memory, which become loads:
+
+| definition of `%y` | element `[v0, v1]` of `%y` |
+|---|---|
+| `%y = arith.addf %a, %b` | `addf` of element `[v0, v1]` of `%a` and of `%b` |
+| `%y = tensor.index_map %a[d1, d0]` | element `[v1, v0]` of `%a` |
+| `%y = tensor.reduce add %a over [2]` | reduction over a new variable v2 of element `[v0, v1, v2]` of `%a` |
+| `%y` is in memory | `Load(%y, [v0, v1])` |
+
+A view with padding reads its source under a *guard*, a condition on the indices. The guard is passed on to the loads.
+
+A *stop* is a tensor of the program that pulling treats as in memory, because the plan materialises it.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +41,23 @@ from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar
 
 
 def payload_node(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node:
-    """Returns the payload op `op` on `operands`, or the node that it folds to."""
+    """Returns the node of a payload operation, folded if possible.
+
+    Args:
+        graph: Graph that owns the nodes.
+        op: Payload operation on tensors or scalars.
+        operands: Nodes of its operands.
+
+    Returns:
+        A new node, or an operand, constant or index with the same value.
+    """
     folder = _FOLDERS.get(type(op))
     folded = folder(graph, op, operands) if folder is not None else None
     return folded or graph.payload(op, operands)
 
 
 def _form(node: Node) -> Form | None:
+    """Returns an integer node as a form, or None if it is no affine expression."""
     if isinstance(node, Index):
         return node.form
     if isinstance(node, Constant) and isinstance(node.type, IntegerType):
@@ -41,14 +66,15 @@ def _form(node: Node) -> Form | None:
 
 
 def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | None:
-    """Returns `form` as a value of `type`, or None if it may overflow."""
-    own = type
+    """Returns `form` as a node of the integer type `type`, or None if it may overflow or `type` is no integer."""
+    result_type = type  # The type checker does not know the parameters of an IntegerType after `isinstance`.
     if not isinstance(type, IntegerType) or type == i1:
         return None
-    return graph.index(form, own, op) if graph.simplifier.fits(form, own) else None
+    return graph.index(form, result_type, op) if graph.simplifier.fits(form, result_type) else None
 
 
 def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
+    """Returns integer arithmetic on indices as an index node, or None if the result is not affine or may overflow."""
     a, b = _form(operands[0]), _form(operands[1])
     form = None if a is None or b is None else graph.simplifier.computed(op.name, a, b)
     if form is None or operands[0].type == i1:
@@ -57,6 +83,7 @@ def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) ->
 
 
 def _fold_compare(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
+    """Returns the outcome of a comparison of indices as a constant, or None if it differs between iterations."""
     assert isinstance(op, payload.CmpOp)
     a, b = _form(operands[0]), _form(operands[1])
     if a is None or b is None:
@@ -64,14 +91,14 @@ def _fold_compare(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> No
     bounds = graph.simplifier.interval(graph.simplifier.tidy(add(a, b, -1)))
     if bounds is None:
         return None
-    known = decided(op.predicate.data, *bounds)
-    return None if known is None else graph.number(known, i1)
+    outcome = decided(op.predicate.data, *bounds)
+    return None if outcome is None else graph.number(outcome, i1)
 
 
 def _fold_operand(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
-    """Returns the operand that constants among the operands make the result."""
-    known = [o.number if isinstance(o, Constant) else None for o in operands]
-    if (number := same_as_operand(op, known)) is not None:
+    """Returns the operand that equals the result because others are constant, as `x` in `and x, true`, or None."""
+    constants = [o.number if isinstance(o, Constant) else None for o in operands]
+    if (number := same_as_operand(op, constants)) is not None:
         return operands[number]
     return operands[1] if isinstance(op, payload.SelectOp) and operands[1] is operands[2] else None
 
@@ -91,11 +118,12 @@ _FOLDERS: dict[type[Operation], Callable[[Graph, Operation, tuple[Node, ...]], N
     payload.CmpOp: _fold_compare,
     payload.CastOp: _fold_cast,
 }
+"""Payload operation -> function that returns the node it folds to, or None. Other operations are not folded."""
 
 
 @contextmanager
 def deep_recursion(depth: int = 20_000) -> Generator[None]:
-    """Allows recursion along chains of `depth` operations."""
+    """Raises the recursion limit of Python to `depth` calls, because pulling recurses along chains of operations."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, depth))
     try:
@@ -105,42 +133,50 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
 
 
 _IN_MEMORY = frozenset[type]({Block, loop.NestOp, *get_args(Call)})
-"""Types, because `isinstance` is slow with the abstract classes of xDSL."""
+"""Owners of values in memory. Types are compared, because `isinstance` is slow for abstract classes of xDSL."""
 
 
 def in_memory(value: SSAValue) -> bool:
-    """Returns true for arguments, and for results of calls and nests, which no kernel computes."""
+    """Returns true if `value` is an argument, or a result of a call or nest. No kernel of the plan computes these."""
     return type(value.owner) in _IN_MEMORY
 
 
 Element: TypeAlias = tuple[SSAValue, tuple[Form, ...], Guard]
-"""A tensor, the coordinates of one of its elements, and the guard under which it is read."""
+"""Key of an element: (tensor, coordinates, guard under which it is read)."""
 
 
 @dataclass
 class Pull:
-    """Pulls values into `graph`, stopping at `stops`, values that are in memory, and at arguments of the function."""
+    """Builds the nodes of kernels. Pulling ends at `stops` and at values that are in memory anyway."""
 
     graph: Graph
     stops: Mapping[SSAValue, int]
-    """Value -> its number."""
+    """Materialised tensor -> its number among the candidates of the search. `Pull` reads the keys alone."""
     nodes: dict[Element, Node] = field(default_factory=dict[Element, Node], init=False)
 
     def element(self, type: Attribute) -> tuple[tuple[Form, ...], tuple[int, ...]]:
-        """Returns the indices of an element of a tensor of this type, and their variables."""
+        """Returns the coordinates, as forms, of the general element of a tensor type, and all their variables."""
         indices = [self.graph.variable(("free", position, extent)) for position, extent in enumerate(extents_of(type))]
         return tuple(form for form, _ in indices), tuple(d for _, digits in indices for d in digits)
 
     def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
-        """Returns the node of the element that the kernel of `value` computes, and the numbers of the variables that
-        index it, one for each dimension of `value`."""
+        """Returns the node of the general element of `value`, and the variables that index it.
+
+        A dimension has one variable, or several if it is split. If `value` is in memory, the node is a load."""
         at, variables = self.element(value.type)
         if in_memory(value):
             return self.value(value, at, ()), variables
         return self._define(cast(Operation, value.owner), at, ()), variables
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
-        """Returns element `at` of `value`, or any number, without an access, where the guard fails."""
+        """Returns the node of element `at` of `value`. Where the guard fails, its number is arbitrary, and it must not
+        access memory out of bounds.
+
+        Args:
+            value: Tensor, or scalar with `at = ()`.
+            at: Coordinates, one form for each dimension.
+            guard: Condition under which the element is used.
+        """
         key = (value, at, guard)
         if key not in self.nodes:
             self.nodes[key] = self._pull(value, at, guard)
@@ -159,7 +195,7 @@ class Pull:
         return self.graph.load(value, at, needed, fill, chosen=False)
 
     def _needed(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Guard:
-        """Returns the constraints of the guard that keep the coordinates inside of the tensor."""
+        """Returns the constraints of `guard` without which element `at` of `value` might be out of bounds."""
         within, needed, unsafe = self.graph.simplifier.within, set[Constraint](), set[tuple[object, ...]]()
         for coordinate, extent in zip(at, extents_of(value.type), strict=True):
             if not within(coordinate, 0, extent):
@@ -204,7 +240,7 @@ class Pull:
         return self._guarded(op.source, coordinates, guard, constraints, None)
 
     def _assert(self, op: payload.AssertOp, at: tuple[Form, ...], guard: Guard) -> Node:
-        """Returns the assertion, which holds where the guard fails: there is no element."""
+        """Returns an assertion under a guard. It holds where the guard fails, because no element is used there."""
         value, condition = (self.value(v, at, guard) for v in op.operands)
         if guard:
             condition = payload_node(
@@ -220,7 +256,7 @@ class Pull:
         constraints: Sequence[Constraint],
         fill_value: SSAValue | None,
     ) -> Node:
-        """Returns element `at` of `source` where the constraints hold, else the fill (zero without one)."""
+        """Returns element `at` of `source` where `constraints` hold, else `fill_value`, or zero if that is None."""
         graph = self.graph
         fill = graph.number(0, element_type(source.type)) if fill_value is None else self.value(fill_value, (), ())
         new = list[Constraint]()
@@ -238,13 +274,13 @@ class Pull:
         return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
 
     def _holds(self, constraints: Iterable[Constraint]) -> Node:
-        """Returns whether the constraints hold, as an i1."""
-        graph, sides = self.graph, list[Node]()
+        """Returns an i1 node that is true where the constraints hold."""
+        graph, comparisons = self.graph, list[Node]()
         for form, lo, hi in constraints:
             value = graph.index(form, i64, None)
             for compare, bound in ((_GE, lo), (_LT, hi)):
-                sides.append(payload_node(graph, compare, (value, self._size(bound))))
-        return reduce(lambda x, y: payload_node(graph, _AND, (x, y)), sides)
+                comparisons.append(payload_node(graph, compare, (value, self._size(bound))))
+        return reduce(lambda x, y: payload_node(graph, _AND, (x, y)), comparisons)
 
     def _size(self, extent: Extent) -> Node:
         if isinstance(extent, int):
@@ -260,7 +296,7 @@ class Pull:
             if position not in dims:
                 coordinates.append(next(outer))
                 continue
-            # The first variable of this extent that is free.
+            # The first variable of this extent that the indices do not use, so that equal reductions share variables.
             numbered = (graph.variable(("reduce", ordinal, extent)) for ordinal in count())
             form, digits = next(v for v in numbered if not any(used >> d & 1 for d in v[1]))
             used |= either(1 << d for d in digits)
@@ -270,15 +306,20 @@ class Pull:
         return graph.reduce(op.kind.data, tuple(variables), body, op)
 
     def _scan(self, op: tensor.PrefixScanOp, at: tuple[Form, ...], guard: Guard) -> Node:
-        """Returns a scan that is read along the variable that it runs along. `kept_values` keeps all others."""
+        """Returns a scan as a node. Its coordinate along the scanned dimension must be a plain variable that no other
+        coordinate uses; `required_values` materialises scans with other users."""
         graph, dim = self.graph, op.dim.value.data
         if extents_of(op.source.type)[dim] == 1:
             return self.value(op.source, at, guard)
         others = (*at[:dim], *at[dim + 1 :], *(c[0] for c in guard))
         (variable,) = at[dim].atoms() if len(at[dim].terms) == 1 else [None]
-        own = graph.free_of(at[dim])
-        if variable is None or at[dim] != axis(variable[1]) or either(map(graph.free_of, others)) & own:
-            raise refused(op, "is read along another index than the scan runs along", UnsupportedError)
+        scanned = graph.free_of(at[dim])
+        if variable is None or at[dim] != axis(variable[1]) or either(map(graph.free_of, others)) & scanned:
+            raise refused(
+                op,
+                "expected its result to be read along the scanned index alone, but got another index",
+                UnsupportedError,
+            )
         return graph.scan(op.kind.data, variable[1], self.value(op.source, at, guard), op)
 
     _rules: ClassVar[dict[type[Operation], Callable[[Pull, Any, tuple[Form, ...], Guard], Node]]] = {
@@ -290,10 +331,11 @@ class Pull:
         payload.AssertOp: _assert,
         tensor.GatherOp: _gather,
     }
-    """Rules by operation. All others are elementwise."""
+    """Operation -> method that pulls its result. Other operations are elementwise payload."""
 
 
 def _dummy(type: Attribute) -> SSAValue:
+    """Returns an operand for an operation that serves as a template: its name, properties and types alone are used."""
     return payload.ConstantOp(0, type).result
 
 
@@ -305,77 +347,91 @@ def _select(type: Attribute) -> Operation:
 _GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
 _LT = payload.CmpOp("lt", _dummy(i64), _dummy(i64))
 _AND = arith.AndIOp(_dummy(i1), _dummy(i1))
-"""Ops of guards, of which only names, properties and result types matter."""
+"""Templates of the operations that compute guards."""
 
 
 # Pulling for a search
 
 MAX_COMPLEXITY = 100
-"""Limit of `complexity` for the coordinates of an element. Each reshape that cuts across the one before it makes them
-several times as complex."""
+"""Maximum sum of `affine.complexity` over the coordinates of an element. Coordinates grow by a factor with each reshape
+that splits dimensions differently than the one before."""
 
 
 @dataclass(eq=False)
 class Pulled:
-    """An element that was pulled, and the elements that it was pulled from."""
+    """An element that was pulled."""
 
     node: Node
-    parts: list[Pulled]
+    operands: list[Pulled]
+    """Elements that were pulled to compute it."""
 
 
 Memo: TypeAlias = dict[tuple[SSAValue, tuple[Form, ...], Guard, int], Pulled]
-"""By value, element, guard, and the inlined ones of the stops that the value is computed from."""
+"""(Value, coordinates, guard, bit mask) -> pulled element. The mask holds the inlined stops from which the
+value is computed, because the node depends on them."""
 
 
 @dataclass
 class LimitedPull(Pull):
-    """Pulls the values of one of many kernels that share a graph, and computes some of the stops."""
+    """Pull of one kernel in a search that compares many. Kernels share a graph, and elements pulled for another kernel
+    are reused. A kernel computes the stops in `inlined` instead of loading them."""
 
     inlined: int = 0
-    """Those of `stops` that are computed all the same, as bits."""
+    """Bit mask of the stops that this kernel computes itself."""
     computed_from: Mapping[SSAValue, int] = field(default_factory=dict[SSAValue, int])
-    """Value -> those of `stops` that it is computed from, itself included, as bits; needed if some are inlined."""
+    """Value -> bit mask of the stops from which it is computed, itself included. Needed if `inlined` is not 0."""
     memo: Memo = field(default_factory=Memo)
-    """Elements that were pulled into `graph`, from the same stops."""
+    """Elements that were pulled into `graph` by any kernel of the search."""
     limit: int = 0
-    """Raise TooLarge for more elements, and for coordinates that are more complex than `MAX_COMPLEXITY`."""
-    _parts: list[Pulled] = field(default_factory=list[Pulled], init=False)
+    """Maximum number of elements. `value` raises TooLarge for more."""
+    _operands: list[Pulled] = field(default_factory=list[Pulled], init=False)
     _counted: set[Pulled] = field(default_factory=set[Pulled], init=False)
+    """Elements of this kernel."""
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        """Returns the node of element `at` of `value`, as `Pull.value` does, and counts the element.
+
+        Args:
+            value: Tensor, or scalar with `at = ()`.
+            at: Coordinates, one form for each dimension.
+            guard: Condition under which the element is used.
+
+        Raises:
+            TooLarge: If the kernel has `limit` elements already, or `at` is more complex than `MAX_COMPLEXITY`.
+        """
         key = (value, at, guard, self.inlined and self.inlined & self.computed_from.get(value, 0))
         pulled = self.memo.get(key)
         if pulled is None:
             if len(self._counted) >= self.limit or sum(map(complexity, at)) > MAX_COMPLEXITY:
                 raise TooLarge
-            outer, self._parts = self._parts, []
-            pulled = self.memo[key] = Pulled(self._pull(value, at, guard), self._parts)
-            self._parts = outer
+            outer, self._operands = self._operands, []
+            pulled = self.memo[key] = Pulled(self._pull(value, at, guard), self._operands)
+            self._operands = outer
             self._counted.add(pulled)
         elif pulled not in self._counted:
             self._count(pulled)
-        self._parts.append(pulled)
+        self._operands.append(pulled)
         return pulled.node
 
     def _is_computed(self, value: SSAValue) -> bool:
         number = self.stops.get(value, -1)
         return not in_memory(value) and (number < 0 or bool(self.inlined >> number & 1))
 
-    def _room(self) -> None:
+    def _check_limit(self) -> None:
         if len(self._counted) >= self.limit:
             raise TooLarge
 
     def _count(self, pulled: Pulled) -> None:
-        """Counts an element that was pulled for another kernel, after its parts."""
-        self._room()
-        path, counted = [(pulled, iter(pulled.parts))], self._counted
+        """Counts an element that was pulled for another kernel, after its operands."""
+        self._check_limit()
+        path, counted = [(pulled, iter(pulled.operands))], self._counted
         while path:
-            one, parts = path[-1]
-            for part in parts:
-                if part not in counted:
-                    self._room()
-                    path.append((part, iter(part.parts)))
+            element, operands = path[-1]
+            for operand in operands:
+                if operand not in counted:
+                    self._check_limit()
+                    path.append((operand, iter(operand.operands)))
                     break
             else:
-                counted.add(one)
+                counted.add(element)
                 path.pop()

@@ -1,4 +1,15 @@
-"""Best-first search for a plan of fusion, and the same within a limit of memory."""
+"""Best-first search for a fusion plan, with or without a memory limit.
+
+A *plan* is a set of materialised tensors. Each of them is the result, or `root`, of one kernel, which also computes the
+tensors between its root and the materialised tensors that it loads.
+
+*Candidates* are the tensors that may be materialised. They are numbered in program order, and sets of them are bit
+masks. All other tensors are computed in every kernel that uses them. A kernel is a pair (`root`, `inlined`): the number
+of its root, and the candidates that it computes in addition.
+
+A *step* of the search fuses one candidate into its users: it is no longer materialised, and each kernel that loaded it
+computes it instead.
+"""
 
 from __future__ import annotations
 
@@ -23,81 +34,84 @@ from .graph import Graph, Index, Load, TooLarge, VariableKey, either
 from .inline import LimitedPull, Memo
 from .structure import Structure
 
-LARGEST = 256
-"""Values that a kernel computes at most. A launch is cheap compared to these, while the time to plan and to compile
-kernels grows with their size: steps of a recurrence that run one after another would all become one kernel."""
+MAX_KERNEL_VALUES = 256
+"""Maximum of `Kernel.value_count`. Without it, all steps of an unrolled recurrence would become one kernel, and the
+time to plan and compile kernels grows with their size. A launch costs little next to a kernel of this size. Tuned by
+hand."""
 
-MAX_NODES = 500
-"""Values that are visited until a kernel is too large: views can make exponentially many of a few tensors (repeated
-rolls), of which few may be left when dimensions have been split."""
+MAX_VISITED_VALUES = 500
+"""Maximum number of elements that are pulled to build the graph of one kernel. Chains of views, such as repeated rolls,
+can multiply elements exponentially. The limit is above `MAX_KERNEL_VALUES`, because splitting dimensions may merge many
+of them afterwards."""
 
-MAX_COPIED = 200
-"""Values that are computed in several kernels at most: otherwise the cheap state of a recurrence would make each of its
-steps as long as all steps before."""
+MAX_DUPLICATED_VALUES = 200
+"""Maximum number of values of a kernel that is fused into several users, which all repeat them. Without it, each step
+of a recurrence would compute the states of all steps before it. Tuned by hand."""
 
 
 @dataclass(eq=False)
 class Search:
-    """Best-first search from the unfused program.
+    """Best-first search that starts from the plan in which all candidates are materialised.
 
-    A state is the set of kept candidates. A step stops keeping one of them: all kernels that read it compute it
-    themselves. The step that saves most is taken, until none saves anything. After a step only the gains of the kernels
-    that read its value, and of those that they read, change. Whether a step is legal is asked only when it is the best.
-    Sets of candidates are bit masks.
+    The step that saves the most time is taken, until none saves time. A step changes the gains of few other steps: of
+    the kernels that computed with the fused tensor, and of the tensors that these kernels load. Legality is expensive
+    to check, so it is checked only for the best step.
     """
 
     ctx: Context
-    """Context of the passes that a kernel goes through by itself."""
+    """Context of the passes that lower a single kernel for the planning model."""
     function: FuncOp
     values: Sequence[SSAValue]
-    """Candidates."""
-    needed: Set[SSAValue]
-    """Values that have to be kept."""
+    """Candidates in program order. The index is the number of the candidate."""
+    required: Set[SSAValue]
+    """Candidates that every plan must materialise."""
     target: Target
     """Target of the module."""
     precision: str = "ieee"
-    """Permission of `f32_matmul_precision`, by which the planning model predicts times."""
+    """Option `f32_matmul_precision` of `plan-schedules`, for the predictions of the planning model."""
     graphs: dict[object, tuple[Graph, Memo]] = field(default_factory=dict[object, tuple[Graph, Memo]])
-    """Splits of variables -> the graph of all kernels with these."""
+    """Splits of variables -> the graph and the pulled elements that all kernels with these splits share."""
     costs: dict[bytes, tuple[float, int]] = field(default_factory=dict[bytes, tuple[float, int]])
+    """Structural key of a kernel -> seconds by the cost model of fusion, and number of values."""
     legal: dict[bytes, bool] = field(default_factory=dict[bytes, bool])
-    """Key of a kernel -> its cost, and whether it may be one kernel."""
+    """Structural key of a kernel -> True if it computes no contraction several times."""
     planned: dict[bytes, float] = field(default_factory=dict[bytes, float])
-    """Key of a kernel -> its seconds by the planning model."""
+    """Structural key of a kernel -> seconds by the planning model."""
     faster: dict[tuple[bool | bytes, ...], bool] = field(default_factory=dict[tuple[bool | bytes, ...], bool])
-    """Keys of the kernels with a kept operand, and of those that compute it -> whether the former take less time."""
+    """Keys of the kernels of two plans, with an operand materialised and fused -> True if the first plan is faster."""
     computed_from: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
-    """Value -> the candidates that it is computed from, itself included."""
+    """Value -> bit mask of the candidates that it depends on, itself included."""
     inputs: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """Candidate -> those that it is computed from directly or through values that are none."""
+    """Candidate -> the candidates that it is computed from, with no other candidate in between."""
     inlined: dict[int, int] = field(default_factory=dict[int, int])
-    """Kept candidate -> those that its kernel computes in addition."""
+    """Root of each kernel of the current plan -> bit mask of the candidates that the kernel computes in addition."""
     sources: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """Kept candidate -> the kept candidates that its kernel reads."""
+    """Root -> the roots that its kernel loads."""
     readers: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """Kept candidate -> those whose kernels read it."""
-    room: int = LARGEST
-    """Values that the kernels may compute together in addition to those that they compute now."""
+    """Root -> the roots of the kernels that load it."""
+    budget: int = MAX_KERNEL_VALUES
+    """Number of values by which all kernels together may still grow."""
     contracts: bool = False
-    """True if a kernel with contractions was visited."""
+    """True if any kernel that was estimated has contractions."""
 
     def __post_init__(self) -> None:
-        self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
+        self.cost, self.computes_contractions_once = cache(self._cost), cache(self._computes_contractions_once)
         self.number = {value: i for i, value in enumerate(self.values)}
-        self.fixed = {self.number[value] for value in self.needed if value in self.number}
+        self.fixed = {self.number[value] for value in self.required if value in self.number}
         self.card = self.target.fusion or self.target
-        """The card by whose numbers kernels are compared, except for those that the planning model predicts."""
+        """Target whose rates the cost model of fusion uses. It is the same for all cards of a table, so that they get
+        the same plans."""
         self.structure = Structure(self.function, self.number, self.card)
         self._read_inputs()
-        self.users = _reversed(self.inputs)
+        self.users = _transposed(self.inputs)
         self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
-        """Kept candidate -> candidates that its kernel cannot compute, nor more than these."""
+        """Root -> sets of inlined candidates with which its kernel is too large. Supersets are too large as well."""
 
     def _read_inputs(self) -> None:
         nearest: dict[SSAValue, set[int]] = {}
         for op in self.function.body.block.ops:
             if isinstance(op, Call):
-                continue  # its results are in memory, and no candidates
+                continue  # Results of calls are in memory and no candidates.
             through = either(self.computed_from.get(v, 0) for v in op.operands)
             read = set[int]().union(*(nearest.get(v, ()) for v in op.operands))
             for result in op.results:
@@ -108,59 +122,69 @@ class Search:
                 self.computed_from[result] = through if number is None else through | 1 << number
 
     def run(self, without: Iterable[int] = ()) -> set[SSAValue]:
-        """Returns the values to keep, of a search that begins with `without` computed where they are read, except for
-        values that no kernel can compute. Operands of contractions that are kept in the end are not in `without`."""
-        self.inlined, self.room = dict.fromkeys(range(len(self.values)), 0), LARGEST
+        """Runs the search and returns the tensors to materialise.
+
+        Args:
+            without: Candidates that are fused into their users first, as far as that is legal, whatever it costs. They
+                are not materialised again as operands of contractions.
+        """
+        self.inlined, self.budget = dict.fromkeys(range(len(self.values)), 0), MAX_KERNEL_VALUES
         self.sources = {v: {*read} for v, read in self.inputs.items()}
         self.readers = {v: {*users} for v, users in self.users.items()}
         for value in without:
             if self._gain(value) < inf and self._legal(value):
-                self._stop_keeping(value)
+                self._fuse_into_users(value)
         fixed = set(self.fixed)
-        self._fuse(fixed)
-        while self.contracts and (operands := self._keep_operands({*without})):
+        self._descend(fixed)
+        while self.contracts and (operands := self._materialize_operands({*without})):
             fixed |= operands
-            self._fuse(fixed)
+            self._descend(fixed)
         return {self.values[v] for v in self.inlined}
 
-    def _fuse(self, fixed: set[int]) -> None:
-        """Takes steps as long as one saves time. The values in `fixed` are kept."""
-        steps = {v: self._step(v) for v in self.inlined if v not in fixed}
+    def _descend(self, fixed: set[int]) -> None:
+        """Takes the best step until none saves time. Candidates in `fixed` stay materialised."""
+        steps = {v: self._rank(v) for v in self.inlined if v not in fixed}
         while steps and (best := min(steps.values()))[0] < 0:
             value = best[-1]
             if not self._legal(value):
                 steps[value] = (inf, 0, value)
                 continue
             del steps[value]
-            readers = self._stop_keeping(value)
+            readers = self._fuse_into_users(value)
             for v in set(readers).union(*(self.sources[r] for r in readers)) & steps.keys():
-                steps[v] = self._step(v)
+                steps[v] = self._rank(v)
 
-    def _keep_operands(self, without: set[int]) -> set[int]:
-        """Keeps operands of contractions, except for values in `without`, where the planning model predicts less time
-        for the kernels that compute them. Returns their numbers.
+    def _materialize_operands(self, without: set[int]) -> set[int]:
+        """Materialises computed operands of contractions where the planning model predicts less time for that.
 
-        An operand that takes more memory than what it is computed from is not kept: fusion is to save this memory."""
+        An operand that is larger than the tensors it is computed from stays fused, because fusion saves its memory.
+
+        Args:
+            without: Candidates that are not materialised.
+
+        Returns:
+            Candidates that are materialised now.
+        """
         operands = set[int]()
         for value, contracted in computed_operands(self.function, self.number, self.inlined).items():
             fused = {r: inlined for r, inlined in self.inlined.items() if inlined >> value & 1}
-            kept = {*self.inlined, value}
-            kernels = {r: self._computed(r, kept)[0] for r in (value, *fused)}
+            materialized = {*self.inlined, value}
+            kernels = {r: self._computed(r, materialized)[0] for r in (value, *fused)}
             if value not in without and self._is_faster(value, contracted, kernels, fused):
                 self.inlined |= kernels
                 operands.add(value)
         self.sources = {r: self._computed(r, self.inlined)[1] for r in self.inlined}
-        self.readers = _reversed(self.sources)
+        self.readers = _transposed(self.sources)
         return operands
 
     def _is_faster(self, value: int, contracted: bool, kernels: dict[int, int], fused: dict[int, int]) -> bool:
-        """Returns true if keeping an operand of a contraction, or the result of one, saves time.
+        """Returns true if materialising an operand of a contraction saves time by the planning model.
 
         Args:
-            value: Operand.
-            contracted: False if `value` is an operand of squares alone.
-            kernels: Kernels of which one keeps `value`.
-            fused: Kernels that compute `value`.
+            value: The operand.
+            contracted: False if `value` is used in sums of squares alone, which are no contractions.
+            kernels: Kernels of the plan that materialises `value`, as root -> inlined.
+            fused: Kernels of the plan that fuses `value`, as root -> inlined.
         """
         key = contracted, *(self.structure.key(*kernel) for kernel in (*kernels.items(), *fused.items()))
         if key not in self.faster:
@@ -173,12 +197,13 @@ class Search:
             )
         return self.faster[key]
 
-    def _computed(self, root: int, kept: Container[int]) -> tuple[int, set[int]]:
-        """Returns the values that the kernel of `root` computes in addition, and those of `kept` that it reads."""
+    def _computed(self, root: int, materialized: Container[int]) -> tuple[int, set[int]]:
+        """Returns the candidates that the kernel of `root` computes in addition, and those in `materialized` that it
+        loads."""
         inlined, read, todo = 0, set[int](), [*self.inputs[root]]
         while todo:
             v = todo.pop()
-            if v in kept:
+            if v in materialized:
                 read.add(v)
             elif not inlined >> v & 1:
                 inlined |= 1 << v
@@ -186,34 +211,41 @@ class Search:
         return inlined, read
 
     def _planned(self, kernel: tuple[int, int]) -> float:
-        """Returns the seconds of a kernel by the planning model."""
+        """Returns the seconds that the planning model predicts for a kernel (root, inlined)."""
         key = self.structure.key(*kernel)
         if key not in self.planned:
             self.planned[key] = planned_seconds(self.ctx, self.kernel(*kernel), self.target, self.precision)
         return self.planned[key]
 
     def _legal(self, value: int) -> bool:
-        """Returns true if each kernel that reads `value` may compute it, and the kernels together do not become longer
-        than those of the unfused program and one more. Otherwise every step of an unrolled recurrence would compute
-        all steps before it."""
-        return self._longer(value) <= self.room and all(self.may_be_one(*key) for key in self._kernels_without(value))
+        """Returns true if `value` may be fused into its users.
 
-    def _longer(self, value: int) -> int:
-        """Returns how many values more the kernels compute together if `value` is no longer kept."""
-        readers = self._kernels_without(value)
+        That must not repeat a contraction. And all kernels together may compute at most `MAX_KERNEL_VALUES` more values
+        than in the unfused program: otherwise each step of an unrolled recurrence would compute all steps
+        before it."""
+        return self._added_values(value) <= self.budget and all(
+            self.computes_contractions_once(*key) for key in self._users_after_fusing(value)
+        )
+
+    def _added_values(self, value: int) -> int:
+        """Returns how many more values all kernels together compute if `value` is fused into its users."""
+        readers = self._users_after_fusing(value)
         more = sum(self.cost(r, inlined)[1] - self.cost(r, self.inlined[r])[1] for r, inlined in readers)
         return more - self.cost(value, self.inlined[value])[1]
 
-    def _step(self, value: int) -> tuple[float, int, int]:
-        """Returns the rank of a step that stops keeping `value`: its gain, to the picosecond, then the size of its
-        kernels. So the kernels of a chain grow evenly, and few steps make large ones."""
+    def _rank(self, value: int) -> tuple[float, int, int]:
+        """Returns the sort key of the step that fuses `value`: change of time in seconds, number of candidates,
+        `value`.
+
+        The time is rounded to picoseconds. Of equal steps the one with the smallest kernels is first, so that the
+        kernels of a chain grow evenly."""
         size = sum(self.inlined[r].bit_count() for r in self.readers[value]) + self.inlined[value].bit_count()
         return round(self._gain(value), 12), size, value
 
-    def _stop_keeping(self, value: int) -> list[int]:
-        """Lets all kernels that read `value` compute it. Returns them in program order."""
-        self.room -= self._longer(value)
-        for r, inlined in self._kernels_without(value):
+    def _fuse_into_users(self, value: int) -> list[int]:
+        """Fuses `value` into all kernels that load it. Returns their roots in program order."""
+        self.budget -= self._added_values(value)
+        for r, inlined in self._users_after_fusing(value):
             self.inlined[r] = inlined
         del self.inlined[value]
         sources, readers = self.sources.pop(value), sorted(self.readers.pop(value))
@@ -225,19 +257,21 @@ class Search:
             self.sources[r] |= sources
         return readers
 
-    def _kernels_without(self, value: int) -> list[tuple[int, int]]:
-        """Returns the kernels that read `value` as they are when they compute it: roots, and computed values."""
+    def _users_after_fusing(self, value: int) -> list[tuple[int, int]]:
+        """Returns the kernels that load `value`, as (root, inlined) after `value` is fused into them."""
         computed = self.inlined[value] | 1 << value
         return [(r, self.inlined[r] | computed) for r in sorted(self.readers[value])]
 
     def _gain(self, value: int) -> float:
-        """Returns the change of the total time if `value` is no longer kept; infinite if a kernel would be too large,
-        or if several kernels would compute too many values."""
-        seconds, written = self.cost(value, self.inlined[value])
-        if len(self.readers[value]) > 1 and written > MAX_COPIED:
+        """Returns the change of the total time, in seconds, if `value` is fused into its users; negative if that saves
+        time.
+
+        Infinite if a kernel would become too large, or if several kernels would repeat too many values."""
+        seconds, value_count = self.cost(value, self.inlined[value])
+        if len(self.readers[value]) > 1 and value_count > MAX_DUPLICATED_VALUES:
             return inf
         change = 0.0 if seconds == inf else -seconds
-        for r, inlined in self._kernels_without(value):
+        for r, inlined in self._users_after_fusing(value):
             new, old = self.cost(r, inlined)[0], self.cost(r, self.inlined[r])[0]
             if new == inf:
                 return inf
@@ -245,19 +279,18 @@ class Search:
         return change
 
     def _cost(self, root: int, inlined: int) -> tuple[float, int]:
-        """Returns the seconds of the kernel that keeps `root` and computes `inlined` itself, and how many values it
-        computes; infinite and 0 if it is too large."""
+        """Returns the estimated seconds and the number of values of a kernel; (infinity, 0) if it is too large."""
         if any(m & inlined == m for m in self.too_large[root]):
             return inf, 0
         if self.structure.is_elementwise(root, inlined):
-            seconds, written = self.structure.elementwise_cost(root, inlined)
+            seconds, value_count = self.structure.elementwise_cost(root, inlined)
         else:
             key = self.structure.key(root, inlined)
             if key not in self.costs:
                 self.costs[key] = self._cost_of_graph(root, inlined)
-            seconds, written = self.costs[key]
-        if written <= LARGEST:
-            return seconds, written
+            seconds, value_count = self.costs[key]
+        if value_count <= MAX_KERNEL_VALUES:
+            return seconds, value_count
         self.too_large[root].append(inlined)
         return inf, 0
 
@@ -265,53 +298,66 @@ class Search:
         try:
             kernel = self.kernel(root, inlined)
         except TooLarge:
-            return inf, LARGEST + 1
+            return inf, MAX_KERNEL_VALUES + 1
         self.contracts |= bool(kernel.contractions)
-        return (kernel.time() if kernel.written <= LARGEST else inf), kernel.written
+        return (kernel.time() if kernel.value_count <= MAX_KERNEL_VALUES else inf), kernel.value_count
 
     def kernel(self, root: int, inlined: int) -> Kernel:
-        """Returns the graph of a kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
+        """Returns a kernel with its graph.
+
+        Indices that are used as `i floordiv c` and `i mod c` are split, because the cost model and the nests need
+        linear accesses. Raises TooLarge."""
         splits = Splits()
         while True:
             key = tuple(sorted(splits.items()))
             if key not in self.graphs:
                 self.graphs[key] = Graph(splits), {}
             graph, memo = self.graphs[key]
-            pull = LimitedPull(graph, self.number, inlined, self.computed_from, memo, MAX_NODES)
+            pull = LimitedPull(graph, self.number, inlined, self.computed_from, memo, MAX_VISITED_VALUES)
             node, variables = pull.root(self.values[root])
-            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES, self.card)
+            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_VISITED_VALUES, self.card)
             quotients = [*_quotients(kernel)]
-            more = wanted_splits(kernel, quotients, splits) if quotients else splits
+            more = with_quotient_splits(kernel, quotients, splits) if quotients else splits
             if more == splits:
                 return kernel
             splits = more
 
-    def _may_be_one(self, root: int, inlined: int) -> bool:
-        """Returns true if no contraction of that kernel is computed several times."""
+    def _computes_contractions_once(self, root: int, inlined: int) -> bool:
+        """Returns true if the kernel (`root`, `inlined`) computes no contraction several times."""
         if self.structure.is_elementwise(root, inlined):
             return True
         key = self.structure.key(root, inlined)
         if key not in self.legal:
             kernel = self.kernel(root, inlined)
-            nested = [c for c in kernel.contractions if c.open]
+            nested = [c for c in kernel.contractions if c.enclosing]
             self.legal[key] = not nested or contracts_once(self.ctx, kernel, nested)
         return self.legal[key]
 
 
 Splits = dict[VariableKey, tuple[int, ...]]
+"""Split variable -> the extents of its digits, outermost first."""
 
 
-def wanted_splits(kernel: Kernel, quotients: Iterable[tuple[Form, int]], splits: Splits) -> Splits:
-    """Returns `splits` and further digits for variables that occur in a quotient by a divisor of their extent."""
+def with_quotient_splits(kernel: Kernel, quotients: Iterable[tuple[Form, int]], splits: Splits) -> Splits:
+    """Returns `splits` with further digits for the variables that are divided by a divisor of their extent.
+
+    Args:
+        kernel: Kernel whose graph has `splits`.
+        quotients: (Dividend, divisor) of each division in its coordinates and conditions.
+        splits: Present splits.
+
+    Returns:
+        The same splits if no variable can be split further.
+    """
     graph, result = kernel.graph, dict(splits)
     for inner, divisor in quotients:
         if len(inner.terms) != 1 or inner.constant or inner.terms[0][1] != 1 or inner.terms[0][0][0] != DIM:
             continue
         number: int = inner.terms[0][0][1]
-        extent = graph.sizes[number]
+        extent = graph.extents[number]
         key, digit = graph.keys[number]
-        if number in kernel.scanned or not isinstance(extent, int) or not isinstance(key[2], int):
-            continue  # a symbol has no divisors
+        if number in kernel.scanned_variables or not isinstance(extent, int) or not isinstance(key[2], int):
+            continue  # A symbolic extent has no known divisor.
         digits = result.get(key, (key[2],))
         if extent % divisor == 0 and digits == splits.get(key, (key[2],)):
             result[key] = (*digits[:digit], extent // divisor, divisor, *digits[digit + 1 :])
@@ -319,7 +365,7 @@ def wanted_splits(kernel: Kernel, quotients: Iterable[tuple[Form, int]], splits:
 
 
 def _quotients(kernel: Kernel) -> Iterator[tuple[Form, int]]:
-    """Yields the divided forms and the divisors in the coordinates and conditions of a kernel."""
+    """Yields (dividend, divisor) of each division in the coordinates, guards and index nodes of a kernel."""
     for node, _ in kernel.visited:
         if isinstance(node, Load):
             for form in (*node.coordinates, *(c[0] for c in node.guard)):
@@ -328,8 +374,7 @@ def _quotients(kernel: Kernel) -> Iterator[tuple[Form, int]]:
             yield from node.form.quotients()
 
 
-def _reversed(edges: Mapping[int, set[int]]) -> dict[int, set[int]]:
-    """Returns the edges of a graph the other way around."""
+def _transposed(edges: Mapping[int, set[int]]) -> dict[int, set[int]]:
     sources: dict[int, set[int]] = {node: set() for node in edges}
     for source, targets in edges.items():
         for target in targets:
@@ -341,47 +386,51 @@ def _bytes(value: SSAValue) -> int:
     return aligned(tensor_bytes(value.type))
 
 
-def _between(function: FuncOp, values: Iterable[SSAValue]) -> list[SSAValue]:
-    """Returns the values that `function` does not return."""
+def _scratch_values(function: FuncOp, values: Iterable[SSAValue]) -> list[SSAValue]:
+    """Returns `values` without the results of `function`. They are in scratch memory."""
     returned = {*(function.body.block.last_op or function).operands}
     return [value for value in values if value not in returned]
 
 
-def between_bytes(function: FuncOp, kept: Iterable[SSAValue]) -> int:
-    """Returns the bytes of the kept values that `function` does not return."""
-    return sum(map(_bytes, _between(function, kept)))
+def scratch_bytes(function: FuncOp, materialized: Iterable[SSAValue]) -> int:
+    """Returns the bytes of the materialised tensors that are not results of `function`."""
+    return sum(map(_bytes, _scratch_values(function, materialized)))
 
 
-def within(search: Search, kept: set[SSAValue], limit: int) -> set[SSAValue]:
-    """Returns the values to keep if a call may take `limit` bytes in addition to its arguments, and to PyTorch's
-    workspace if there are sums.
+def plan_within(search: Search, plan: set[SSAValue], limit: int) -> set[SSAValue]:
+    """Returns a plan that fits in a memory limit, or the best one that was found.
 
-    While the kept values take more, another search begins without the largest of them at every place where they do,
-    whatever time that costs. Where that helps little, because a neighbour is kept instead, the next search begins
-    without four times as many neighbours, so there are few searches.
+    While the live tensors exceed the limit at some kernel, the search runs again, with the largest of them fused first,
+    whatever time that costs. If the excess does not halve, because a neighbour was materialised instead, the next
+    search fuses four times as many neighbours first. So there are few searches.
 
     Args:
-        search: The search, which has run.
-        kept: Its values to keep.
-        limit: Bytes.
+        search: Search that has run.
+        plan: Tensors to materialise without a limit.
+        limit: Bytes that a call may allocate in addition to its arguments. If a kernel has reductions, the workspace
+            that PyTorch reserves for matmuls is added.
+
+    Returns:
+        Tensors to materialise.
     """
-    without, stuck, width = set[int](), set[int](), 1
-    excess, largest = _excess(search, limit, stuck)
+    without, immovable, width = set[int](), set[int](), 1
+    excess, largest = _excess(search, limit, immovable)
     while largest and width <= 2 * len(search.values):
         trial = sorted(without | _neighbours(search, largest, width), key=lambda v: (-_bytes(search.values[v]), v))
-        other = search.run(trial)
-        stuck |= largest & search.inlined.keys()
-        new_excess, new_largest = _excess(search, limit, stuck)
+        new_plan = search.run(trial)
+        immovable |= largest & search.inlined.keys()
+        new_excess, new_largest = _excess(search, limit, immovable)
         width *= 1 if 2 * new_excess <= excess else 4
         if new_excess < excess:
-            kept, excess, largest, without = other, new_excess, new_largest, {*trial} - search.inlined.keys()
+            plan, excess, largest, without = new_plan, new_excess, new_largest, {*trial} - search.inlined.keys()
         else:
-            largest -= stuck
-    return kept
+            largest -= immovable
+    return plan
 
 
 def _neighbours(search: Search, values: set[int], count: int) -> set[int]:
-    """Returns `values`, and for each of them as many of the candidates near it as make `count` together."""
+    """Returns `values` and their nearest candidates in the dependence graph, up to `count` candidates for each
+    value."""
     result = set(values)
     for value in values:
         near, edge = {value}, [value]
@@ -395,20 +444,28 @@ def _neighbours(search: Search, values: set[int], count: int) -> set[int]:
     return result
 
 
-def _excess(search: Search, limit: int, stuck: set[int]) -> tuple[int, set[int]]:
-    """Returns how many bytes more than `limit` the kept values take, summed over the kernels, and for every kernel
-    where they do the largest of those that need not be kept and are not `stuck`."""
+def _excess(search: Search, limit: int, immovable: set[int]) -> tuple[int, set[int]]:
+    """Returns by how much the live tensors of the current plan exceed a memory limit, and the largest of them.
+
+    Args:
+        search: Search with the current plan.
+        limit: Bytes, as in `plan_within`.
+        immovable: Candidates that could not be fused. They are not returned.
+
+    Returns:
+        Bytes above the limit, summed over the kernels, and the largest fusible tensor at each kernel above the limit.
+    """
     if any(search.kernel(root, inlined).reductions for root, inlined in search.inlined.items()):
         limit += search.target.workspace
-    sizes = {search.number[v]: _bytes(v) for v in _between(search.function, search.values)}
+    sizes = {search.number[v]: _bytes(v) for v in _scratch_values(search.function, search.values)}
     last = {v: max(search.readers[v], default=v) for v in search.inlined}
-    excess, largest, live, most = 0, set[int](), list[int](), limit - result_bytes(search.function)
+    excess, largest, live, available = 0, set[int](), list[int](), limit - result_bytes(search.function)
     for kernel in sorted(search.inlined):
         live = [v for v in live if last[v] >= kernel]
         if kernel in sizes:
             live.append(kernel)
-        if (taken := sum(sizes[v] for v in live)) > most:
-            excess += taken - most
-            movable = [v for v in live if v not in search.fixed and v not in stuck]
+        if (used := sum(sizes[v] for v in live)) > available:
+            excess += used - available
+            movable = [v for v in live if v not in search.fixed and v not in immovable]
             largest |= {max(movable, key=lambda v: (sizes[v], -v))} if movable else set()
     return excess, largest

@@ -1,4 +1,8 @@
-"""Structure of kernels as sets of operations, without graphs: equality of kernels, and cost of elementwise ones."""
+"""Compares kernels, and estimates elementwise ones, from their sets of operations alone, without building a graph.
+
+A kernel of the fusion search is a pair (`root`, `inlined`): the number of the candidate whose tensor it stores, and the
+bit mask of the candidates that it computes itself instead of loading them.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +24,28 @@ from ...planning.model import SPECIAL, Times
 from .inline import in_memory
 
 NEVER, ALWAYS = 0, -1
-"""Masks of the values that are in memory, and of those that are no candidates."""
+"""Masks of values that no kernel computes (in memory), and that every kernel computes (no candidates)."""
 
-Part = tuple[int, int]
-"""Operations of a value down to values in memory, constants included, and these values: bit masks of positions."""
+Cone = tuple[int, int]
+"""Sources of an elementwise value, as two bit masks of values: the results of all operations since memory,
+constants included, and the values in memory or candidates that these operations read."""
 
 
 class Structure:
-    """Structure of the kernels of one function.
+    """Structural keys of the kernels of one function, and the costs of elementwise kernels.
 
-    Two kernels with equal keys apply the same operations in the same order to tensors of equal types, so that their
-    graphs differ in names only, and in offsets: slices of a tensor in memory that begin elsewhere by the same distance
-    are equal. So equal layers, and equal steps of a recurrence, are looked at once.
+    Two kernels with equal keys apply the same operations in the same order to tensors of equal types. Their graphs
+    differ only in names and in the offsets of slices: all slices of a tensor may be shifted by the same distance. So
+    equal layers, and equal steps of a recurrence, are estimated once.
 
-    A kernel whose values all have the indices of its result computes every operation once per element and loads every
-    tensor once. Its time follows from the sets of both, so that a long chain takes about as long as a short one.
+    An *elementwise* kernel computes every operation once per element and loads every tensor once. Its time follows from
+    the set of its operations and the set of its loads, so extending a chain by one operation takes constant time.
     `cost.Kernel` computes the same numbers from the graph.
 
     Args:
         function: Function that is planned.
-        number: Number of every candidate of the search, which its bit in a mask has as well.
-        target: Target whose times count.
+        number: Candidate -> its number, which is also its bit in masks of candidates.
+        target: Target whose rates are used for the estimates.
     """
 
     def __init__(self, function: func.FuncOp, number: Mapping[SSAValue, int], target: Target) -> None:
@@ -51,23 +56,26 @@ class Structure:
         self._bytes = [tensor_bytes(value.type) if is_tensor(value.type) else 0 for value in values]
         self._candidates = [position[value] for value in number]
         self._loaded = [kinds.setdefault(value.type, len(kinds)) for value in values]
-        """Kind of each value as a tensor in memory."""
+        """Value -> number of its type. Loads are equal if these are equal."""
         self._computed = [0] * len(values)
-        """Kind of each value as the result of its operation."""
+        """Value -> number of its operation, properties and types. Operations are equal if these are equal."""
         self._operands: list[list[int]] = [[] for _ in values]
         self._masks = [NEVER] * len(values)
-        """Bit of each candidate; `NEVER` or `ALWAYS` of all other values: whether a kernel computes them."""
+        """Value -> mask of its candidate bit, or `NEVER` or `ALWAYS`. A kernel computes the value if the mask and the
+        kernel's candidates intersect."""
         self._slices: dict[int, tuple[int, list[int]]] = {}
-        """Slice -> its kind without the offsets, and these."""
+        """Slice, a view without division -> number of its map without the offsets, and the offset of each
+        coordinate."""
         self._guarding = set[int]()
-        """Values that are computed under a condition on the indices."""
-        self._parts: dict[int, Part] = {}
-        """Candidate -> its operations, for those that elementwise arithmetic computes."""
+        """Views with padding and gathers: their sources are read under a condition on the indices."""
+        self._cones: dict[int, Cone] = {}
+        """Candidate that elementwise arithmetic computes -> its operations and loads, with other candidates as
+        loads."""
         self._casts = self._special = self._constants = self._elementwise = 0
-        parts: dict[SSAValue, Part] = {}
+        cones: dict[SSAValue, Cone] = {}
         for i, value in enumerate(values):
             if in_memory(value) or not isinstance(value, OpResult):
-                parts[value] = 0, 1 << i
+                cones[value] = 0, 1 << i
                 continue
             op, candidate = value.op, number.get(value)
             if isinstance(op, tensor.GatherOp) or (isinstance(op, tensor.IndexMapOp) and op.domain is not None):
@@ -78,15 +86,15 @@ class Structure:
             self._computed[i] = kinds.setdefault((structure(op, {}, (ROOT,)), value.index), len(kinds))
             self._operands[i] = [position[v] for v in op.operands]
             self._masks[i] = ALWAYS if candidate is None else 1 << candidate
-            part = self._part(op, 1 << i, parts)
-            if part is not None and candidate is not None:
-                self._parts[candidate] = part
+            cone = self._cone(op, 1 << i, cones)
+            if cone is not None and candidate is not None:
+                self._cones[candidate] = cone
                 self._elementwise |= 1 << candidate
-            if part is not None or candidate is not None:
-                parts[value] = part if candidate is None and part is not None else (0, 1 << i)
+            if cone is not None or candidate is not None:
+                cones[value] = cone if candidate is None and cone is not None else (0, 1 << i)
 
-    def _part(self, op: Operation, bit: int, parts: Mapping[SSAValue, Part]) -> Part | None:
-        """Returns the operations of `op` and of its operands, or None if they are not all elementwise."""
+    def _cone(self, op: Operation, bit: int, cones: Mapping[SSAValue, Cone]) -> Cone | None:
+        """Returns the cone of the result of `op`, with `bit` for `op` itself, or None if it is not all elementwise."""
         if isinstance(op, payload.ConstantOp):
             self._constants |= bit
             return bit, 0
@@ -94,21 +102,21 @@ class Structure:
             return None
         operations, read, shape = bit, 0, _shape(op.results[0])
         for operand in op.operands:
-            part = parts.get(operand)
-            if part is None or shape is None or _shape(operand) != shape:
+            cone = cones.get(operand)
+            if cone is None or shape is None or _shape(operand) != shape:
                 return None
-            operations, read = operations | part[0], read | part[1]
+            operations, read = operations | cone[0], read | cone[1]
         if not operations & ~self._constants & ~bit and not read:
-            return None  # arithmetic on constants alone is done once
+            return None  # Arithmetic on constants alone is done once, not per element.
         self._casts |= bit if isinstance(op, payload.CastOp) else 0
         self._special |= bit if op.name in SPECIAL else 0
         return operations, read
 
     def key(self, root: int, inlined: int) -> bytes:
-        """Returns the key of the kernel that keeps `root` and computes `inlined` itself."""
+        """Returns a key of the kernel (`root`, `inlined`). Kernels with equal keys have equal costs."""
         inlined |= 1 << root
         reached, order = {self._candidates[root]: 0}, [self._candidates[root]]
-        key, begins, whole = list[int](), dict[int, list[int]](), set[int]()
+        key, first_offsets, unsliced = list[int](), dict[int, list[int]](), set[int]()
         for value in order:
             if not inlined & self._masks[value]:
                 key.append(self._loaded[value])
@@ -116,37 +124,41 @@ class Structure:
             operands = self._operands[value]
             if value in self._slices and not inlined & self._masks[operands[0]]:
                 kind, offsets = self._slices[value]
-                begin = begins.setdefault(operands[0], offsets)
+                begin = first_offsets.setdefault(operands[0], offsets)
                 key.append(kind)
                 key += [offset - first for offset, first in zip(offsets, begin, strict=True)]
             else:
                 key.append(self._computed[value])
-                whole.update(operands)
+                unsliced.update(operands)
             for operand in operands:
                 number = reached.get(operand)
                 if number is None:
                     number = reached[operand] = len(order)
                     order.append(operand)
                 key.append(number)
+        # A common offset matters if a condition compares the indices, or if another operation reads the same tensor.
         guarded = not self._guarding.isdisjoint(order)
-        for source, begin in begins.items():
-            if guarded or source in whole:
+        for source, begin in first_offsets.items():
+            if guarded or source in unsliced:
                 key += begin
         return array("q", key).tobytes()
 
     def is_elementwise(self, root: int, inlined: int) -> bool:
-        """Returns true if the kernel that keeps `root` and computes `inlined` itself is elementwise."""
+        """Returns true if all candidates of the kernel (`root`, `inlined`) are elementwise."""
         return not (inlined | 1 << root) & ~self._elementwise
 
     def elementwise_cost(self, root: int, inlined: int) -> tuple[float, int]:
-        """Returns the seconds of an elementwise kernel, and how many values it computes."""
-        operations = read = own = 0
+        """Returns the estimated seconds of an elementwise kernel, and the number of values that it computes or
+        loads."""
+        operations = read = computed = 0
         for candidate in _bits(inlined | 1 << root):
-            part = self._parts[candidate]
-            operations, read, own = operations | part[0], read | part[1], own | 1 << self._candidates[candidate]
-        output, rates, loads = self._values[self._candidates[root]].type, self.target.rates, read & ~own
+            cone = self._cones[candidate]
+            operations, read = operations | cone[0], read | cone[1]
+            computed |= 1 << self._candidates[candidate]
+        output, rates, loads = self._values[self._candidates[root]].type, self.target.rates, read & ~computed
         elements = prod(map(typical, extents_of(output)))
         arithmetic = operations & ~self._constants
+        # GPUs convert two halves in one instruction.
         count = arithmetic.bit_count() - (arithmetic & self._casts).bit_count() / 2
         compute = elements * count / rates.vector
         compute += elements * (arithmetic & self._special).bit_count() / rates.special
@@ -158,7 +170,7 @@ class Structure:
 
 
 def _linear(view: tensor.IndexMapOp) -> list[Form]:
-    """Returns the coordinates that a view reads at, or nothing if there is a division in them."""
+    """Returns the coordinates at which a view reads its source, or an empty list if they contain divisions."""
     forms = Simplifier().read_map(view.map.data)
     return [] if any(True for form in forms for _ in form.quotients()) else forms
 
@@ -168,7 +180,7 @@ def _shape(value: SSAValue) -> tuple[object, ...] | None:
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """Yields the numbers of the bits of `mask`, the lowest first."""
+    """Yields the numbers of the set bits of `mask` in ascending order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -20,7 +20,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning import plan_schedules
 from deplodock.passes.planning.choose import Candidate
-from deplodock.passes.tensor.fusion.candidates import candidates, kept_values
+from deplodock.passes.tensor.fusion.candidates import candidates, required_values
 from deplodock.passes.tensor.fusion.cost import Kernel
 from deplodock.passes.tensor.fusion.graph import Load, Payload, TooLarge
 from deplodock.passes.tensor.fusion.search import Search
@@ -68,7 +68,7 @@ def search_of(program: Program, target: str) -> Search:
     for module_pass in parse_passes("convert-torch-to-tensor,cse,dce"):
         module_pass.apply(ctx, module)
     function = main_function(module)
-    return Search(Context(), function, candidates(function), kept_values(function), get_target(target))
+    return Search(Context(), function, candidates(function), required_values(function), get_target(target))
 
 
 def shape_of(kernel: Kernel) -> list[object]:
@@ -112,7 +112,7 @@ def test_kernels_with_equal_keys_cost_the_same(name: str, target: str) -> None:
         key = search.structure.key(root, inlined)
         try:
             kernel = search.kernel(root, inlined)
-            result = kernel.time(), kernel.written, shape_of(kernel)
+            result = kernel.time(), kernel.value_count, shape_of(kernel)
         except TooLarge:
             result = inf, 0, []
         assert known.setdefault(key, result) == result

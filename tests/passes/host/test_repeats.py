@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.passes.torch.outline_layers import _longest
+from deplodock.passes.torch.outline_layers import _longest_repetition
 
 
 def by_comparing_every_distance(colors: list[int], min_period: int) -> tuple[int, int, int]:
@@ -30,7 +30,7 @@ def test_longest_repetition(seed: int) -> None:
     unit = colors[: random.randrange(1, 12)]
     colors = colors[:20] + unit * random.randrange(5) + colors[20:]
     for min_period in (1, 3, 7):
-        assert _longest(colors, min_period) == by_comparing_every_distance(colors, min_period)
+        assert _longest_repetition(colors, min_period) == by_comparing_every_distance(colors, min_period)
 
 
 class Layer(nn.Module):
