@@ -102,7 +102,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Lies:
+class ResultMemory:
     """What is known of one result: the argument `source` that it is a view of, by `steps`; or its place in the memory
     of result `shares`, which is itself if no other one has a part of that memory."""
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...errors import CompileError
-from .aliasing import Lies, place_of
+from .aliasing import ResultMemory, place_of
 from .captured_program import Binding, CapturedProgram
 from .eager_fallback import Fallback
 from .emitter import fake_mode
@@ -41,8 +41,10 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     ]
     leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
     first = len(leaves) - len(updated)
-    lies = [Lies(shares=i, place=place_of(n.meta["val"])) if is_computed(n) else None for i, n in enumerate(leaves)]
-    features = Features(words_of(graph), Request(graph, fallback=fallback), {"aliasing": lies[:first]})
+    memories = [
+        ResultMemory(shares=i, place=place_of(n.meta["val"])) if is_computed(n) else None for i, n in enumerate(leaves)
+    ]
+    features = Features(words_of(graph), Request(graph, fallback=fallback), {"aliasing": memories[:first]})
     specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves[:first]))[1]
     calls = UserCalls(fallback=fallback)
     returned = list(enumerate(updated, first)), range(first)

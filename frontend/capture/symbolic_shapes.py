@@ -51,7 +51,7 @@ class SizeTable:
     def __init__(self, named: Sequence[NamedDim] = (), nodes: Iterable[torch.fx.Node] = ()) -> None:
         self._nodes, self._needed = nodes, dict[Any, int]()
         self._names = {d.symbol: d.name for d in reversed(named)}
-        self._least = {d.symbol: d.wanted for d in named if d.wanted}
+        self._least = {d.symbol: d.declared_min for d in named if d.declared_min}
         self._known: dict[Any, SymbolAttr] = {}
         self._derived: list[DerivedAttr] = []
         self._ranges: dict[Any, Any] = {}
@@ -338,6 +338,6 @@ class NamedDim:
     tensor: torch.Tensor
     dim: int
     name: str
-    wanted: int
+    declared_min: int
     symbol: Any
     size: Callable[[int], int] = int

@@ -1,36 +1,44 @@
-"""Features of capture: code for programs of some kind, entered where a program calls for it.
+"""Optional parts of capture. A feature is a file of this folder that is imported only for the programs that need it.
 
-A feature is a file of this folder and a line of `FEATURES`. The line says what calls for the feature: words of the
-traced graph, which one scan finds (`words_of`), functions that the program calls while it is traced, or errors with
-which the trace ends. The file has functions for the stages that it takes part in:
+Each feature has an entry in `FEATURES`. The entry names the conditions under which the feature applies:
 
-- `called(function, args, kwargs)` returns what stands in for a call, or NotImplemented. It may raise `Retrace`.
-- `retraced(request)`, which `Retrace` has, returns the exported program of a request.
-- `failed(export)` returns what `export` returns when it is called again, or raises what it raises.
-- `traced(program, features)` returns facts of the program as PyTorch has exported it, before it is decomposed.
-- `split(graph, features)` adds the operators to `features.split` that PyTorch must decompose although the torch level
-  has them.
-- `decomposed(program, features)` rewrites the exported program of ATen operators that is imported.
-- `checked(program, features)` raises a CompileError for a program that does not hold for all that was asked.
-- `rewritten(traced, features)` rewrites the graph of a `TracedGraph` right before it is imported.
-- `imported(importer, features)` sees the importer after all operators are imported.
-- `captured(program, features)` changes the captured program.
-- `Importer` is the class of importers in place of `GraphImporter`.
+- words: labels of the traced graph, which `words_of` collects in one scan;
+- calls: functions that the program calls while it is traced;
+- errors: exception types with which tracing ends.
+
+The file defines functions for the stages that it takes part in. The stages, in the order of a capture:
+
+- `called(function, args, kwargs)` replaces a call of one of the functions `calls`. It returns the result, or
+  NotImplemented to make the original call. It may raise `Retrace`, which carries the function below.
+- `retraced(request)` exports the program again in another way, and returns the exported program.
+- `failed(export)` handles an export that ended with one of the `errors`. It calls `export` again under other
+  conditions.
+- `traced(program, features)` analyses the exported program before it is decomposed.
+- `split(graph, features)` adds operators to `features.split`. PyTorch decomposes these although the torch level has
+  them.
+- `decomposed(program, features)` rewrites the exported program after its decomposition into ATen operators.
+- `checked(program, features)` raises a CompileError if the program does not satisfy the request.
+- `rewritten(traced, features)` rewrites the graph of a `TracedGraph` immediately before its import.
+- `Importer` is a subclass of `GraphImporter` that replaces it.
+- `imported(importer, features)` reads the importer after it has imported all operators.
+- `captured(program, features)` completes the captured program.
+
+A result of a stage other than None is stored as `features.facts[NAME]`, and replaces an earlier one.
 
 Words of a graph are the names of its operators, and these:
 
-- `alias`, `detached`: operators with results in the memory of arguments, and through which no gradient flows to all
-  arguments.
-- `AutocastCPU`, `AutocastCUDA`, `composite`: operators that autocast casts, and others that consist of operators.
-- `foreign`: operators that PyTorch must decompose, or that take a graph.
-- `complex`, `float8`, `integer`: kinds of element types; truth values are integers.
-- `between`: values may lie between kernels: there are several operators, or one that is not elementwise.
-- `results`, `strided`: several results, or one with strides that are not those of its shape.
-- `switched`, `below_autograd`: the program switches gradients on or off, or was traced below autograd.
-- `fallback`, `shapes`: options of the request that are set.
-
-The result of a stage, unless it is None, replaces the fact of the feature. A file that does not apply is not imported.
-Without a file and its line the other programs are captured as before.
+- `alias`: an operator with a result that may share memory with an argument, or an argument that is returned.
+- `detached`: an operator through which no gradient flows to some argument, such as `zeros_like`.
+- `AutocastCPU`, `AutocastCUDA`: an operator that autocast casts on the device.
+- `composite`: an operator that PyTorch implements by other operators.
+- `foreign`: an operator that PyTorch must decompose, or that takes a graph.
+- `complex`, `float8`, `integer`: element types of the values; booleans count as integers.
+- `between`: values may be stored between kernels, because there are several operators, or one that is not elementwise.
+- `results`: the program has several results.
+- `strided`: a result whose strides are not known to be the contiguous strides of its shape.
+- `switched`: the program switches gradients on or off.
+- `below_autograd`: the program was traced below autograd.
+- `fallback`, `shapes`: options that are set in the request.
 """
 
 from __future__ import annotations
@@ -53,17 +61,21 @@ if TYPE_CHECKING:
     from ..tracing import Request
 
 AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-"""Device -> the word of the operators that autocast casts there."""
+"""Word of the operators that autocast casts, by device type."""
 
 _ASSERTIONS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A file `name` of this folder, for programs that have one of the `words`, call one of the functions `calls` while
-    they are traced, or fail with one of the `errors`.
+    """Entry of a feature in `FEATURES`.
 
-    A function is named as torch's function modes know it; one that they do not see has the path of its attribute.
+    Attributes:
+        name: name of the file in this folder.
+        words: words of a graph, separated by spaces. The feature applies to a graph that has one of them.
+        calls: functions, separated by spaces, by their `__name__` in torch function modes. A function that such modes
+            do not see is given by its import path.
+        errors: names of exception types, separated by spaces. The feature handles an export that ends with one of them.
     """
 
     name: str
@@ -72,23 +84,23 @@ class Feature:
     errors: str = ""
 
     def applies(self, words: set[str]) -> bool:
-        """Returns true if a graph of these words needs the feature."""
+        """Returns true if a graph with these words needs the feature."""
         return not words.isdisjoint(self.words.split())
 
     def get(self, stage: str) -> Any:
-        """Returns the function or class of a stage, or None if the feature has none."""
+        """Returns the function or class of the feature for a stage, or None if the feature has none."""
         return getattr(import_module(f"{__name__}.{self.name}"), stage, None)
 
 
 _AUTOGRAD = "torch._export.utils._maybe_find_pre_dispatch_tf_mode_for_export torch.autograd._engine_run_backward"
-"""Where a transform asks whether the exporter records its step, and where autograd runs."""
+"""Functions that run when a transform of `torch.func` records a step for the exporter, and when autograd runs."""
 
 _SIZES = """
     torch.nn.modules.batchnorm._BatchNorm.forward bincount cov corrcoef combinations masked_select bartlett_window
     blackman_window hamming_window kaiser_window __getitem__ __and__ __or__ __xor__ __invert__ logical_and logical_or
     logical_xor logical_not expand view reshape flatten squeeze unsqueeze t transpose permute flip roll repeat
 """
-"""Functions that ask for what a tensor holds, and functions of constants."""
+"""Functions of PyTorch that read the elements of a tensor, and functions of constants (`known_sizes.py`)."""
 
 _ADDRESSES = "aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default aten.resize.default"
 
@@ -109,11 +121,11 @@ FEATURES = (
     Feature("memory_limit", "between"),
     Feature("eager", "fallback"),
 )
-"""The features, in the order in which they run at a stage."""
+"""All features, in the order in which they run within a stage."""
 
 
 def words_of(module: torch.nn.Module) -> set[str]:
-    """Returns the words of a graph."""
+    """Returns the words of all graphs of a module."""
     words, calls = set[str](), 0
     for graph in [m.graph for m in module.modules() if isinstance(m, GraphModule)]:
         for node in graph.nodes:
@@ -134,7 +146,7 @@ _has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
 
 @cache
 def words_of_operator(target: Any) -> frozenset[str]:
-    """Returns the words of an operator."""
+    """Returns the words of one operator."""
     if not isinstance(target, torch._ops.OpOverload):
         return frozenset({str(target), "alias", "between", "foreign"})
     name, has_kernel = target._schema.name.removeprefix("aten::"), partial(_has_kernel, target.name())
@@ -151,7 +163,7 @@ def words_of_operator(target: Any) -> frozenset[str]:
 
 
 def _kind(value: Any) -> str:
-    """Returns the word of an element type; empty for plain floats, and for what is no tensor."""
+    """Returns the word of a tensor's element type; empty for ordinary floats, and for a value that is not a tensor."""
     if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point and value.dtype not in FLOAT8:
         return ""
     return "complex" if value.is_complex() else "float8" if value.dtype in FLOAT8 else "integer"
@@ -166,8 +178,10 @@ def _words_of_results(graph: Graph) -> set[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Returns whether a value is no tensor, or one that is known to have the strides of its shape. Symbols are not
-    compared, which would be a guard."""
+    """Returns true if a value is not a tensor, or is known to have the contiguous strides of its shape.
+
+    Tensors with symbolic sizes or strides count as not plain: a comparison of symbols would add a guard to the program.
+    """
     if not isinstance(value, torch.Tensor):
         return True
     if value.layout is not torch.strided or any(not isinstance(n, int) for n in (*value.shape, *value.stride())):
@@ -176,20 +190,20 @@ def _is_plain(value: Any) -> bool:
 
 
 def autocast_state(devices: Iterable[str]) -> dict[str, torch.dtype | None]:
-    """Returns the type that autocast casts to now on each device, or None where it is off."""
+    """Returns, for each device type, the data type that autocast casts to at present, or None if autocast is off."""
     return {d: torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in devices}
 
 
 @dataclass
 class Features:
-    """The features that apply to one program.
+    """Features that apply to one program, and the facts that they exchange between stages.
 
     Args:
-        words: the words of its graph; the options of the request that are set are words, too.
-        request: the request.
-        facts: facts by the name of the feature.
-        split: operators of the torch level that PyTorch must decompose.
-        names: names of the arguments of the captured program in the graph.
+        words: words of the program's graph; options that are set in the request are added.
+        request: request that the program is captured for.
+        facts: result of the last stage of each feature that returned one, by the feature's name.
+        split: operators of the torch level that PyTorch must decompose nevertheless.
+        names: node names of the arguments of the captured program, in their order; set at import.
     """
 
     words: set[str]
@@ -204,10 +218,15 @@ class Features:
     def stage(self, name: str) -> list[tuple[Feature, Any]]:
         """Returns the features that apply and take part in a stage, each with its function or class."""
         applying = [f for f in FEATURES if f.applies(self.words)]
-        return [(f, taken) for f in applying if (taken := f.get(name)) is not None]
+        return [(f, member) for f in applying if (member := f.get(name)) is not None]
 
     def run(self, stage: str, subject: Any) -> None:
-        """Calls the functions of a stage, and notes the facts that they return."""
+        """Calls the functions of a stage, and stores their results as facts.
+
+        Args:
+            stage: name of the stage.
+            subject: first argument of the functions, such as the exported program.
+        """
         for feature, function in self.stage(stage):
             result = function(subject, self)
             if result is not None:

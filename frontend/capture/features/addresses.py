@@ -1,7 +1,10 @@
-"""Operators that address memory (`as_strided` and its relatives), written on the elements of their tensors.
+"""Operators that address memory, such as `as_strided`, rewritten as operators on the elements of their tensors.
 
-In the IR a tensor has no strides. The tensors of a traced graph have: there each such operator is rewritten to address
-the memory of its tensor as a tensor of one dimension, which the IR can express.
+In the IR a tensor has no strides, but in a traced graph it has. So `as_strided(x, size, stride, offset)` becomes the
+same operator on a one-dimensional tensor, the memory of `x`:
+
+x.permute(...).reshape(-1)          # the elements of x in the order of their addresses, with zeros in gaps
+ .as_strided(size, stride, offset)  # on a contiguous tensor an index map, which the IR has
 """
 
 from __future__ import annotations
@@ -29,17 +32,17 @@ aten: Any = torch.ops.aten
 
 _WRITE = aten.as_strided_scatter.default
 _ADDRESSING = {aten.as_strided.default, aten.as_strided_copy.default, aten.resize.default, _WRITE}
-"""Operators whose arguments are addresses."""
+"""Operators with addresses (strides, offset) as arguments."""
 
 _FRESH = {"new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}
-"""Operators whose results have the same strides, whatever the strides of their argument are."""
+"""Operators that create tensors whose strides do not depend on the strides of an argument."""
 
 
 def rewritten(traced: TracedGraph, features: Features) -> dict[str, Layout]:
     """Rewrites the operators of a graph that address memory.
 
-    Returns the names of the arguments from whose strides the addresses follow, with the layouts that they were traced
-    with. Raises UnsupportedError for an address at which the tensor has no element.
+    Returns the layouts, in the trace, of the arguments whose strides determine an address, by the argument's name.
+    Raises UnsupportedError for an address at which the tensor has no element.
     """
     graph, bases = traced.graph, dict[Node, Node]()
     for node in [n for n in graph.nodes if n.target in _ADDRESSING]:
@@ -50,13 +53,16 @@ def rewritten(traced: TracedGraph, features: Features) -> dict[str, Layout]:
 
 
 def captured(program: CapturedProgram, features: Features) -> None:
-    """Enters the layouts of arguments that each call must have."""
+    """Adds to the captured program the layouts that arguments must have in each call."""
     layouts = features.facts["addresses"]
     program.layouts = {i: layouts[name] for i, name in enumerate(features.names) if name in layouts}
 
 
 def _rewrite(graph: Graph, node: Node, bases: dict[Node, Node]) -> None:
-    """Rewrites one operator, and enters its result into `bases` with the node whose memory it addresses."""
+    """Rewrites one operator.
+
+    `bases` maps each rewritten result to the node whose memory it addresses; the new result is added.
+    """
     arguments = named_arguments(node)
     viewed, offset = arguments["self"], arguments.get("storage_offset")
     base = viewed if node.target is _WRITE else _owner(viewed, bases)
@@ -76,7 +82,8 @@ def _rewrite(graph: Graph, node: Node, bases: dict[Node, Node]) -> None:
         result = emitter.inline(node, lambda both: memory.written(both[0], both[1], size, stride, start), both)
     else:
         result = emitter.inline(node, lambda x: memory.flat(x).as_strided(size, stride, start), base)
-    result.meta["val"] = node.meta["val"]  # with the strides that PyTorch knows
+    # The trace has the strides that the tensor has in eager PyTorch; the rewritten operators may give others.
+    result.meta["val"] = node.meta["val"]
     bases[result] = base
     node.replace_all_uses_with(result)
     graph.erase_node(node)
@@ -87,7 +94,7 @@ def _numbers(value: Tensor) -> tuple[Any, ...]:
 
 
 def _owner(node: Node, bases: Mapping[Node, Node]) -> Node:
-    """Returns the node whose elements `node` is a view of."""
+    """Returns the node that `node` is a view of, through all views in between; `node` itself if it is no view."""
     while True:
         view = node.args[0] if node.target is operator.getitem else node
         assert isinstance(view, Node)
@@ -101,7 +108,7 @@ def _owner(node: Node, bases: Mapping[Node, Node]) -> Node:
 
 
 def _sources_of_strides(node: Node, bases: Mapping[Node, Node]) -> Iterator[Node]:
-    """Yields the arguments from whose strides those of `node` may follow."""
+    """Yields the arguments whose strides may determine the strides of `node`."""
     waiting, visited = [node], {node}
     while waiting:
         node = waiting.pop()

@@ -1,6 +1,8 @@
-"""Autocast around a call: a program has the types that it was traced with, while eager PyTorch looks at every call.
+"""Autocast: the state in which a program was traced, compared with the state of each call.
 
-The devices on which autocast could cast what a program reads are noted, for the check of each call.
+A compiled program has the data types of its trace, but eager PyTorch applies autocast anew in every call. So the state
+is stored for the devices on which autocast would cast an operand of some operator of the program, and each call checks
+it.
 """
 
 from __future__ import annotations
@@ -23,28 +25,30 @@ _TYPES = (torch.bfloat16, torch.float16)
 
 
 def traced(exported: ExportedProgram, features: Features) -> State:
-    """Returns what autocast does now, also on devices where it casts no operator of the exported program but some of
-    those that the operators consist of.
+    """Returns the state of autocast for the devices on which the program may depend on it.
 
-    A program that was traced below autograd is decomposed already, so that nothing is known of it.
+    These include devices on which autocast casts inside a composite operator. A program that was traced below autograd
+    has no composite operators left, so all devices are included.
     """
-    known: State = features.facts["autocast"]
+    state: State = features.facts["autocast"]
     modules = [m for m in exported.graph_module.modules() if isinstance(m, GraphModule)]
     calls = [n for m in modules for n in m.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
-    consist = [n for n in calls if "composite" in words_of_operator(n.target) and not _is_view(n.target)]
-    others = [device for device in AUTOCAST if device not in known]
-    unknown = exported.dialect != "TRAINING"
-    casting = [d for d in others if unknown or any(_casts_inside(node, d) for node in consist)]
-    return {**known, **autocast_state(casting)}
+    composites = [n for n in calls if "composite" in words_of_operator(n.target) and not _is_view(n.target)]
+    others = [device for device in AUTOCAST if device not in state]
+    decomposed = exported.dialect != "TRAINING"
+    casting = [d for d in others if decomposed or any(_may_cast_inside(node, d) for node in composites)]
+    return {**state, **autocast_state(casting)}
 
 
 def _is_view(target: Any) -> bool:
     return any(r.alias_info for r in target._schema.returns)
 
 
-def _casts_inside(node: Node, device: str) -> bool:
-    """Whether an operator that is made of others casts more under autocast than without it; also if that cannot be
-    found out. It is called on tensors without contents, of the sizes that it was traced with."""
+def _may_cast_inside(node: Node, device: str) -> bool:
+    """Returns true if a composite operator casts on `device` only under autocast, or if that cannot be determined.
+
+    The operator is called with and without autocast, on fake tensors of the traced sizes, and its casts are counted.
+    """
 
     def example(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -63,7 +67,8 @@ def _casts_inside(node: Node, device: str) -> bool:
                 with _Casts() as casts:
                     node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
                 counts.add(casts.count)
-    except Exception:  # whatever an operator raises that has no kernel for these types on this device
+    # Operators raise many kinds of errors if they have no kernel for these types on this device.
+    except Exception:
         return True
     finally:
         torch.set_autocast_enabled(device, before[0])
@@ -72,7 +77,8 @@ def _casts_inside(node: Node, device: str) -> bool:
 
 
 def _hint(value: Any) -> Any:
-    """A number that varies as it was when it was traced; anything else as it is."""
+    """Returns the traced value of a symbolic number, and any other value unchanged. Raises ValueError without a traced
+    value."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value
     if not value.node.has_hint():
@@ -81,33 +87,41 @@ def _hint(value: Any) -> Any:
 
 
 class _Casts(TorchDispatchMode):
-    """Counts the operators below that cast."""
+    """Dispatch mode that counts casts (`aten._to_copy`)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`."""
+        """Counts and calls `func`."""
         self.count += func is torch.ops.aten._to_copy.default
         return func(*args, **(kwargs or {}))
 
 
 def check_autocast(compiled: State, arguments: Any, constants: Iterable[torch.Tensor | None]) -> None:
-    """Raises ExecutionError where autocast does something else now than when a program was compiled, on the device of
-    one of its tensors."""
+    """Checks that autocast is in the state in which the program was compiled, on the devices of its tensors.
+
+    Args:
+        compiled: state at compile time, by device type.
+        arguments: arguments of the call, in any structure.
+        constants: parameters, buffers and constants of the program.
+
+    Raises:
+        ExecutionError: the state is another one.
+    """
     if compiled == autocast_state(compiled):
         return
     used = {t.device.type for t in (*pytree.tree_leaves(arguments), *constants) if isinstance(t, torch.Tensor)}
     before = {d: dtype for d, dtype in compiled.items() if d in used}
     if (now := autocast_state(before)) != before:
         raise ExecutionError(
-            f"called {_said(now)} and compiled {_said(before)}, with operators that autocast casts; "
+            f"called {_in_words(now)} and compiled {_in_words(before)}, with operators that autocast casts; "
             "compile it as it is called, or put autocast into what is compiled",
             operator="autocast",
         )
 
 
-def _said(state: State) -> str:
+def _in_words(state: State) -> str:
     enabled = " and ".join(f"torch.autocast({d!r}, {dtype})" for d, dtype in state.items() if dtype)
     return f"under {enabled}" if enabled else "without autocast"

@@ -1,4 +1,7 @@
-"""Operators that are left to PyTorch, on request (`eager_fallback.py`), while a graph is imported."""
+"""Eager fallback during import: an operator that would be refused becomes a call that PyTorch computes.
+
+`eager_fallback.py` explains the calls. The feature applies if the request has `fallback="eager"`.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +29,37 @@ from . import Features
 
 
 def rewritten(traced: TracedGraph, features: Features) -> None:
-    """Raises CompileError for a fallback that does not exist."""
+    """Raises CompileError if the option `fallback` has another value than "eager"."""
     if features.request.fallback != "eager":
-        reason = f"is {features.request.fallback!r}, where there is only 'eager'"
+        reason = f"expected 'eager' or None, but got {features.request.fallback!r}"
         raise CompileError(reason, argument="fallback")
 
 
 def captured(program: CapturedProgram, features: Features) -> None:
-    """Warns once of what a program leaves to PyTorch."""
+    """Emits one FallbackWarning that lists all operators of the program that PyTorch computes."""
     if program.eager:
         listed = "; ".join(dict.fromkeys(map(str, program.eager.values())))
         warnings.warn(f"left to PyTorch: {listed}", FallbackWarning, stacklevel=3)
 
 
 class Importer(GraphImporter):
-    """Imports an operator that is refused as the call of a function that PyTorch computes."""
+    """Importer that replaces a refused operator by the call of a declared function, which PyTorch computes."""
 
     def type_of(self, value: torch.Tensor) -> Attribute:
-        """Returns the type of an argument, which may be complex. Raises UnsupportedError."""
+        """Returns the IR type of an argument, which may be complex. Raises UnsupportedError."""
         varies = any(isinstance(n, torch.SymInt) for n in value.shape)
         return super().type_of(value) if varies else _type_of(value)
 
     def import_node(self, node: Node, place: tuple[str, int] | None) -> None:
-        """Imports a node, or a call of PyTorch. Raises CompileError."""
+        """Imports a node; one that is refused becomes a call that PyTorch computes.
+
+        Args:
+            node: the node.
+            place: (file, line) of the node in the user's source, or None.
+
+        Raises:
+            CompileError: PyTorch cannot compute the node either (`_eager_call`).
+        """
         try:
             super().import_node(node, place)
         except UnsupportedError as error:
@@ -57,14 +68,24 @@ class Importer(GraphImporter):
             self._leave_to_pytorch(node, error, place)
 
     def import_operator(self, node: Node, target: torch._ops.OpOverload, place: tuple[str, int] | None) -> None:
-        """Imports the call of an operator. Raises CompileError, for complex numbers too."""
+        """Imports a call of an operator. An operator on complex numbers is refused, so that PyTorch computes it.
+
+        Args:
+            node: the call.
+            target: the operator.
+            place: (file, line) of the node in the user's source, or None.
+
+        Raises:
+            CompileError: the operator is not supported.
+        """
         values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
         if any(isinstance(v, torch.Tensor) and v.is_complex() for v in pytree.tree_leaves(values)):
             raise UnsupportedError(COMPLEX)
         super().import_operator(node, target, place)
 
     def add(self, op: Operation, node: Node) -> None:
-        """Adds the operation that a node became. Raises UnsupportedError for one without a decomposition."""
+        """Adds the operation for a node. Raises UnsupportedError if the operation cannot be decomposed to the tensor
+        level."""
         if isinstance(op, AtenOp):
             try_to_decompose(op, self.algebra)
         super().add(op, node)
@@ -84,7 +105,8 @@ class Importer(GraphImporter):
         op.location = file_location(*place) if place else UnknownLoc()
         self.add(op, node)
         results = tuple(op.results) if isinstance(node.meta["val"], tuple | list) else op.results[0]
-        if has_effects(node):  # the token, which orders effects, is the same after it; an exported graph has none
+        if has_effects(node):
+            # The first result is the token that orders effects. The call does not change it.
             token = node.args[0]
             assert isinstance(token, Node)
             results = (self.values.get(token.name), *op.results)
@@ -92,10 +114,16 @@ class Importer(GraphImporter):
 
 
 def _eager_call(node: Node, reason: str, location: str | None) -> tuple[EagerCall, list[Node], list[Attribute]]:
-    """The call of `node`, the nodes of its operands, and the types of its results.
+    """Returns the eager call for a node, the nodes of its tensor operands, and the IR types of its results.
 
-    Raises UnsupportedError for what cannot be left to PyTorch either: what changes a tensor in place, what depends on
-    strides (operands are handed over dense), results that are no tensors of a known shape.
+    Args:
+        node: a call of an operator.
+        reason: why the operator is not compiled.
+        location: `file:line` of the call in the user's source, or None.
+
+    Raises:
+        UnsupportedError: PyTorch cannot compute the node either. The operator changes a tensor in place, depends on
+            strides (operands are passed as dense tensors), or has a result that is not a tensor of a known shape.
     """
     target, args = node.target, (node.args, node.kwargs)
     value: Any = node.meta.get("val")

@@ -1,4 +1,4 @@
-"""Floats of eight bits, which executors know as bytes."""
+"""Float8 arguments and results, which executors pass as bytes because their arrays have no such type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import Features
 
 
 def rewritten(traced: TracedGraph, features: Features) -> None:
-    """Marks the arguments and results whose bytes executors know."""
+    """Sets `node.meta["viewed"]`, the data type of the caller's tensor, for every node of a float8 type."""
     for node in traced.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dtype in FLOAT8:

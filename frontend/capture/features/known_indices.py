@@ -1,11 +1,10 @@
-"""Indices that a captured program knows: one that PyTorch would not take is refused before anything runs.
+"""Indices: refuses illegal constant indices at compile time, and indexes with integer tensors without reading them.
 
-What operators ask of their indices are assertions of their decompositions (`payload.assert`). Those that follow from
-constants alone are computed here, by the reference interpreter.
+A decomposition asserts that indices are in range (`payload.assert`). An assertion on constants alone is computed here
+by the reference interpreter, so that an illegal index is refused before anything runs.
 
-Of an index that a tensor says PyTorch makes a number: `x[t]` with an integer tensor `t` of no dimensions is traced as
-`x.select(0, t.item())`. Here that becomes advanced indexing, `index(x, [t])`, and a write there
-`index_put(x, [t], values)`.
+PyTorch traces `x[t]`, with an integer tensor `t` of no dimensions, as `x.select(0, t.item())`, which needs the value of
+`t`. This module replaces it by `index(x, [t])`, and a write to `x[t]` by `index_put(x, [t], values)`.
 """
 
 from __future__ import annotations
@@ -36,30 +35,37 @@ from . import Features
 aten: Any = torch.ops.aten
 
 NUMBER_OF = aten._local_scalar_dense.default
-"""What PyTorch makes a number of a tensor with."""
+"""Operator of `Tensor.item`."""
 
 
 def captured(program: CapturedProgram, features: Features) -> None:
-    """Raises CompileError for an index that follows from constants of the program and is illegal. The message names
-    operator, place, legal range and index."""
+    """Raises CompileError for an illegal index that depends on constants of the program only.
+
+    The message has the operator, the line, the legal range and the index.
+    """
     constants = {i: b.tensor for i, b in enumerate(program.bindings) if b.kind == "constant" and b.tensor is not None}
     module = program.module.clone()
     function = main_function(module)
     block = function.body.block
     tensors: dict[SSAValue, torch.Tensor] = {block.args[i]: t for i, t in constants.items() if not t.is_meta}
-    known = _known_values(block, tensors)
-    kept = [op for op in block.ops if not isinstance(op, CallOp | ReturnOp) and _is_known_or_reads_integers(op, known)]
-    if not any(not known.issuperset(op.results) for op in kept):
+    known_values = _known_values(block, tensors)
+    selected = [
+        op
+        for op in block.ops
+        if not isinstance(op, CallOp | ReturnOp) and _is_known_or_reads_integers(op, known_values)
+    ]
+    if not any(not known_values.issuperset(op.results) for op in selected):
         return
     for op in list(block.ops):
-        if op not in kept:
+        if op not in selected:
             for result in op.results:
                 result.replace_all_uses_with(block.insert_arg(result.type, len(block.args)))
             erase(op)
     try:
         decompose_all(module, Algebra(), checked=True)
     except (CompileError, VerifyException):
-        return  # what has no decomposition is refused elsewhere
+        # An operator without a decomposition is refused by the conversion itself.
+        return
     _keep_known_assertions(block, _known_values(block, tensors))
     if block.is_empty:
         return
@@ -68,7 +74,8 @@ def captured(program: CapturedProgram, features: Features) -> None:
         block.erase_arg(arg)
     function.attributes.pop(SIZES, None)
     function.function_type = FunctionType.from_lists([a.type for a in block.args], [])
-    from ....backend import reference  # and with it all interpreters of xDSL, which few programs need
+    # This imports all interpreters of xDSL, which few programs need.
+    from ....backend import reference
 
     try:
         reference.run(module, [to_numpy(tensors[a]) for a in block.args])
@@ -77,42 +84,47 @@ def captured(program: CapturedProgram, features: Features) -> None:
 
 
 def _known_values(block: Block, constants: Collection[SSAValue]) -> set[SSAValue]:
-    known = set(constants)
+    known_values = set(constants)
     for op in block.ops:
-        if known.issuperset(op.operands) and not symbols_of(op.result_types) and not _names_size(op):
-            known.update(() if isinstance(op, CallOp) else op.results)
-    return known
+        if known_values.issuperset(op.operands) and not symbols_of(op.result_types) and not _names_size(op):
+            known_values.update(() if isinstance(op, CallOp) else op.results)
+    return known_values
 
 
-def _is_known_or_reads_integers(op: Operation, known: Collection[SSAValue]) -> bool:
-    return all(r in known for r in op.results) or any(v in known and not is_float(v.type) for v in op.operands)
+def _is_known_or_reads_integers(op: Operation, known_values: Collection[SSAValue]) -> bool:
+    return all(r in known_values for r in op.results) or any(
+        v in known_values and not is_float(v.type) for v in op.operands
+    )
 
 
 def _names_size(op: Operation) -> bool:
-    given = [a for p in op.properties.values() for a in (p if isinstance(p, ArrayAttr) else [p])]
-    return any(isinstance(a, SymbolAttr) for a in given)
+    attributes = [a for p in op.properties.values() for a in (p if isinstance(p, ArrayAttr) else [p])]
+    return any(isinstance(a, SymbolAttr) for a in attributes)
 
 
-def _keep_known_assertions(block: Block, known: Collection[SSAValue]) -> None:
+def _keep_known_assertions(block: Block, known_values: Collection[SSAValue]) -> None:
     for op in reversed(list(block.ops)):
         used = isinstance(op, AssertOp) or any(r.uses for r in op.results)
-        if not used or not all(r in known for r in op.results):
+        if not used or not all(r in known_values for r in op.results):
             erase(op)
 
 
 def decomposed(program: ExportedProgram, features: Features) -> None:
-    """Rewrites the graph of a program that changes nothing in place."""
+    """Rewrites the graph of a program, in which nothing is changed in place any more, by `index_by_tensors`."""
     index_by_tensors(program.graph)
 
 
 def index_by_tensors(graph: Graph) -> None:
-    """Replaces every read and write of a slice at a number from a tensor by one at that tensor. Other uses of the
-    number stay, and are refused later."""
+    """Replaces each read or write of a slice at a number from a tensor by an index with that tensor.
+
+    Other uses of the number remain, and the import refuses them.
+    """
     for number in graph.find_nodes(op="call_function", target=NUMBER_OF):
         if not isinstance(number.meta["val"], torch.SymInt):
             continue
         if number.args[0].meta["val"].dtype == torch.uint8:
-            continue  # as an index it is a mask, which PyTorch's exporter takes for a number
+            # PyTorch indexes with a uint8 tensor as with a mask, but the exporter reads it as a number.
+            continue
         for user in list(number.users):
             if user.target is aten.select.int and user.args[2] is number:
                 x, dim, values = user.args[0], user.args[1], ()
@@ -128,6 +140,6 @@ def index_by_tensors(graph: Graph) -> None:
 
 
 def _without_dimensions(place: torch.Tensor) -> torch.Tensor:
-    """A tensor of one element as one of i64 without dimensions."""
+    """Returns an index tensor of one element as an i64 tensor without dimensions."""
     place = aten.view.default(place, []) if place.dim() else place
     return place if place.dtype == torch.int64 else aten._to_copy.default(place, dtype=torch.int64)

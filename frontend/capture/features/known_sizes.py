@@ -1,7 +1,9 @@
-"""Functions of PyTorch in a form that can be traced, where the one of PyTorch asks what a tensor holds although the
-sizes of its result follow without that: from the caller's numbers, or from tensors that are constants of the program.
+"""Replacements for functions of PyTorch that read the elements of a tensor, although the result's shape needs none of
+them.
 
-What still depends on data is left to PyTorch, and refused later.
+Examples: `torch.bincount(x, minlength=8)`, whose number of bins is passed by the caller, and `x[mask]` with a mask that
+is a constant of the program. The replacements can be traced. A function that does read data is called as it is, and the
+exporter refuses it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ Tensor = torch.Tensor
 
 
 def called(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the result of what is here in place of a function, or NotImplemented."""
+    """Calls the replacement of a function.
+
+    Args:
+        function: the function of PyTorch.
+        args, kwargs: its arguments.
+
+    Returns:
+        The result, or NotImplemented if the function has no replacement for these arguments.
+    """
     if function in _OF_CONSTANTS and all(not isinstance(v, Tensor) or _is_mask(v) for v in pytree.tree_leaves(args)):
         with _disable_current_modes():
             return function(*args, **kwargs)
@@ -31,7 +41,7 @@ def called(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
 
 
 def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor | None:
-    """With `minlength` bins, which the caller gives: that no number needs a further one is asserted."""
+    """Returns counts in `minlength` bins, and asserts that no number needs another bin; None without `minlength`."""
     if minlength <= 0:
         return None
     number = input.to(torch.int64)
@@ -48,7 +58,10 @@ def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) 
 def _cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor | None:
-    """The covariances of rows; PyTorch asks whether the weights sum up to nothing. What it refuses is left to it."""
+    """Returns the covariances of rows, without PyTorch's check that the sum of weights is positive.
+
+    Returns None for arguments that PyTorch refuses.
+    """
     count = input.shape[-1] if input.dim() else 1
     fits = all(w is None or w.dim() <= 1 and w.numel() == count for w in (fweights, aweights))
     counts = fweights is None or not (fweights.is_floating_point() or fweights.is_complex())
@@ -56,29 +69,31 @@ def _cov(
         return None
     x = input if input.dim() == 2 else input.reshape(1, -1)
     x = x if x.is_floating_point() or x.is_complex() else x.to(torch.get_default_dtype())
-    given = [w for w in (fweights, aweights) if w is not None]
-    weights = torch.ones_like(x[0]) if not given else given[0] if len(given) == 1 else given[0] * given[1]
+    provided = [w for w in (fweights, aweights) if w is not None]
+    weights = (
+        torch.ones_like(x[0]) if not provided else provided[0] if len(provided) == 1 else provided[0] * provided[1]
+    )
     total = weights.sum()
     mean = (x * weights).sum(1, keepdim=True) / total
-    lost = correction if aweights is None else correction * (weights * aweights).sum() / total
-    rest = x - mean
-    return ((rest * weights) @ rest.mH / torch.clamp(total - lost, min=0)).squeeze()
+    correction_of_total = correction if aweights is None else correction * (weights * aweights).sum() / total
+    deviations = x - mean
+    return ((deviations * weights) @ deviations.mH / torch.clamp(total - correction_of_total, min=0)).squeeze()
 
 
 def _corrcoef(input: Tensor) -> Tensor | None:
-    """The correlations of rows."""
-    found = _cov(input)
-    if found is None:
+    """Returns the correlations of rows, or None for arguments that PyTorch refuses."""
+    matrix = _cov(input)
+    if matrix is None:
         return None
-    if found.dim() == 0:
-        return found / found
-    size = found.diagonal().sqrt()
-    found = found / size[:, None] / size[None, :]
-    return found if found.is_complex() else found.clamp(-1, 1)
+    if matrix.dim() == 0:
+        return matrix / matrix
+    size = matrix.diagonal().sqrt()
+    matrix = matrix / size[:, None] / size[None, :]
+    return matrix if matrix.is_complex() else matrix.clamp(-1, 1)
 
 
 def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor | None:
-    """The number of combinations follows from that of elements, but PyTorch makes a mask of them."""
+    """Returns all combinations of `r` elements by an index that is a constant. PyTorch selects them with a mask."""
     count = input.shape[0]
     if not isinstance(count, int) or r < 1:
         return None
@@ -87,47 +102,49 @@ def _combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> 
 
 
 def _getitem(x: Tensor, index: Any) -> Tensor | None:
-    """Masks that are constants are the places where they hold."""
+    """Indexes with constant masks as with the indices of their true elements; returns None without such a mask."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not any(isinstance(p, Tensor) and _known(p) is not None for p in parts):
+    if not any(isinstance(p, Tensor) and _constant_mask(p) is not None for p in parts):
         return None
-    found: list[Any] = []
+    indices: list[Any] = []
     for part in parts:
-        mask = _known(part) if isinstance(part, Tensor) else None
-        found += [part] if mask is None else _places(mask)
-    return x[tuple(found)]
+        mask = _constant_mask(part) if isinstance(part, Tensor) else None
+        indices += [part] if mask is None else _true_indices(mask)
+    return x[tuple(indices)]
 
 
 def _masked_select(input: Tensor, mask: Tensor) -> Tensor | None:
-    known = _known(mask)
-    if known is None:
+    constant = _constant_mask(mask)
+    if constant is None:
         return None
-    shape = torch.broadcast_shapes(input.shape, known.shape)
+    shape = torch.broadcast_shapes(input.shape, constant.shape)
     if not all(isinstance(n, int) for n in shape):
         return None
-    return input.expand(shape)[tuple(_places(known, shape))]
+    return input.expand(shape)[tuple(_true_indices(constant, shape))]
 
 
-def _known(mask: Tensor) -> Tensor | None:
-    """The mask itself, if it is one and a constant of the program."""
+def _constant_mask(mask: Tensor) -> Tensor | None:
+    """Returns the tensor if it is a mask and a constant of the program, or None."""
     return mask if _is_mask(mask) and mask.dim() > 0 else None
 
 
 def _is_mask(x: Tensor) -> bool:
-    """Whether `x` are truth values that are there while the program is traced, not what a tracer or a transform of
-    PyTorch's makes of such."""
+    """Returns true if `x` is a boolean tensor with known elements, and not a wrapper by a tracer or transform of
+    PyTorch."""
     wrapped = torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
     return type(x) is Tensor and x.dtype == torch.bool and not wrapped and not x.is_meta
 
 
-def _places(mask: Tensor, shape: Sequence[int] | None = None) -> list[Tensor]:
+def _true_indices(mask: Tensor, shape: Sequence[int] | None = None) -> list[Tensor]:
     with _disable_current_modes():
         return list((mask if shape is None else mask.expand(shape)).nonzero(as_tuple=True))
 
 
 def _batch_norm(self: _BatchNorm, input: Tensor) -> Tensor | None:
-    """With momentum None the running statistics are means over all batches: PyTorch makes a number of how many these
-    are, which a tensor counts."""
+    """Replaces batch normalization with momentum None, where running statistics are averages over all batches.
+
+    PyTorch converts the counter of batches, a tensor, to a number. Here it stays a tensor.
+    """
     mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
     counts = self.training and self.track_running_stats and self.momentum is None
     if not counts or mean is None or var is None or count is None:
@@ -142,7 +159,7 @@ def _batch_norm(self: _BatchNorm, input: Tensor) -> Tensor | None:
 
 
 def _constant(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """What a function of numbers alone gives, such as a window of signals, as a constant of the program."""
+    """Calls a function of numbers, such as a window function, and returns a constant of the program."""
     with _disable_current_modes():
         value = function(*args, **kwargs)
     return torch.tensor(value.tolist(), dtype=value.dtype)
@@ -155,7 +172,7 @@ _OF_CONSTANTS = frozenset(
         " reshape flatten squeeze unsqueeze t transpose permute flip roll repeat"
     ).split()
 )
-"""What gives a constant of constants: views of masks, and logic."""
+"""Functions that are computed while the program is traced if all their tensors are constant masks: views, and logic."""
 
 _FUNCTIONS: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys((torch.bincount, Tensor.bincount), _bincount),
@@ -169,3 +186,4 @@ _FUNCTIONS: dict[Any, Callable[..., Tensor | None]] = {
     torch.combinations: _combinations,
     Tensor.__getitem__: _getitem,
 }
+"""Replacement by function. A replacement returns None for arguments that it does not support."""

@@ -1,4 +1,4 @@
-"""The memory that eager PyTorch takes for a program, which is the limit of ours."""
+"""Memory limit of a program: the most bytes that eager PyTorch has allocated at one time during a call."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..captured_program import CapturedProgram
 from . import Features
 
 BLOCK = 512
-"""Bytes of which PyTorch's allocator for GPUs gives multiples."""
+"""Granularity of PyTorch's GPU allocator, in bytes."""
 
 
 def traced(exported: ExportedProgram, features: Features) -> int | None:
-    """Returns the most bytes that a program takes at once besides its arguments and parameters, without gradients.
+    """Returns the peak memory of eager PyTorch for the program, in bytes, or None if it is not known.
 
-    What cuBLAS and cuDNN take for themselves is not counted. No value outlives its last use. Returns None where sizes
-    vary, and where data decides.
+    Arguments and parameters are not counted, nor workspaces of cuBLAS and cuDNN. Values are freed after their last use,
+    and gradients are disabled. The peak is not known if sizes vary, or if the execution depends on values of tensors.
     """
     values = [node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")]
     if any(isinstance(n, torch.SymInt) for v in values if isinstance(v, torch.Tensor) for n in v.shape):
@@ -38,8 +38,10 @@ def traced(exported: ExportedProgram, features: Features) -> int | None:
 
 
 class LivePeak(TorchDispatchMode):
-    """The most bytes that are alive at once of the tensors that are made under it. Nothing is computed: every tensor is
-    a fake one on the CPU, where attention is one operator as it is on a GPU."""
+    """Dispatch mode that measures the peak memory of the tensors created under it, in bytes.
+
+    Nothing is computed: all tensors become fake tensors on the CPU. There, attention is one operator, as on a GPU.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,11 +51,12 @@ class LivePeak(TorchDispatchMode):
         self._live: dict[StorageWeakRef, int] = {}
 
     def of(self, call: Callable[[], Any]) -> int | None:
-        """Returns those of a call, or None where the call cannot be made without data."""
+        """Returns the peak of a call in bytes, or None if the call cannot run without the values of tensors."""
         try:
             with torch.no_grad(), self:
                 call()
-        except Exception:  # whatever PyTorch or a person's code raises there
+        # PyTorch and the user's code may raise anything on fake tensors.
+        except Exception:
             return None
         return self.peak
 
@@ -68,7 +71,7 @@ class LivePeak(TorchDispatchMode):
         return result
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor like this one, which is an argument and takes no bytes."""
+        """Returns a fake tensor of the same shape and strides; it is an argument, which counts no bytes."""
         if isinstance(tensor, FakeTensor) and tensor.fake_mode is self._fakes:
             return tensor
         if id(tensor) not in self._arguments:
@@ -80,7 +83,7 @@ class LivePeak(TorchDispatchMode):
 
 
 def captured(program: CapturedProgram, features: Features) -> None:
-    """Gives the module the limit."""
+    """Sets the attribute of `@main` that holds the limit."""
     if "memory_limit" in features.facts:
         main = SymbolTable.lookup_symbol(program.module, "main")
         assert main is not None

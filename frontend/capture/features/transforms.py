@@ -1,8 +1,8 @@
-"""Programs that differentiate or map functions while they are traced (`torch.func`, `torch.autograd.grad`).
+"""Programs that use transforms while they run (`torch.func`, `torch.autograd.grad`).
 
-PyTorch's exporter traces above autograd, where a transform leaves its steps in the graph, which cannot be executed
-apart from it. Such a program is traced again below autograd and the transforms: there it is the operators that they end
-in, whatever the transform was.
+PyTorch's exporter traces above autograd. There, a transform adds steps to the graph that cannot be executed without the
+transform. So this feature exports the program again, below autograd: the graph then has the operators that the
+transform calls in the end.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from ..tracing import Request, Retrace
 
 
 def called(function: Any, args: Any, kwargs: Any) -> NoReturn:
-    """Raises Retrace for a step of a transform, and where autograd runs."""
+    """Raises Retrace when a transform records a step, or when autograd runs."""
     raise Retrace(retraced)
 
 
 def retraced(request: Request) -> ExportedProgram:
-    """Returns the program, traced below transforms, with gradients enabled as they are in the caller."""
+    """Exports the program below autograd, with gradients enabled as they are in the caller."""
     with above_autograd(), AddressedViews():
-        within = replace(request, module=_Within(request.module, request.differentiating))
+        within = replace(request, module=_WithGradMode(request.module, request.differentiating))
         return within.export(("transforms", "gradients"), above=False)
 
 
-class _Within(torch.nn.Module):
-    """A module, sharing its state, that computes gradients if they are enabled: the exporter disables them."""
+class _WithGradMode(torch.nn.Module):
+    """Module that runs another module, and shares its state, with gradients enabled or disabled.
+
+    The exporter itself disables gradients.
+    """
 
     def __init__(self, module: torch.nn.Module, differentiating: bool) -> None:
         super().__init__()
