@@ -1,8 +1,12 @@
-"""Changes in place through views of which PyTorch's functionalization does not know the inverse.
+"""Changes in place through views that PyTorch cannot invert: `unfold`, `expand` and `as_strided`.
 
-Functionalization writes a change of a view as the inverse of the view: a new base that holds the changed elements. For
-`unfold` and `expand` it takes the sum of the elements with one index, into zeros; `as_strided` has an inverse only
-directly on a base. Such a change is traced here as one of a copy, whose elements are then written into the base.
+Functionalization replaces a change of a view by a new base. It computes the base by the inverse of the view: the tensor
+whose view has the changed elements. For `unfold` and `expand` its inverse sums the elements with one address, which is
+wrong if several indices share an address. For `as_strided` it has an inverse only if the view is taken directly from
+the base.
+
+So the mode `AddressedViews` traces such a change as a change of a copy, then writes the elements of the copy into the
+base.
 """
 
 from __future__ import annotations
@@ -30,28 +34,32 @@ Tensor = torch.Tensor
 aten: Any = torch.ops.aten
 
 _WITHOUT_INVERSE = {aten.unfold.default, aten.expand.default, aten.as_strided.default}
+"""Views that functionalization cannot invert in all cases."""
 
 _OF_STRIDES = {aten.view.default, aten.view.dtype, aten.view_as_real.default, aten.view_as_complex.default}
-"""Operators whose inverse needs certain strides, which the results of some operators do not have."""
+"""Views that are possible only for some strides. The inverse may then meet a tensor with other strides."""
 
 _UNIFORM = {"fill_", "zero_"}
-"""Operators that write one value to all elements, so that it does not matter how often an element is written."""
+"""Operators that write one value to all elements. Repeated writes to one address do not matter."""
 
 _MAX_ADDRESSES = 1 << 20
-"""Elements of a view up to which its addresses are compared one by one."""
+"""Largest number of elements of a view whose addresses are enumerated."""
 
 
 def addressed_views(module: GraphModule) -> AbstractContextManager[object]:
-    """Returns the mode to functionalize a graph of ATen operators in, which is none for a graph without changes."""
+    """Returns the mode for functionalization of a graph; it does nothing for a graph without changes in place."""
     mutable = (getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in module.graph.nodes)
     return AddressedViews() if any(mutable) else nullcontext()
 
 
 @dataclass
 class _View:
-    """A view, the tensor whose memory it has, and the operators that make the view of that tensor.
+    """View of a tensor, as the mode has seen it.
 
-    `tensor` keeps the view alive, by whose identity it is known.
+    Attributes:
+        tensor: the view. The mode finds it by its identity, so this reference keeps it alive.
+        base: tensor whose memory it is.
+        steps: operators from the base to the view, each with a function that applies it.
     """
 
     tensor: Tensor
@@ -60,10 +68,10 @@ class _View:
 
 
 class AddressedViews(TorchDispatchMode):
-    """While active, changes in place through views without an inverse reach all memory of the view, and no other.
+    """Mode in which a change in place through a view without an inverse changes exactly the memory of the view.
 
-    Raises UnsupportedError for a change of elements that several indices of a view share, whose result depends on the
-    order of the writes.
+    Raises UnsupportedError for a change of elements that several indices of a view share, because its result depends on
+    the order of the writes.
     """
 
     def __init__(self) -> None:
@@ -73,7 +81,7 @@ class AddressedViews(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Calls `func`; a change of a view without an inverse is made in the base of the view."""
+        """Calls `func`. A change of a view without an inverse is made in the base of the view."""
         kwargs = kwargs or {}
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
@@ -91,12 +99,12 @@ class AddressedViews(TorchDispatchMode):
         return result
 
     def _note(self, call: Callable[[Tensor], Any], func: Any, source: Tensor, result: Any) -> None:
-        known = self._views.get(id(source)) or _View(source, source, ())
+        origin = self._views.get(id(source)) or _View(source, source, ())
         several = isinstance(result, tuple | list)
         for i, tensor in enumerate(result if several else [result]):
-            if isinstance(tensor, FunctionalTensor) and tensor is not known.base:
+            if isinstance(tensor, FunctionalTensor) and tensor is not origin.base:
                 step = (func, (lambda x, i=i: call(x)[i]) if several else call)
-                self._views[id(tensor)] = _View(tensor, known.base, (*known.steps, step))
+                self._views[id(tensor)] = _View(tensor, origin.base, (*origin.steps, step))
 
 
 def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], source: Tensor) -> Any:
@@ -104,9 +112,9 @@ def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], source: Ten
 
 
 def _traced(tensor: Tensor) -> Tensor:
-    """Returns the value that functionalization has for a tensor now.
+    """Returns the value of a tensor in functionalization.
 
-    Raises UnsupportedError if it has other strides than eager PyTorch's, by which memory is addressed.
+    Raises UnsupportedError if its strides differ from those in eager PyTorch: addresses would then mean other elements.
     """
     if not isinstance(tensor, FunctionalTensor):
         return tensor
@@ -119,7 +127,7 @@ def _traced(tensor: Tensor) -> Tensor:
 
 
 def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], view: _View) -> Any:
-    """Changes a copy of a view, and writes its elements into the base."""
+    """Changes a copy of a view, and writes the copy into the base."""
     tensor, base = view.tensor, view.base
     if func._schema.name.removeprefix("aten::") not in _UNIFORM and _overlaps(tensor.shape, tensor.stride()):
         reason = (
@@ -132,12 +140,23 @@ def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], view: _V
 
 
 def _is_in_order(tensor: Tensor) -> bool:
-    """Returns true if any operator gives its result the strides of this tensor. Strides of empty ones vary."""
+    """Returns true if the tensor is contiguous and not empty. Operators do not agree on the strides of empty
+    results."""
     return tensor.is_contiguous() and all(isinstance(n, torch.SymInt) or n for n in tensor.shape)
 
 
 def _through_copy(func: Any, args: Any, kwargs: Any, tensor: Tensor, write: Callable[[Tensor], object]) -> Any:
-    """Calls `func` with a copy of an argument that it changes, and `write` with the copy after the change."""
+    """Calls an operator that changes a tensor, on a copy of that tensor.
+
+    Args:
+        func: the operator.
+        args, kwargs: its arguments.
+        tensor: the argument that it changes.
+        write: called with the changed copy; writes it back.
+
+    Returns:
+        The result of the operator, with `tensor` in place of the copy.
+    """
     with torch._C._AutoDispatchBelowAutograd():
         copied = aten.clone.default(tensor, memory_format=torch.contiguous_format)
         result = func(*(copied if a is tensor else a for a in args), **kwargs)
@@ -146,7 +165,7 @@ def _through_copy(func: Any, args: Any, kwargs: Any, tensor: Tensor, write: Call
 
 
 def _written(view: _View, elements: Tensor) -> Tensor:
-    """Returns the base of a view with these elements in the place of those of the view."""
+    """Returns the base of a view with the view's elements replaced by `elements`."""
     base, dtype = view.base, view.tensor.dtype
     place = _place_by_index(view)
     if place is not None:
@@ -160,27 +179,31 @@ def _written(view: _View, elements: Tensor) -> Tensor:
     memory.check(view.tensor.shape, view.tensor.stride(), offset, written=True)
     offset += int(_traced(base).storage_offset())
     last = offset + sum((n - 1) * s for n, s in zip(view.tensor.shape, view.tensor.stride(), strict=True))
-    if last >= base.numel():  # PyTorch takes the elements of a tensor for its memory
+    # PyTorch treats the elements of the base as its memory, without gaps.
+    if last >= base.numel():
         raise UnsupportedError("a change in place through as_strided of a tensor with gaps is not supported")
     return aten.as_strided_scatter.default(base, elements, view.tensor.shape, view.tensor.stride(), offset)
 
 
 def _place_by_index(view: _View) -> tuple[Any, Any, Any] | None:
-    """Returns size, strides and offset of a view among the elements of its base in their order; None if they follow
-    from the strides of the base only."""
+    """Returns size, strides and offset of a view, counted in elements of its contiguous base.
+
+    Returns None if the view depends on the base's strides.
+    """
     place = torch.empty(view.base.shape, dtype=view.base.dtype, device="meta")
     try:
         for target, step in view.steps:
             if target is aten.as_strided.default:
                 return None
             place = step(place)
-    except RuntimeError:  # a view that only these strides of the base permit
+    # Only the actual strides of the base permit the view.
+    except RuntimeError:
         return None
     return place.shape, place.stride(), place.storage_offset()
 
 
 def _as_type(flat: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the memory of a tensor of one dimension as elements of another type."""
+    """Reinterprets the memory of a one-dimensional tensor as elements of another data type."""
     if flat.is_complex() and not dtype.is_complex:
         flat = torch.view_as_real(flat).reshape(-1)
     if not flat.is_complex() and dtype.is_complex:
@@ -191,13 +214,13 @@ def _as_type(flat: Tensor, dtype: torch.dtype) -> Tensor:
 def _overlaps(shape: Iterable[Any], stride: Iterable[Any]) -> bool:
     """Returns true if several elements of a view may have one address."""
     runs = sorted((s, n) for n, s in zip(shape, stride, strict=True) if n != 1)
-    reach, apart = 0, True
+    reach, disjoint = 0, True
     for step, extent in runs:
-        apart = apart and step > reach
+        disjoint = disjoint and step > reach
         reach += step * (extent - 1)
     count = prod(n for _, n in runs)
-    if apart or count == 0 or count > _MAX_ADDRESSES:
-        return not apart and count > 0
+    if disjoint or count == 0 or count > _MAX_ADDRESSES:
+        return not disjoint and count > 0
     addresses = {0}
     for step, extent in runs:
         addresses = {a + i * step for a in addresses for i in range(extent)}
@@ -205,14 +228,14 @@ def _overlaps(shape: Iterable[Any], stride: Iterable[Any]) -> bool:
 
 
 class Memory:
-    """The memory between the first and the last element of a tensor.
+    """Memory of a tensor, from its first element to its last one, as a one-dimensional tensor.
 
     Args:
-        shape: Extents of the tensor.
-        stride: Strides of the tensor, in elements.
+        shape: extents of the tensor.
+        stride: strides of the tensor, in elements.
 
     Raises:
-        UnsupportedError: Different elements have one address.
+        UnsupportedError: different elements have one address.
     """
 
     def __init__(self, shape: Sequence[int], stride: Sequence[int]) -> None:
@@ -231,7 +254,7 @@ class Memory:
         self._length = length
 
     def flat(self, x: Tensor) -> Tensor:
-        """Returns this memory of the tensor `x` as one dimension, with zeros in its gaps."""
+        """Returns the memory of `x` as one dimension, with zeros in gaps between elements."""
         for d in self._repeated:
             x = aten.slice(x, d, 0, 1)
         x = x.permute(self._order).reshape([*(n for n, _, _ in reversed(self._runs)), 1])
@@ -241,14 +264,14 @@ class Memory:
         return x
 
     def written(self, x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], start: int) -> Tensor:
-        """Returns the tensor `x` after `source` was written to the addresses of a view of this memory.
+        """Returns the tensor `x` after `source` was written to a view of its memory.
 
         Args:
-            x: The tensor.
-            source: Elements of the view.
-            size: Extents of the view.
-            stride: Strides of the view, in elements.
-            start: Address of the first element of the view, from the first one of `x`.
+            x: the tensor.
+            source: elements of the view.
+            size: extents of the view.
+            stride: strides of the view, in elements.
+            start: address of the view's first element, relative to the first element of `x`.
         """
         y = torch.as_strided_scatter(self.flat(x), source, size, stride, start)
         for extent, stride_of_element, length in reversed(self._runs):
@@ -258,7 +281,17 @@ class Memory:
         return y.permute([self._order.index(d) for d in range(len(self._order))])
 
     def check(self, size: Sequence[int], stride: Sequence[int], start: int, written: bool) -> None:
-        """Raises UnsupportedError unless the tensor has an element at each address of a view."""
+        """Checks that the tensor has an element at each address of a view.
+
+        Args:
+            size: extents of the view.
+            stride: strides of the view, in elements.
+            start: address of the view's first element, relative to the first element of the tensor.
+            written: whether the view is written. Then no two elements of the tensor may have one address.
+
+        Raises:
+            UnsupportedError: the check fails.
+        """
         if 0 in size:
             return
         last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))

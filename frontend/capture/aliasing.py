@@ -1,7 +1,10 @@
-"""How the results of a program lie in memory: of what they are views, and with which strides.
+"""Memory of the results of a program: the argument that a result is a view of, or the result whose memory it shares.
 
-PyTorch knows it of the program as it was traced, before what changes tensors in place was rewritten: tensors that share
-memory there share their storage, and have the strides that eager PyTorch gives.
+A compiled program writes dense, contiguous tensors. `Place` describes how to get from such a tensor to a result with
+the strides that it has in eager PyTorch. For example, the result of `y.t()` is written as `y`, with the dimensions in
+the order (1, 0), and `restored` returns its transposed view.
+
+The strides and shared storages are those of the traced program, before changes in place are rewritten.
 """
 
 from __future__ import annotations
@@ -20,43 +23,51 @@ from .eager_fallback import Operand
 
 @dataclass(frozen=True)
 class Step:
-    """An operator that makes a view of a tensor: all of its arguments, with `Operand(0)` for that tensor, and which of
-    its results is meant if it has several."""
+    """Operator that creates a view of a tensor.
+
+    Attributes:
+        operator: the operator.
+        args: all positional arguments, with `Operand(0)` for the tensor.
+        part: index of the view among several results (as of `split`), or None for a single result.
+    """
 
     operator: torch._ops.OpOverload
     args: tuple[Any, ...]
     part: int | None = None
 
     def sized(self, extent_of: Callable[[torch.SymInt], Extent]) -> Step:
-        """The same with sizes of the IR in place of PyTorch's."""
+        """Returns the step with PyTorch's symbolic sizes replaced by sizes of the IR."""
 
-        def known(value: Any) -> Any:
+        def replaced(value: Any) -> Any:
             return extent_of(value) if isinstance(value, torch.SymInt) else value
 
-        return replace(self, args=pytree.tree_map(known, self.args))
+        return replace(self, args=pytree.tree_map(replaced, self.args))
 
     def __call__(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
-        """The view of `tensor`; `sizes` are those that are known at run time only, by their names."""
+        """Returns the view of `tensor`. `sizes` has the values of symbolic sizes in this call, by name."""
 
-        def given(value: Any) -> Any:
+        def in_this_call(value: Any) -> Any:
             if isinstance(value, SymbolAttr):
                 return sizes[value.hint]
             return tensor if isinstance(value, Operand) else value
 
-        viewed = self.operator(*pytree.tree_map(given, self.args))
+        viewed = self.operator(*pytree.tree_map(in_this_call, self.args))
         return viewed if self.part is None else viewed[self.part]
 
 
 A_COPY = Step(torch.ops.aten.clone.default, (Operand(0),))
+"""Step that copies a tensor instead of creating a view."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the elements of a result lie in the memory that a program wrote it to, which is dense.
+    """Position of a result's elements in the dense tensor that the program writes for it.
 
-    `order` are its dimensions from the outermost to the innermost there; of those in `once` that memory has one element
-    only, as after `expand`. `size`, `stride` and `offset` are None if they vary. With `gaps` the elements go to other
-    memory, in which they do not lie side by side.
+    Attributes:
+        order: dimensions of the result, from the outermost to the innermost dimension of the dense tensor.
+        once: expanded dimensions (stride 0). The dense tensor has one element along each of them.
+        strided: size, stride and storage offset of the result, in elements; None if they vary.
+        gaps: whether the result has gaps between its elements. Then its elements are copied out of the dense tensor.
     """
 
     order: tuple[int, ...]
@@ -65,46 +76,55 @@ class Place:
     gaps: bool = False
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor to write to dense memory: what `restored` takes."""
+        """Returns the dense tensor for a result, the inverse of `restored`."""
         for step, args in self._steps(tensor.dim()):
             tensor = step(tensor, *args)
         return tensor
 
     def _steps(self, rank: int) -> list[tuple[torch._ops.OpOverload, tuple[Any, ...]]]:
-        """The views that lead to dense memory. Complex numbers that are stored as pairs have one dimension more."""
+        """Returns the views that lead from a result to its dense tensor, each as an operator with arguments.
+
+        `rank` is larger than the rank of the result for complex numbers, which are stored as pairs in a last dimension.
+        """
         steps: list[tuple[Any, tuple[Any, ...]]] = [(torch.ops.aten.slice.Tensor, (d, 0, 1)) for d in self.once]
         moved = self.order != tuple(sorted(self.order))
         order = [*self.order, *range(len(self.order), rank)]
         return [*steps, (torch.ops.aten.permute.default, (order,))] if moved else steps
 
     def written(self, graph: Graph, node: Node) -> Node:
-        """What `graph` writes to dense memory for its result `node`."""
+        """Inserts the views that lead to the dense tensor before the output of `graph`, and returns the last node."""
         for step, args in self._steps(node.meta["val"].dim()):
             with graph.inserting_before(graph.output_node()):
-                made = graph.call_function(step, (node, *args))
-            made.meta = {k: node.meta[k] for k in ("stack_trace", "viewed") if k in node.meta}
-            made.meta["val"] = step(node.meta["val"], *args)
-            node = made
+                view = graph.call_function(step, (node, *args))
+            view.meta = {k: node.meta[k] for k in ("stack_trace", "viewed") if k in node.meta}
+            view.meta["val"] = step(node.meta["val"], *args)
+            node = view
         return node
 
     def restored(self, written: torch.Tensor) -> torch.Tensor:
-        """The result, from what was written for it."""
+        """Returns the result with its strides, from the dense tensor that the program wrote."""
         written = written.contiguous()
         if self.strided is None:
             return written.permute([self.order.index(d) for d in range(len(self.order))])
         size, stride, offset = self.strided
         if self.gaps:
             small = [1 if d in self.once else n for d, n in enumerate(size)]
-            apart = torch.empty_strided(small, stride, dtype=written.dtype, device=written.device)
-            apart.copy_(written.permute([self.order.index(d) for d in range(len(self.order))]))
-            written = apart
+            with_gaps = torch.empty_strided(small, stride, dtype=written.dtype, device=written.device)
+            with_gaps.copy_(written.permute([self.order.index(d) for d in range(len(self.order))]))
+            written = with_gaps
         return written.as_strided(size, stride, written.storage_offset() + offset)
 
 
 @dataclass(frozen=True)
 class ResultMemory:
-    """What is known of one result: the argument `source` that it is a view of, by `steps`; or its place in the memory
-    of result `shares`, which is itself if no other one has a part of that memory."""
+    """Memory of one result.
+
+    Attributes:
+        source: name of the argument that the result is a view of, or None.
+        steps: operators of that view, from the argument on.
+        shares: number of the result whose memory contains this result; its own number if it owns its memory.
+        place: position in that memory, or None if the result is the dense tensor itself.
+    """
 
     source: str | None = None
     steps: tuple[Step, ...] = ()
@@ -113,13 +133,16 @@ class ResultMemory:
 
 
 def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Whether two traced tensors have one storage."""
+    """Returns true if two traced tensors have one storage."""
     return a is not None and b is not None and torch._C._is_alias_of(a, b)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def place_of(value: torch.Tensor) -> Place | None:
-    """Where the elements of a traced tensor lie; None where that is nothing but in order, or several in one place, or
-    where the tensor is sparse, which is refused where its type is asked for."""
+    """Returns the position of a traced tensor's elements in a dense tensor.
+
+    Returns None if the tensor is contiguous, is empty, has overlapping elements, or is sparse. A sparse tensor is
+    refused later.
+    """
     if value.layout is not torch.strided:
         return None
     if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset())):
@@ -140,17 +163,18 @@ def place_of(value: torch.Tensor) -> Place | None:
 
 
 def _varying_place(value: torch.Tensor) -> Place | None:
-    """The order of dimensions of a tensor with sizes that vary, where its strides show that it is dense."""
+    """Returns the order of dimensions of a tensor with symbolic sizes, or None if it is contiguous or not known to be
+    dense."""
 
     def text(number: Any) -> Any:
         return number.node.expr if isinstance(number, torch.SymInt) else number
 
-    left, order, expected = set(range(value.dim())), [], 1
-    while left:
-        found = [d for d in sorted(left, reverse=True) if text(value.stride(d)) == expected]
-        if not found:
+    remaining, order, expected = set(range(value.dim())), [], 1
+    while remaining:
+        candidates = [d for d in sorted(remaining, reverse=True) if text(value.stride(d)) == expected]
+        if not candidates:
             return None
-        order.insert(0, found[0])
-        left.discard(found[0])
-        expected = expected * text(value.shape[found[0]])
+        order.insert(0, candidates[0])
+        remaining.discard(candidates[0])
+        expected = expected * text(value.shape[candidates[0]])
     return None if order == list(range(value.dim())) else Place(tuple(order))

@@ -1,4 +1,4 @@
-"""Names of a program's arguments, and the differences between a call's arguments and the example ones."""
+"""Names of a program's arguments, and differences between the arguments of a call and the example arguments."""
 
 from __future__ import annotations
 
@@ -12,41 +12,52 @@ from torch.utils import _pytree as pytree
 
 
 def parameter_names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """Returns the names of the positional parameters of a module or function that is called with `count` arguments by
-    position: `x`, and `args[0]` for those that a `*args` takes. Empty if PyTorch does not tell them."""
+    """Returns the names of a callable's positional parameters, for a call with `count` arguments by position.
+
+    Arguments taken by `*args` are called `args[0]`, `args[1]`, ... The tuple is empty if the callable has no signature.
+    """
     called = function.forward if isinstance(function, nn.Module) else function
     try:
         parameters = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):
         return ()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "argument")
-    return (*names, *(f"{rest}[{i}]" for i in range(count - len(names))))
+    variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "argument")
+    return (*names, *(f"{variadic}[{i}]" for i in range(count - len(names))))
 
 
 def leaf_names(parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """Returns the name of each leaf of a call's arguments: `x`, `states[1]`, `batch['ids']`, or `input 0`."""
+    """Returns the name of each leaf of a call's arguments: `x`, `states[1]`, `batch['ids']`, or `input 0`.
+
+    Args:
+        parameters: names of the positional parameters.
+        args: arguments by position.
+        kwargs: arguments by name.
+    """
     paths, _ = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
     names: list[str] = []
     for path, _ in paths:
-        kind, first, *rest = cast("tuple[Any, ...]", path)
+        kind, first, *inner = cast("tuple[Any, ...]", path)
         if kind.idx == 1:
             name = str(first.key)
         else:
             name = parameters[first.idx] if first.idx < len(parameters) else f"input {first.idx}"
-        names.append(f"{name}{pytree.keystr(tuple(rest))}")
+        names.append(f"{name}{pytree.keystr(tuple(inner))}")
     return names
 
 
 def rearranged(
     parameters: Sequence[str], example: tuple[Sequence[Any], Mapping[str, Any]], args: Sequence[Any], kwargs: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Returns a call's arguments by position and by name as in the example call, or None if they are others.
+    """Returns a call's arguments, by position and by name as in the example call.
 
     Args:
-        parameters: the names of the positional parameters.
-        example: the arguments of the example call by position, and those by name.
-        args, kwargs: the arguments of the call.
+        parameters: names of the positional parameters.
+        example: arguments of the example call by position, and by name.
+        args, kwargs: arguments of the call.
+
+    Returns:
+        Arguments by position and by name, or None if the call has other parameters than the example call.
     """
     values = dict(zip(parameters, args, strict=False)) | dict(kwargs)
     names = [*parameters[: len(example[0])], *example[1]]
@@ -58,12 +69,12 @@ def rearranged(
 def structure_problem(
     parameters: Sequence[str], example: tuple[Sequence[Any], Mapping[str, Any]], args: Sequence[Any], kwargs: Any
 ) -> str:
-    """Returns in words how the structure of a call's arguments differs from that of the example ones.
+    """Returns a message: the difference between the structures of a call's arguments and of the example arguments.
 
     Args:
-        parameters: the names of the positional parameters.
-        example: the arguments of the example call by position, and those by name.
-        args, kwargs: the arguments of the call.
+        parameters: names of the positional parameters.
+        example: arguments of the example call by position, and by name.
+        args, kwargs: arguments of the call.
     """
     positional, named = example
     names = [parameters[i] if i < len(parameters) else f"input {i}" for i in range(len(positional))]
@@ -76,12 +87,12 @@ def structure_problem(
         return f"{listed}, and no argument {', '.join(unknown)}"
     if len(args) + len(kwargs) != len(positional) + len(named):
         return f"{listed}, {len(args) + len(kwargs)} given"
-    for name, value, wanted in (
+    for name, value, expected in (
         *zip(names, args, positional, strict=False),
         *((n, kwargs[n], named[n]) for n in named if n in kwargs),
     ):
-        if pytree.tree_structure(value) != pytree.tree_structure(wanted):
-            return f"{name}: expected {_described(wanted)}, but got {_described(value)}"
+        if pytree.tree_structure(value) != pytree.tree_structure(expected):
+            return f"{name}: expected {_described(expected)}, but got {_described(value)}"
     return f"{listed}; the example call had the same names in another way"
 
 
@@ -90,7 +101,7 @@ def _count(number: int, tensors: bool) -> str:
 
 
 def _described(value: Any) -> str:
-    """The structure of an argument in words: `a tensor`, `a list of 3`, `a dict with the keys a, b`."""
+    """Returns the structure of an argument in words: `a tensor`, `a list of 3`, `a dict with the keys a, b`."""
     if isinstance(value, torch.Tensor):
         return "a tensor"
     if isinstance(value, Mapping):

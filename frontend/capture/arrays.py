@@ -1,4 +1,4 @@
-"""PyTorch tensors and NumPy arrays of the same bits; PyTorch data types and the element types of the IR."""
+"""Conversions: PyTorch tensors to NumPy arrays and back, and PyTorch data types to element types of the IR and back."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ from ...errors import ExecutionError, UnsupportedError
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: then nothing may wait for the device."""
+    """Returns true while a CUDA graph is captured. The host must not wait for the device then."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """`tensor` as a C-contiguous array on the host; bfloat16 as ml_dtypes' type.
+    """Returns `tensor` as a C-contiguous array on the host; bfloat16 becomes the type of `ml_dtypes`.
 
-    Raises ExecutionError while a CUDA graph is captured, which cannot wait for the values.
+    Raises ExecutionError while a CUDA graph is captured, because the values are not available.
     """
     if capturing():
         raise ExecutionError("runs on the host, which cannot be part of a CUDA graph: compile it with executor='cuda'")
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if tensor.dtype == torch.bfloat16:  # which NumPy does not have: an integer type carries its bits
+    # NumPy has no bfloat16, so the bits pass through an integer type.
+    if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
-    """`array` as a tensor that owns its memory, and lies there in order."""
+    """Returns a contiguous tensor with a copy of the array's elements."""
     array = np.array(array, order="C", copy=True)
     if array.dtype == ml_dtypes.bfloat16:
         tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     else:
         tensor = torch.from_numpy(array)
-    return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)  # NumPy's strides are 0 there
+    # An empty array has strides of 0 in NumPy.
+    return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+"""Data types of eight-bit floats that are supported."""
 
 _ELEMENTS: dict[torch.dtype, Attribute] = {
     **{getattr(torch, d.torch): d.element for d in DTYPES.values() if d.torch and d.c and d.name != "index"},
@@ -61,48 +64,52 @@ def named_arguments(node: Node) -> dict[str, Any]:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a data type as PyTorch has it, without the prefix: `bfloat16`."""
+    """Returns PyTorch's name of a data type without the prefix: `bfloat16`."""
     return str(dtype).removeprefix("torch.")
 
 
 def describe_tensor(tensor: torch.Tensor) -> str:
-    """Returns the type of a tensor in words: `float32[16, 64]`."""
+    """Returns data type and shape of a tensor in the form `float32[16, 64]`."""
     return f"{dtype_name(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
 
 
 def kind_of(tensor: torch.Tensor) -> str | None:
-    """What a tensor is that does not simply have its elements in memory: `sparse_coo`, `MaskedTensor`; else None."""
+    """Returns the kind of a tensor that is not dense, such as `sparse_coo` or `MaskedTensor`, or None for a dense
+    tensor."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
     if tensor.is_quantized:
         return "quantized"
-    own, usual = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
-    return None if own is usual else type(tensor).__name__
+    dispatch, default_dispatch = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
+    return None if dispatch is default_dispatch else type(tensor).__name__
 
 
 def may_require_grad(node: Node) -> bool:
-    """Returns true for a node of a graph that is a tensor of floats or complex numbers."""
+    """Returns true if the value of a node is a tensor of floats or complex numbers."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
 def element_of(dtype: torch.dtype) -> Attribute:
-    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, float8_e8m0fnu, ...)."""
+    """Returns the element type for a data type. Raises UnsupportedError if there is none (complex, float8_e8m0fnu,
+    ...)."""
     if dtype not in _ELEMENTS:
         raise UnsupportedError(f"the data type {dtype_name(dtype)} is not supported")
     return _ELEMENTS[dtype]
 
 
 def dtype_of(element: Attribute) -> torch.dtype:
-    """The PyTorch data type of an element type; raises UnsupportedError if there is none."""
+    """Returns PyTorch's data type for an element type. Raises UnsupportedError if there is none."""
     if element not in _DTYPES:
         raise UnsupportedError(f"PyTorch has no data type for {element}")
     return _DTYPES[element]
 
 
 def tensor_type(tensor: torch.Tensor, extent: Callable[[torch.SymInt], Extent] | None = None) -> TensorType[Attribute]:
-    """Returns the type of a tensor, with symbolic sizes as `extent` returns them. Raises UnsupportedError unless the
-    tensor is dense, of a known data type, and of a fixed shape if there is no `extent`."""
+    """Returns the IR type of a tensor. `extent` converts symbolic sizes; None permits fixed sizes only.
+
+    Raises UnsupportedError for a sparse tensor, an unsupported data type, or a symbolic size without `extent`.
+    """
     if tensor.layout is not torch.strided:
         raise UnsupportedError(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')} is not supported")
     if extent is None and not all(type(n) is int for n in tensor.shape):
@@ -112,8 +119,8 @@ def tensor_type(tensor: torch.Tensor, extent: Callable[[torch.SymInt], Extent] |
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The data type called `name`; raises UnsupportedError for any other text."""
-    found = {dtype_name(d): d for d in _ELEMENTS}.get(name)
-    if found is None:
+    """Returns the data type called `name`. Raises UnsupportedError if there is none."""
+    dtype = {dtype_name(d): d for d in _ELEMENTS}.get(name)
+    if dtype is None:
         raise UnsupportedError(f"{name[:40]!r} is no data type")
-    return found
+    return dtype

@@ -1,8 +1,8 @@
-"""Operators that are left to PyTorch, on request: opaque calls inside of a compiled program.
+"""Eager fallback: operators that PyTorch computes inside a compiled program.
 
-With `fallback="eager"` an operator that would be refused becomes a call of a function that is only declared; the launch
-plan has it as a step between launches, and PyTorch computes it on the same tensors. Nothing is left to PyTorch without
-being asked for, and what was is listed with the reason.
+With `fallback="eager"`, an operator that would be refused becomes a call of a declared function without a body. The
+launch plan runs the call as a step between launches, on the same tensors, by PyTorch. A warning lists all such calls
+with the reasons. Without the option, the operator is refused.
 """
 
 from __future__ import annotations
@@ -21,28 +21,34 @@ from xdsl.ir import Attribute
 from ...errors import ExecutionError, one_line
 
 Fallback = Literal["eager"] | None
-"""What happens to operators that cannot be compiled: None refuses them, `"eager"` leaves them to PyTorch."""
+"""Treatment of operators that cannot be compiled: None refuses them, `"eager"` lets PyTorch compute them."""
 
 COMPLEX_TYPES: dict[torch.dtype, Attribute] = {torch.complex64: ComplexType(f32), torch.complex128: ComplexType(f64)}
-"""Data types that nothing of ours computes on, but that PyTorch may pass on to itself."""
+"""Complex data types. Only eager calls have operands or results of these types."""
 
 
 class FallbackWarning(UserWarning):
-    """Some operators of a program are left to PyTorch."""
+    """Warning that PyTorch computes some operators of a program."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Stands for the tensor operand `index` among the arguments of an operator."""
+    """Placeholder for tensor operand number `index` in the arguments of an operator."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class EagerCall:
-    """An operator with all of its arguments but the tensors; calling it with those gives the list of its results.
+    """Operator with all of its arguments except the tensors. A call with the tensors returns the list of its results.
 
-    `reason` says why it was not compiled, `location` where it was written, `call` what the user wrote.
+    Attributes:
+        overload: the operator.
+        leaves: flattened arguments, with an `Operand` for each tensor.
+        spec: structure of the arguments, positional and by name.
+        reason: why the operator is not compiled.
+        location: `file:line` in the user's source, or None.
+        call: source text of the user's call, or None.
     """
 
     overload: torch._ops.OpOverload
@@ -54,17 +60,17 @@ class EagerCall:
 
     @property
     def operator(self) -> str:
-        """The operator's name: `aten.linalg_inv_ex`."""
+        """Name of the operator: `aten.linalg_inv_ex`."""
         return str(self.overload).removesuffix(".default")
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Compute it. Raises ExecutionError for whatever PyTorch raises."""
+        """Computes the operator without gradients. Raises ExecutionError for any error of PyTorch."""
         given = [tensors[leaf.index] if isinstance(leaf, Operand) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(given, self.spec)
         try:
             with torch.no_grad():
                 results = pytree.tree_leaves(self.overload(*args, **kwargs))
-        except Exception as error:  # whatever the operator raises
+        except Exception as error:
             place = {"operator": self.operator, "call": self.call, "location": self.location}
             raise ExecutionError(one_line(error), **place, kind="wrong-program") from error
         return [r for r in results if r is not None]
@@ -75,15 +81,18 @@ class EagerCall:
 
     @property
     def key(self) -> object:
-        """Equal for calls that do the same, wherever they are."""
+        """Key that is equal for calls of the same operator with the same arguments, independent of their locations."""
         return self.overload, repr(self.leaves), self.spec
 
     @property
     def stem(self) -> str:
-        """The operator's name as part of a symbol's."""
+        """Beginning of the symbol name of the call's function: `eager_linalg_inv_ex`."""
         return "eager_" + re.sub(r"[^a-z0-9_]", "_", self.overload._schema.name.partition("::")[2].lower())
 
 
 def has_effects(node: Node) -> bool:
-    """Whether `node` is a call that PyTorch keeps in order: (token, operator, arguments) -> (token, results)."""
+    """Returns true if `node` wraps an operator with side effects.
+
+    PyTorch passes a token through such nodes to keep their order: (token, operator, arguments) -> (token, results).
+    """
     return node.target is torch.ops.higher_order.with_effects

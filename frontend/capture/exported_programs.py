@@ -1,4 +1,4 @@
-"""Programs that were exported before they are compiled: their module, their arguments, and the sizes that vary."""
+"""Support for programs that the user has exported already (`torch.export.ExportedProgram`)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from .symbolic_shapes import extent_bounds
 def opened(
     function: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """Returns what is compiled for a program that was exported before; of anything else it is what was passed.
+    """Unpacks an exported program into a module, its arguments and its varying sizes; returns other inputs unchanged.
 
     Args:
         function: an `ExportedProgram`, a module or a function.
-        args: example arguments; None stands for those with which the program was exported.
+        args: example arguments; None selects the arguments that the program was exported with.
         kwargs: example arguments by name.
-        dynamic_shapes: sizes that vary; None stands for those that vary in the program.
+        dynamic_shapes: sizes that vary; None selects the sizes that vary in the exported program.
 
     Returns:
-        module or function, arguments, arguments by name, sizes.
+        Module or function, arguments by position, arguments by name, varying sizes.
 
     Raises:
-        CaptureError: for a TorchScript module, and for arguments that are no tuple or of another structure.
+        CaptureError: the function is a TorchScript module, `args` is not a tuple, or the arguments have another
+            structure than those that the program was exported with.
     """
     if isinstance(function, torch.jit.ScriptModule):
         raise CaptureError(
@@ -57,7 +58,7 @@ def opened(
 
 
 def _sizes(program: ExportedProgram) -> Any:
-    """Returns the sizes of a program that vary, in the structure of its arguments; None if there are none."""
+    """Returns the varying sizes of a program in the structure of its arguments, or None if all sizes are fixed."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     inputs = [s.arg for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
     tensors = [v if isinstance(v := values.get(getattr(arg, "name", "")), torch.Tensor) else None for arg in inputs]
@@ -72,10 +73,11 @@ def _sizes(program: ExportedProgram) -> Any:
 
 
 def _dim(expr: Any, roots: Mapping[Any, Any]) -> Any:
-    """Returns a size as a `Dim`: one that varies by itself, or one that is computed from it as `2 * s0 + 1`."""
+    """Returns a symbolic size as a `Dim`: a root, or a multiple of it plus a constant (`2 * s0 + 1`); else
+    `Dim.AUTO`."""
     symbol = min(expr.free_symbols, key=str)
-    factor, rest = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
-    if symbol not in roots or not (factor.is_Integer and rest.is_Integer and factor * symbol + rest == expr):
+    factor, offset = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
+    if symbol not in roots or not (factor.is_Integer and offset.is_Integer and factor * symbol + offset == expr):
         return Dim.AUTO
     dim = roots[symbol] if factor == 1 else int(factor) * roots[symbol]
-    return dim + int(rest) if rest else dim
+    return dim + int(offset) if offset else dim

@@ -1,4 +1,4 @@
-"""Capture of a graph of ATen operators that something else has traced."""
+"""Capture of a graph of ATen operators that another tracer has produced, such as Dynamo."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from .tracing import Request
 
 
 def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequence[str] = ()) -> CapturedProgram:
-    """Captures a graph of ATen operators that change nothing in place, with fixed sizes.
+    """Captures a graph of ATen operators without changes in place, and with fixed sizes.
 
-    Its arguments are those of the program, a flat list its result. Results lie in memory as they were traced.
+    The program has the arguments of the graph, and returns a flat list. Results have the strides of the trace.
 
     Args:
-        graph: the graph, which is rewritten on the way.
+        graph: the graph. It is changed.
         fallback: as for `capture`.
-        updated: names of arguments that the last results replace, which are nothing that the program returns.
+        updated: names of the arguments whose new values are the last results of the graph. The program does not return
+            these results.
 
     Raises:
-        UnsupportedError: the graph has something that the torch dialect does not have.
+        UnsupportedError: the graph has an operator or a type that the torch dialect does not support.
     """
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
     examples = [n.meta.get("val") for n in inputs]
@@ -55,8 +56,8 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
 
 
 def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
-    """The tensors that a graph holds, which become arguments of it."""
-    found: list[tuple[Node, torch.Tensor]] = []
+    """Turns the tensors that a graph holds into arguments of the graph, and returns both."""
+    constants: list[tuple[Node, torch.Tensor]] = []
     mode = fake_mode(graph.graph)
     for node in [n for n in graph.graph.nodes if n.op == "get_attr"]:
         tensor = getattr(graph, str(node.target), None)
@@ -67,5 +68,5 @@ def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
         argument.meta = {**node.meta, "val": tensor if mode is None else mode.from_tensor(tensor, static_shapes=True)}
         node.replace_all_uses_with(argument)
         graph.graph.erase_node(node)
-        found.append((argument, tensor))
-    return found
+        constants.append((argument, tensor))
+    return constants

@@ -1,5 +1,7 @@
-"""Nodes of a graph that are no operators of the torch dialect: parts of results, assertions, numbers computed from
-sizes, and nodes that are refused."""
+"""Graph nodes that do not become an operation of the torch dialect one to one.
+
+These are results of several (`getitem`), assertions, numbers computed from sizes, and nodes that are refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ aten: Any = torch.ops.aten
 
 
 def _take_part(importer: GraphImporter, node: Node) -> None:
-    """Takes one of several results."""
+    """Imports `getitem`, which selects one of an operator's results."""
     source, index = node.args
     assert isinstance(source, Node)
     assert isinstance(index, int)
@@ -34,7 +36,7 @@ def _take_part(importer: GraphImporter, node: Node) -> None:
 
 
 def _check_scalar(importer: GraphImporter, node: Node) -> None:
-    """Refuses an assertion on sizes that depends on data. Any other was checked when the program was captured."""
+    """Refuses an assertion on sizes that depends on data. Other assertions were checked during capture."""
     condition = node.args[0]
     value = condition.meta.get("val") if isinstance(condition, Node) else condition
     if isinstance(value, torch.SymBool) and depends_on_data(value):
@@ -42,7 +44,7 @@ def _check_scalar(importer: GraphImporter, node: Node) -> None:
 
 
 def _check_metadata(importer: GraphImporter, node: Node) -> None:
-    """Checks once more that an asserted data type is the tensor's. An assertion of fixed types holds."""
+    """Checks an assertion about a tensor's data type. It may have become false after rewrites of the graph."""
     named = named_arguments(node)
     dtype, asserted = named["a"].meta["val"].dtype, named.get("dtype")
     if asserted not in (None, dtype):
@@ -50,14 +52,14 @@ def _check_metadata(importer: GraphImporter, node: Node) -> None:
 
 
 def _add_check(importer: GraphImporter, node: Node) -> None:
-    """Makes the asserted value of a tensor a result, which is looked at when it is there."""
+    """Adds the asserted value to the results of the program, to be checked after each call."""
     named = named_arguments(node)
     importer.operand(named["self"])
     importer.checks.append((named["self"].name, named.get("assert_msg", "an assertion of the program failed")))
 
 
 def _refuse_effects(importer: GraphImporter, node: Node) -> None:
-    """Refuses an operator that PyTorch keeps in order with others."""
+    """Refuses an operator with side effects."""
     raise UnsupportedError("an operator with effects is not supported", operator=str(node.args[1]))
 
 
@@ -69,7 +71,7 @@ SPECIAL: dict[Any, Callable[[GraphImporter, Node], None]] = {
     aten._assert_async.msg: _add_check,
     torch.ops.higher_order.with_effects: _refuse_effects,
 }
-"""Functions of a graph that become no operation."""
+"""Import function by target, for targets that become no operation."""
 
 _NUMBER_OPERATORS: dict[Any, str] = {
     operator.add: "add.Tensor",
@@ -80,12 +82,14 @@ _NUMBER_OPERATORS: dict[Any, str] = {
     operator.pow: "pow.Tensor_Tensor",
     torch._sym_sqrt: "sqrt",  # pyright: ignore[reportAttributeAccessIssue]
 }
-"""The ATen operator for each operator of Python on floating-point numbers that come from sizes."""
+"""ATen operator for each Python operator on floating-point numbers that are computed from sizes."""
 
 
 def compute_number(importer: GraphImporter, node: Node) -> SSAValue:
-    """Returns a number that Python computes in floating point from sizes, such as the scale of an interpolation, as
-    arithmetic on f64 tensors of no dimensions."""
+    """Imports a floating-point number that Python computes from sizes, such as the scale of an interpolation.
+
+    Returns an f64 tensor without dimensions.
+    """
     if node.target is not torch.sym_float and node.target not in _NUMBER_OPERATORS:
         raise UnsupportedError("this function of a size is not supported", operator=_target_name(node.target))
     number, values = TensorType(f64, []), map(importer.operand, node.args)
@@ -97,7 +101,7 @@ def compute_number(importer: GraphImporter, node: Node) -> SSAValue:
 
 
 def not_an_operator(node: Node) -> UnsupportedError:
-    """Returns the refusal of a node that calls no operator of PyTorch's."""
+    """Returns the error for a node that calls no operator of PyTorch."""
     if node.op == "call_function":
         return UnsupportedError("operators of this library are not supported", operator=_target_name(node.target))
     reason = "control flow, or another operator that takes a graph, is not supported"
@@ -105,7 +109,7 @@ def not_an_operator(node: Node) -> UnsupportedError:
 
 
 def unknown_operator(name: str, target: torch._ops.OpOverload) -> UnsupportedError:
-    """Returns the refusal of an operator, which the torch dialect calls `name`."""
+    """Returns the error for an operator that is not supported; `name` is its name in the torch dialect."""
     if target.namespace != "aten" and name not in OPS:
         return UnsupportedError("operators of this library are not supported", operator=_target_name(target))
     mutable = target._schema.is_mutable

@@ -1,4 +1,7 @@
-"""Tracing a program with PyTorch's exporter, with what features have in place of functions that the program calls."""
+"""Traces a program with PyTorch's exporter, while features replace functions that the program calls.
+
+A *feature* is a file of `features/`. Its entry in `FEATURES` names the functions that it replaces.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,17 @@ from .source_locations import chain
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
-# Dynamo, which traces the branches of a `torch.cond`, makes its table of functions when it looks one up for the first
-# time: that must not be while others stand in for them.
+# Dynamo traces the branches of a `torch.cond`. It builds its table of functions at the first look-up, which must not
+# happen while replacements are active.
 TorchInGraphFunctionVariable._get_handlers()
 
 
 class Retrace(BaseException):
-    """A program called a function for which `retraced` of a feature has to trace it. No Exception, which the program
-    could catch."""
+    """Request to trace the program again, by the function `retraced` of a feature.
+
+    A feature raises it while the program is traced. It is a BaseException, so that `except Exception` in the program
+    does not catch it.
+    """
 
     def __init__(self, retraced: Callable[[Request], ExportedProgram]) -> None:
         super().__init__()
@@ -42,15 +48,15 @@ class Retrace(BaseException):
 
 @dataclass(frozen=True)
 class Request:
-    """A program to be captured.
+    """Program to capture, with its options.
 
     Args:
         module: the program.
-        args: its example arguments by position.
-        kwargs: its example arguments by name.
-        shapes: the sizes that vary, as for `torch.export.export`; None if all are fixed.
-        fallback: what happens to operators that are not supported.
-        in_memory: whether results lie in memory as eager PyTorch's do.
+        args: example arguments by position.
+        kwargs: example arguments by name.
+        shapes: sizes that vary, in the form of `dynamic_shapes` of `torch.export.export`; None if all sizes are fixed.
+        fallback: treatment of operators that are not supported; see `Fallback`.
+        in_memory: whether results have the strides, and share the memory, that they have in eager PyTorch.
         differentiating: whether the caller has gradients enabled.
     """
 
@@ -63,15 +69,27 @@ class Request:
     differentiating: bool = False
 
     def export(self, without: Collection[str] = (), *, above: bool = True) -> ExportedProgram:
-        """Returns the program as PyTorch exports it above autograd or below, where features stand in for functions,
-        except those that are left out by name. Raises Retrace, and whatever PyTorch or the program raises."""
+        """Exports the program once, with functions replaced by features.
+
+        Args:
+            without: names of features that replace nothing.
+            above: whether to trace above autograd, as `torch.export.export` does, or below it.
+
+        Raises:
+            Retrace: a feature traces the program in another way.
+            Exception: any error of PyTorch or of the program.
+        """
         export, varies = torch.export.export if above else _trace._export, self.shapes is not None
-        how = {"dynamic_shapes": self.shapes, "strict": False, "prefer_deferred_runtime_asserts_over_guards": varies}
+        options = {
+            "dynamic_shapes": self.shapes,
+            "strict": False,
+            "prefer_deferred_runtime_asserts_over_guards": varies,
+        }
         features = [f for f in FEATURES if f.name not in without]
 
         def exported() -> ExportedProgram:
             with as_before(), _called_by(self.module, features):
-                return export(self.module, self.args, self.kwargs, **how)
+                return export(self.module, self.args, self.kwargs, **options)
 
         try:
             return exported()
@@ -82,25 +100,28 @@ class Request:
 
 
 def _feature_of(error: Exception) -> Feature | None:
-    """Returns the feature that an error calls for."""
+    """Returns the feature that handles an error or one of its causes, or None."""
     names = {type(e).__name__ for e in chain(error)}
     return next((f for f in FEATURES if not names.isdisjoint(f.errors.split())), None)
 
 
 def trace(request: Request) -> ExportedProgram:
-    """Returns the exported program of a request, traced by the features that the program calls for. Raises what
-    PyTorch or the program raises."""
+    """Returns the exported program of a request, traced again if a feature asks for it.
+
+    Raises any error of PyTorch or of the program.
+    """
     export = Request.export
     while True:
         try:
             return export(request)
-        except Retrace as asked:
-            export = asked.retraced
+        except Retrace as request_to_retrace:
+            export = request_to_retrace.retraced
 
 
 def _called_by(module: torch.nn.Module, features: Sequence[Feature]) -> AbstractContextManager[Any]:
-    """Returns a context in which features stand in for functions that a module calls."""
-    # The exporter interprets a graph and does not call its `forward`; the exporter itself switches gradients around it.
+    """Returns a context in which features replace functions that the module calls."""
+    # The exporter interprets a graph and does not call its `forward`. It switches gradients itself before and after,
+    # and the feature `gradients` must not take that for a switch of the program.
     if isinstance(module, GraphModule):
         return stand_ins([f for f in features if f.name != "gradients"])
     return patch.object(module, "forward", stand_ins(features)(module.forward))
@@ -108,8 +129,11 @@ def _called_by(module: torch.nn.Module, features: Sequence[Feature]) -> Abstract
 
 @contextmanager
 def stand_ins(features: Sequence[Feature]) -> Generator[None]:
-    """While active, features stand in for the functions that they name. Functions that a mode of torch does not see are
-    patched for the thread that enters it."""
+    """While active, features replace the functions that they name.
+
+    A torch function mode replaces most functions. It does not see functions that are named by an import path, so those
+    are patched, with an effect in the current thread only.
+    """
     mode = _StandIns(features)
     with ExitStack() as patches, mode:
         for name in mode.features:
@@ -124,18 +148,19 @@ class _StandIns(TorchFunctionMode):
         self.features = {name: f for f in features for name in f.calls.split()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls what stands in for `func`, or `func`. Dynamo traces this mode with a branch of a `torch.cond`."""
+        """Calls the replacement of `func`, or `func`."""
+        # Dynamo traces this mode together with a branch of a `torch.cond`.
         if torch.compiler.is_dynamo_compiling():
             return func(*args, **(kwargs or {}))
         return self._call(getattr(func, "__name__", ""), func, args, kwargs or {})
 
     def patched(self, name: str) -> Callable[..., Any]:
-        """Returns the function at a path with what stands in for it, if this thread calls it."""
+        """Returns the function at an import path, replaced in calls from the current thread."""
         function, thread = pkgutil.resolve_name(name), get_ident()
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            inside = get_ident() == thread
-            return self._call(name, function, args, kwargs) if inside else function(*args, **kwargs)
+            same_thread = get_ident() == thread
+            return self._call(name, function, args, kwargs) if same_thread else function(*args, **kwargs)
 
         return called
 
@@ -147,8 +172,10 @@ class _StandIns(TorchFunctionMode):
 
 @contextmanager
 def as_before() -> Generator[None]:
-    """Leaves transforms that were entered inside and not left, as by a graph of Dynamo's that failed in the middle:
-    PyTorch would take every later function for one inside of them."""
+    """On exit, leaves transforms of `torch.func` that were entered inside and are still active.
+
+    A trace by Dynamo that fails leaves such transforms behind. PyTorch would then run all later functions under them.
+    """
     before = _transforms()
     try:
         yield
@@ -158,7 +185,8 @@ def as_before() -> Generator[None]:
 
 
 def _transforms() -> tuple[int, int, bool, bool]:
-    """Returns the number of transforms of torch.func that are active, and the state of forward-mode AD."""
+    """Returns the number of active transforms, the nesting of `jvp`, whether forward-mode AD is active, and whether its
+    gradients are enabled."""
     depth, inside = len(_functorch.get_interpreter_stack() or ()), forward_ad._current_level >= 0
     return depth, eager_transforms.JVP_NESTING, inside, torch._C._is_fwd_grad_enabled()
 
@@ -169,15 +197,15 @@ def _leave_transforms(depth: int, nesting: int, inside: bool, enabled: bool) -> 
     eager_transforms.JVP_NESTING = nesting
     torch._C._set_fwd_grad_enabled(enabled)
     if not inside:
-        with suppress(RuntimeError):  # which says that none was entered
+        # PyTorch raises RuntimeError if no level is active.
+        with suppress(RuntimeError):
             torch._C._exit_dual_level(0)  # pyright: ignore[reportAttributeAccessIssue]
         forward_ad._current_level = -1
 
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """While active, PyTorch is silent: no warnings about itself, and neither logs nor graphs of errors that are raised
-    anyway."""
+    """While active, PyTorch prints no warnings, no logs, and no graphs for errors that it raises in addition."""
     silent = patch.object(_trace, "print", lambda *values, **options: None, create=True)
     with without_logs(logging.CRITICAL), warnings.catch_warnings(), silent:
         warnings.simplefilter("ignore")
@@ -186,7 +214,7 @@ def quiet() -> Generator[None]:
 
 @contextmanager
 def without_logs(level: int) -> Generator[None]:
-    """While it is open, nothing up to `level` is logged."""
+    """While active, messages up to `level` are not logged."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:
