@@ -1,10 +1,25 @@
-"""The kernel dialect: one thread's program in hardware primitives.
+"""The kernel dialect: the program of one thread, in hardware primitives.
 
-Registers are SSA vectors: `vector<8xf32>` is eight registers of each thread, whose number's bits are the register bits
-of the tile layout it came from. The payload computes on them; `scf.for` with the same bounds in all threads loops.
-Accesses stay n-dimensional; a register's place is the base coordinate plus a constant for every set bit of its number.
-Shared memory is `memref<..., "shared">`. The host side, `func.func @main`, is a list of allocations, launches, and
-loops of launches on slices of buffers.
+A value `vector<8xf32>` is eight registers of each thread. The bits of a register's number are the register bits of the
+tile layout that it came from. The payload computes on vectors. Loops are `scf.for`, with the same bounds in all threads
+of a partition.
+
+```
+kernel.func @k0(%x: memref<32x128xf32>, %y: memref<32x128xf32>) grid [32] warps 1 {
+  %i = kernel.id block
+  %lane = kernel.id lane
+  ...
+  %v = kernel.load %x[%i, %k] regs [[0, 1], [0, 2]] vec 4 : memref<32x128xf32> -> vector<4xf32>
+  kernel.store %v, %y[%i, %k] regs [[0, 1], [0, 2]] vec 4 : memref<32x128xf32>, vector<4xf32>
+}
+```
+
+Accesses are n-dimensional: the address of a register is a base coordinate plus a constant for each set bit of its
+number. Shared memory is `memref<..., "shared">`. The host program, `func.func @main`, is a list of allocations,
+launches, and loops of launches on slices of buffers.
+
+`memory.py` has loads and stores, `registers.py` operations on registers and lanes, `mma.py` and `wgmma.py` tensor
+cores, `copies.py` asynchronous copies, `barriers.py` mbarriers, warp specialisation and clusters.
 """
 
 # pyright: reportUnusedImport=false
@@ -52,12 +67,16 @@ from .registers import *
 from .wgmma import *
 
 MOST_THREADS = 2048
-"""Threads that a multiprocessor runs at once, of the targets that have most."""
+"""Maximum number of resident threads of a multiprocessor, over all targets (CUDA C++ Programming Guide, compute
+capabilities)."""
 
 
 class Id(StrEnum):
-    """Who a thread is: its block in the grid, its block in the cluster, itself in the block, its lane in the warp, its
-    warp in the block."""
+    """Index of a thread or of its block.
+
+    BLOCK: block in the grid. RANK: block in its cluster. THREAD: thread in the block. LANE: thread in the warp. WARP:
+    warp in the block.
+    """
 
     BLOCK = "block"
     RANK = "rank"
@@ -68,13 +87,19 @@ class Id(StrEnum):
 
 @irdl.irdl_attr_definition
 class IdAttr(EnumAttribute[Id], SpacedOpaqueSyntaxAttribute):
-    """`#kernel<id lane>`"""
+    """Kind of index that `kernel.id` returns: `#kernel<id lane>`."""
 
     name = "kernel.id"
 
 
 class BlockProgramOp(FormattedOp):
-    """A kernel of any level: a program that each block of a grid runs."""
+    """Base class of kernels at the tile and the kernel level: a program that each block of a grid runs.
+
+    grid: blocks along each dimension.
+    warps: warps of a block.
+    cluster: blocks of a cluster, 1 without clusters.
+    lanes: threads of a warp: 32, or 1 for a block of one thread on the CPU.
+    """
 
     sym_name = irdl.prop_def(SymbolNameConstraint())
     grid = irdl.prop_def(ArrayAttr[IntAttr | CountAttr])
@@ -90,25 +115,27 @@ class BlockProgramOp(FormattedOp):
 
     @property
     def grid_shape(self) -> tuple[Count, ...]:
-        """The extents of the grid, some of which may be known only when it is launched."""
+        """Returns the extents of the grid; some may be known only at the launch."""
         return extents_in(self.grid)
 
     def verify_(self) -> None:
         warps, lanes = self.warps.data, self.lanes.data
         if lanes != LANES and (lanes, warps) != (1, 1):
-            raise VerifyException(f"{warps} warps of {lanes} lanes; a warp has {LANES}, or a block is one thread")
+            raise VerifyException(
+                f"expected warps of {LANES} lanes, or one warp of one lane, but got {warps} warps of {lanes} lanes"
+            )
         if self.cluster_size not in CLUSTERS:
-            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+            raise VerifyException(f"expected a cluster of 1, 2, 4 or 8 blocks, but got {self.cluster_size}")
 
-    def verify_warps(self, what: str = "a block") -> None:
-        """Raise VerifyException unless the number of warps is one that layouts know; messages say `what` has it."""
+    def verify_warps(self, subject: str = "a block") -> None:
+        """Checks that the number of warps is a power of two up to 32. `subject` names the op in the message."""
         if self.warps.data not in (1, 2, 4, 8, 16, 32):
-            raise VerifyException(f"{what} has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+            raise VerifyException(f"expected 1, 2, 4, 8, 16 or 32 warps in {subject}, but got {self.warps.data}")
 
 
 @irdl.irdl_op_definition
 class FuncOp(BlockProgramOp):
-    """A kernel: the program of every thread of a one-dimensional grid of blocks.
+    """Defines a kernel: the program of every thread of a one-dimensional grid of blocks.
 
     ```
     kernel.func @k0(%x: memref<32x2048xf32>, %y: memref<32x2048xf32>) grid [32] warps 8 {
@@ -116,12 +143,20 @@ class FuncOp(BlockProgramOp):
       ...
     }
     ```
-    `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
-    known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
-    consecutive numbers form a cluster (see `barriers.py`); the grid is a multiple of it. With `blocks_per_sm N`
-    at least N blocks fit on a multiprocessor at once: the compiler divides its registers by them (the second number of
-    CUDA's `__launch_bounds__`); without, it takes as many registers as it likes. With `lanes 1` a block is a single
-    thread, which a core runs.
+
+    The arguments are buffers in global memory.
+
+    Attributes:
+        grid: counts whose product is the number of blocks, such as `[#s0 / 64, 32]`; symbols are known at the launch.
+        warps: warps of a block.
+        lanes: threads of a warp, 32 by default; 1 for a block of a single thread, on the CPU.
+        cluster: number of blocks, with consecutive numbers, that form a cluster (see `barriers.py`).
+        blocks_per_sm: minimum number of blocks that a multiprocessor must hold at once, which limits the registers of a
+            thread (second argument of CUDA's `__launch_bounds__`).
+        shared: bytes of shared memory of a block, after allocation.
+
+    Constraints: all arguments are memrefs; at most one `kernel.warp_specialize`, whose partitions have all warps; the
+    static part of the grid is a multiple of the cluster.
     """
 
     name = "kernel.func"
@@ -136,46 +171,49 @@ class FuncOp(BlockProgramOp):
 
     @property
     def resident(self) -> int:
-        """How many blocks have to fit on a multiprocessor at once; 0 where nobody asks for a number."""
+        """Returns the minimum number of resident blocks of a multiprocessor, or 0 if there is no minimum."""
         return 0 if self.blocks_per_sm is None else self.blocks_per_sm.data
 
     @property
     def threads(self) -> int:
+        """Returns the number of threads of a block."""
         return self.lanes.data * self.warps.data
 
     @property
     def partitions(self) -> WarpSpecializeOp | None:
-        """The parts of the block's warps, if they run different programs."""
+        """Returns the `kernel.warp_specialize` of the kernel, or None if all warps run the same program."""
         return next((op for op in self.body.block.ops if isinstance(op, WarpSpecializeOp)), None)
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are. Raises ExtentError if that is known only at run time."""
+        """Returns the number of blocks. Raises ExtentError if it is known only at run time."""
         return prod(static(c if isinstance(c, int) else c.symbol for c in self.grid_shape))
 
     @property
     def most_blocks(self) -> int:
+        """Returns the largest possible number of blocks."""
         return prod(map(most_tiles, self.grid_shape))
 
     def verify_(self) -> None:
         if any(not isinstance(a.type, MemRefType) for a in self.body.block.args):
-            raise VerifyException("the arguments of a kernel are memrefs")
+            raise VerifyException("expected memrefs as the arguments of a kernel")
         partitions = self.partitions
         if sum(isinstance(op, WarpSpecializeOp) for op in self.body.block.ops) > 1:
-            raise VerifyException("the warps of a block part once")
+            raise VerifyException("expected at most one kernel.warp_specialize in a kernel")
         if partitions is not None:
             if sum(partitions.partition_warps) != self.warps.data:
                 raise VerifyException(
-                    f"partitions of {partitions.partition_warps} warps in a block of {self.warps.data}"
+                    f"expected partitions of {self.warps.data} warps together, but got {partitions.partition_warps}"
                 )
             if not 1 <= self.warps.data <= 32:
-                raise VerifyException(f"a block has at most 32 warps, not {self.warps.data}")
+                raise VerifyException(f"expected 1 to 32 warps, but got {self.warps.data}")
         else:
             self.verify_warps("a block without partitions")
         super().verify_()
         fixed = prod(c for c in self.grid_shape if isinstance(c, int))
-        if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
-            raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")
+        # The launch checks counts that depend on symbols.
+        if fixed < 1 or fixed >= 2**31:
+            raise VerifyException(f"expected a grid of 1 to 2^31 - 1 blocks, but got {fixed}")
         if self.blocks_per_sm is not None and not 1 <= self.resident <= MOST_THREADS // self.threads:
             raise VerifyException(f"{self.resident} blocks of {self.threads} threads do not fit on a multiprocessor")
         if fixed % self.cluster_size:
@@ -184,8 +222,10 @@ class FuncOp(BlockProgramOp):
 
 
 def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
-    """The sizes known only at run time that a kernel computes with, in a fixed order: they are passed to it after its
-    buffers. The first extent of a buffer is in no address."""
+    """Returns the symbolic sizes that a kernel needs, in a fixed order: the parameters after its buffers.
+
+    The first extent of a buffer is left out, because no address depends on it.
+    """
     extents = [extent for argument in func.body.block.args for extent in extents_of(argument.type)[1:]]
     for op in func.walk():
         if isinstance(op, ExtentOp):
@@ -197,7 +237,7 @@ def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
 
 @irdl.irdl_op_definition
 class IdOp(PureOp):
-    """Who this thread is.
+    """Returns an index of this thread: its block, rank, thread, lane or warp (`Id`).
 
     ```
     %lane = kernel.id lane
@@ -215,7 +255,7 @@ class IdOp(PureOp):
 
 
 class _Allocates(MemoryEffect):
-    """The operation allocates its result: unused, it disappears."""
+    """Memory effect of an operation that allocates its result: it is erased if the result is unused."""
 
     @classmethod
     def get_effects(cls, op: Operation) -> set[EffectInstance]:
@@ -224,15 +264,21 @@ class _Allocates(MemoryEffect):
 
 @irdl.irdl_op_definition
 class SharedOp(FormattedOp):
-    """A buffer in the block's shared memory; `at` is its byte offset, once allocated.
-
-    Inside a loop it is a new buffer, with undefined contents, in every iteration. `warp_group_private` says that groups
-    of so many consecutive warps keep to a part of their own each, so none of them waits for another one because of it.
+    """Allocates a buffer in the shared memory of the block.
 
     ```
     %s = kernel.shared at 1024 : memref<8xf32, "shared">
     %t = kernel.shared at 2048 warp_group_private 4 : memref<8xf32, "shared">
     ```
+
+    In a loop, every iteration allocates a new buffer with undefined contents.
+
+    Attributes:
+        offset: byte offset (`at`), set by `kernel-allocate-shared`.
+        warp_group_private: number of warps. Each group of that many consecutive warps accesses a part of its own, so
+            the buffer needs no barrier between groups.
+
+    Constraints: the result is a memref in space "shared"; `warp_group_private` is positive.
     """
 
     name = "kernel.shared"
@@ -250,21 +296,27 @@ class SharedOp(FormattedOp):
 
     def verify_(self) -> None:
         if not is_shared(self.result.type):
-            raise VerifyException(f'a shared buffer is a memref in space "shared", not {self.result.type}')
+            raise VerifyException(f'expected a memref in space "shared", but got {self.result.type}')
         if self.warp_group_private is not None and self.warp_group_private.data < 1:
             raise VerifyException(f"groups of {self.warp_group_private.data} warps")
 
 
 @irdl.irdl_op_definition
 class BarrierOp(OrderedOp):
-    """All threads of the block wait for each other (`__syncthreads`); shared accesses before are seen after."""
+    """Synchronises all threads of the block (`__syncthreads`). Accesses to shared memory before it are visible after
+    it.
+
+    ```
+    kernel.barrier
+    ```
+    """
 
     name = "kernel.barrier"
 
 
 @irdl.irdl_op_definition
 class AllocOp(FormattedOp):
-    """Host: a buffer in global memory.
+    """Host operation: allocates a buffer in global memory.
 
     ```
     %t = kernel.alloc : memref<32x2048xf32>
@@ -279,7 +331,7 @@ class AllocOp(FormattedOp):
 
 @irdl.irdl_op_definition
 class LaunchOp(OrderedOp):
-    """Host: run a kernel on buffers, after everything launched before.
+    """Host operation: launches a kernel on buffers, after all earlier launches.
 
     ```
     kernel.launch @k0(%x, %t) : memref<32x2048xf32>, memref<32x2048xf32>
@@ -293,18 +345,18 @@ class LaunchOp(OrderedOp):
 
 
 def kernel_names(module: ModuleOp) -> dict[str, str]:
-    """Returns the printed name of each kernel of a module by its symbol: `k0`, `k1` ... in the order of the text."""
+    """Returns symbol -> printed name of each kernel of a module: `k0`, `k1` … in the order of the text."""
     funcs = [op for op in module.body.ops if isinstance(op, FuncOp)]
     return {op.sym_name.data: f"k{number}" for number, op in enumerate(funcs)}
 
 
 def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
-    """Returns the tensor maps of a kernel: its parameters behind the buffers, in this order."""
+    """Returns the tensor maps of a kernel, in the order of the kernel parameters, which follow the buffers."""
     return [op for op in func.walk() if isinstance(op, TensorMapOp)]
 
 
 def is_written(memory: SSAValue) -> bool:
-    """Whether a kernel writes the buffer that is its argument `memory`, itself or through a tensor map."""
+    """Returns true if a kernel writes to its argument `memory`, by stores, atomics or TMA stores."""
     for use in memory.uses:
         op = use.operation
         if isinstance(op, StoreOp | AtomicRmwOp) and op.memory is memory:
@@ -315,28 +367,30 @@ def is_written(memory: SSAValue) -> bool:
 
 
 BUFFER_ALIGNMENT = 256
-"""Bytes to which a buffer between arguments and results is aligned."""
+"""Alignment in bytes of the buffers of intermediate results."""
 
 ALIGNMENT = 16
-"""Bytes to which the start of every buffer that a kernel gets is aligned: its widest access."""
+"""Minimum alignment in bytes of every buffer that a kernel receives: its widest access."""
 
 
 def aligned(size: Any) -> Any:
-    """What a buffer of so many bytes, a number or a column of numbers, takes between arguments and results."""
+    """Rounds a size in bytes (a number or an array) up to `BUFFER_ALIGNMENT`."""
     return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
 @irdl.irdl_op_definition
 class SliceOp(PureOp):
-    """Host: one row of a buffer, or the beginning of it, as a buffer of its own, in the same memory.
-
-    The row is element map(index) of the leading dimension; the slice is its first elements in memory, as many as its
-    type has. Kernels rely on the alignment of buffers, so a row's size is a multiple of 16 bytes unless it is the only
-    one.
+    """Host operation: a row of a buffer, or its first elements, as a buffer in the same memory.
 
     ```
     %row = kernel.slice %h[%t mod 2] : memref<2x64xf32> -> memref<3x5xf32>
     ```
+
+    The row is element map(index) of the leading dimension. The result has the first elements of the row, in an own
+    shape.
+
+    Constraints: source and result have one element type; the result is not larger than a row; a row is a multiple of 16
+    bytes, which kernels rely on, unless there is only one.
     """
 
     name = "kernel.slice"
@@ -360,7 +414,7 @@ class SliceOp(PureOp):
     def verify_(self) -> None:
         map = self.map.data
         if (map.num_dims, map.num_symbols, len(map.results)) != (1, 0, 1):
-            raise VerifyException(f"the row is one expression of one index, not {map}")
+            raise VerifyException(f"expected a row map of one index and one result, but got {map}")
         source, result = self.source.type, self.result.type
         if not extents_of(source):
             raise VerifyException(f"{source} has no rows")
@@ -368,26 +422,28 @@ class SliceOp(PureOp):
             raise VerifyException(f"a slice of {source} has its element type, not that of {result}")
         row, part = self.row_extents, extents_of(result)
         if part != row and prod(static(part)) > prod(static(row)):
-            raise VerifyException(f"{result} is larger than a row of {source}")
-        size = _known(row) * element_bytes(element_type(source))
+            raise VerifyException(f"expected a slice no larger than a row of {source}, but got {result}")
+        size = _static_product(row) * element_bytes(element_type(source))
         if self.rows > 1 and size % ALIGNMENT:
-            raise VerifyException(f"rows of {size} bytes: not a multiple of {ALIGNMENT}")
+            raise VerifyException(f"expected rows of a multiple of {ALIGNMENT} bytes, but got {size}")
 
 
 def padded_row(t: Attribute) -> tuple[Extent, ...]:
-    """The shortest row that a buffer of the tensor type `t` fits into, as `SliceOp` needs rows: its own shape if that
-    is one, else all of its elements with a gap behind them; with a size known at run time, a gap at the end of each
-    line. Raises ExtentError where the last dimension is such a size."""
+    """Returns the shape of the shortest row, as `SliceOp` needs it, that holds a tensor of type `t`.
+
+    A tensor of a multiple of 16 bytes keeps its shape. Otherwise the row is one-dimensional and padded at its end. With
+    symbolic sizes, the last dimension is padded. Raises ExtentError if the last dimension is symbolic.
+    """
     size, shape = element_bytes(element_type(t)), extents_of(t)
-    if _known(shape) * size % ALIGNMENT == 0:
+    if _static_product(shape) * size % ALIGNMENT == 0:
         return shape
     *outer, last = shape if any(isinstance(e, SymbolAttr) for e in shape) else [prod(static(shape))]
-    step = ALIGNMENT // size
-    return (*outer, -(-fixed(last) // step) * step)
+    row_multiple = ALIGNMENT // size
+    return (*outer, -(-fixed(last) // row_multiple) * row_multiple)
 
 
-def _known(shape: Sequence[Extent]) -> int:
-    """The product of the extents that are numbers: what the product of all of them is a multiple of."""
+def _static_product(shape: Sequence[Extent]) -> int:
+    """Returns a number that divides the product of all extents, because the symbolic ones are unknown factors."""
     return prod(e for e in shape if isinstance(e, int))
 
 

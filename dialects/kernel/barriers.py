@@ -1,28 +1,32 @@
-"""Partitions of the kernel dialect, warps of a block that run different programs at the same time; and barriers in
-addition to the block's: mbarriers in shared memory, groups of warps, clusters of blocks.
+"""Warp specialisation, mbarriers, barriers of groups of warps, and clusters of blocks.
 
-An mbarrier is a cell of shared memory that counts. Its *phase* n is complete when `arrivals` threads have arrived and
-every byte announced with `kernel.mbar_expect` has been written by asynchronous copies; then phase n + 1 begins. Who
-waits names the parity of the phase: `parity p` returns once a phase of parity p is the last one that is complete. A new
-barrier is in phase 0, so waiting for parity 1 returns at once: that is how the producer of a ring starts with free
-slots. An arrival publishes what its thread did before; a wait that returns makes it visible.
+**Partitions** (`kernel.warp_specialize`) are groups of warps of a block that run different programs at the same time.
 
-A ring of S slots has two buffers of S barriers, `full` (one arrival, by the producer's `mbar_expect`, and the bytes of
-a slot) and `empty` (one arrival for every consumer). Producer: wait empty[slot] parity phase ^ 1, expect full[slot],
-start the copies that signal full[slot]. Consumer: wait full[slot] parity phase, use the slot, arrive at empty[slot].
-Both walk the ring with `kernel.advance`, from slot 0 and phase 0.
+**An mbarrier** is a counter in shared memory. It counts *phases*: phase n is complete when `arrivals` threads have
+arrived and asynchronous copies have written all bytes announced with `kernel.mbar_expect`. Then phase n + 1 begins. A
+wait names the parity of a phase: `parity p` returns as soon as the last complete phase has parity p. A new barrier is
+in phase 0, and waiting for parity 1 returns at once. An arrival publishes the earlier accesses of its thread; a wait
+makes them visible.
 
-Clusters are blocks that run at the same time and reach each other (sm_90 and newer). The blocks of a grid with
-consecutive numbers form clusters of the size that `kernel.func` names (PTX ISA, "Cluster of Cooperative Thread
-Arrays"). A block's number in its cluster is its *rank*, `kernel.id rank`. All blocks of a cluster run the same kernel,
-so a buffer in shared memory has one instance in each of them, in the same place; `kernel.mapa` names that of another
-block. Barriers order nothing between blocks but `kernel.cluster_barrier` and mbarriers that blocks arrive at across the
-cluster.
+**A circular buffer** of S stages, between a producer and consumers, has two buffers of S mbarriers: `full` (one
+arrival, by the producer's `kernel.mbar_expect`, and the bytes of a stage) and `empty` (one arrival for every consumer).
+All partitions step through the stages with `kernel.advance`, from stage 0 and phase 0:
 
-A block's shared memory is there from the time when the block has begun until its last thread has ended. So blocks meet
-at a `kernel.cluster_barrier` before the first touches what belongs to another (an mbarrier that is set up counts), and
-after the last has. `kernel-insert-barriers` does that for `kernel.load`s; rings that boxes are multicast into say it
-themselves.
+```
+producer:  wait empty[slot] parity phase ^ 1;  expect full[slot];  start copies that signal full[slot];  advance
+consumer:  wait full[slot] parity phase;  use the stage;  arrive at empty[slot];  advance
+```
+
+**A cluster** is a group of blocks, with consecutive numbers, that run at the same time and access each other's shared
+memory (sm_90 and newer; PTX ISA, "Cluster of Cooperative Thread Arrays"). `kernel.func` specifies its size. The *rank*
+of a block is its number in the cluster (`kernel.id rank`). All blocks run the same kernel, so each has an instance of
+every shared buffer, at the same offset; `kernel.mapa` returns the instance of another block. Only
+`kernel.cluster_barrier` and mbarriers that other blocks arrive at order accesses between blocks.
+
+The shared memory of a block exists from the block's start until its last thread ends. So the blocks need a
+`kernel.cluster_barrier` before the first access to another block's memory (setting up an mbarrier counts as one), and
+after the last. `kernel-insert-barriers` inserts it for `kernel.load`. For circular buffers with multicast loads, the
+pass that creates them does.
 """
 
 from __future__ import annotations
@@ -43,37 +47,31 @@ from ..support.locations import ancestors, enclosing
 from .memory import CLUSTER, is_shared, is_shared_line
 
 WARPGROUP = 4
-"""Warps of a warpgroup; its first warp's number is a multiple of this."""
+"""Warps of a warpgroup. The number of its first warp is a multiple of this (PTX ISA, wgmma)."""
 
 PRODUCER_REGISTERS = 24
-"""Registers of a thread that starts copies: enough for a few indices."""
+"""Registers of a thread of a producer, which computes only a few indices. 24 is the hardware minimum (PTX ISA,
+setmaxnreg)."""
 
 MOST_REGISTERS = 240
-"""Registers of any other thread: as many as the hardware hands out."""
+"""Maximum number of registers that a thread of another partition requests."""
 
 
 def register_pool(threads: int, blocks_per_sm: int = 1) -> int:
-    """Registers of a block of `threads` threads: what its partitions share."""
+    """Returns the number of registers of a block of `threads` threads, which its partitions share."""
     return threads * launch_registers(threads, blocks_per_sm)
 
 
 def consumer_registers(warps: int, blocks_per_sm: int = 1) -> int:
-    """Registers that each thread of `warps` warps can have beside a warpgroup that gives away what it does not need."""
-    left = register_pool(32 * (warps + WARPGROUP), blocks_per_sm) - 32 * WARPGROUP * PRODUCER_REGISTERS
-    return min(left // (32 * warps) // 8 * 8, MOST_REGISTERS)
+    """Returns the registers of each thread of `warps` consumer warps, if a producer warpgroup keeps
+    `PRODUCER_REGISTERS`."""
+    available = register_pool(32 * (warps + WARPGROUP), blocks_per_sm) - 32 * WARPGROUP * PRODUCER_REGISTERS
+    return min(available // (32 * warps) // 8 * 8, MOST_REGISTERS)
 
 
 @irdl.irdl_op_definition
 class WarpSpecializeOp(FormattedOp):
-    """The warps of the block part: the first partition's warps are the block's first, and so on; together they are all.
-
-    Every partition has its own program, whose argument is the number of the warp within the partition; `kernel.id`
-    still counts within the block. Partitions agree on nothing but what mbarriers order. With `registers` each of a
-    partition's threads gives registers up or takes them, to have that many; all partitions say so or none, and each is
-    made of whole warpgroups. Together they have no more than the block has at its launch (`register_pool`): nobody
-    would ever get the rest. Partitions stand at the top of a kernel, once, behind everything but constants, ids and
-    index arithmetic; there is no `kernel.barrier` inside, and no two partitions have a `kernel.group_barrier` with one
-    number. A `kernel.cluster_barrier` waits for all threads of the cluster, so each partition has as many of them.
+    """Divides the warps of the block into partitions that run different programs.
 
     ```
     kernel.warp_specialize {
@@ -81,6 +79,25 @@ class WarpSpecializeOp(FormattedOp):
       partition "consumer"(%v) warps 8 registers 232 { ... }
     }
     ```
+
+    The first partition has the first warps of the block, and so on; together they have all warps. The argument of a
+    program is the number of the warp within its partition; `kernel.id` still counts within the block. Only mbarriers
+    and cluster barriers order the partitions.
+
+    Attributes:
+        names: names of the partitions.
+        warps: warps of each partition.
+        registers: registers per thread of each partition, which the threads release or acquire at the start; empty to
+            leave them unchanged.
+
+    Constraints:
+    - The op is at the top of a kernel, once. Only constants, ids and index arithmetic precede it.
+    - There is no `kernel.barrier` inside, and no two partitions use the same hardware barrier (`kernel.group_barrier`).
+    - All partitions have the same number of `kernel.cluster_barrier`, outside of loops and conditions, because each
+      waits for all threads of the cluster.
+    - With `registers`, partitions are whole warpgroups, the numbers are multiples of 8 from 24 to 240, and together
+      they do not exceed the registers of the block at its launch (`register_pool`). Otherwise a thread would wait
+      forever.
     """
 
     name = "kernel.warp_specialize"
@@ -100,10 +117,11 @@ class WarpSpecializeOp(FormattedOp):
 
     @property
     def partition_registers(self) -> list[int]:
-        """How many registers a thread of each partition has; empty where that is left alone."""
+        """Returns the registers per thread of each partition, or an empty list if they are unchanged."""
         return [int(n) for n in self.registers.get_values()]
 
     def first_warp(self, partition: int) -> int:
+        """Returns the number of the first warp of a partition."""
         return sum(self.partition_warps[:partition])
 
     def verify_(self) -> None:
@@ -115,19 +133,23 @@ class WarpSpecializeOp(FormattedOp):
         if len(set(self.partition_names)) != count:
             raise VerifyException(f"partitions of one name: {self.partition_names}")
         if min(warps) < 1:
-            raise VerifyException(f"a partition has at least one warp, not {min(warps)}")
+            raise VerifyException(f"expected at least one warp in a partition, but got {min(warps)}")
         if any([a.type for a in p.block.args] != [IndexType()] for p in self.programs):
             raise VerifyException("the argument of a partition is the number of the warp in it, an index")
         parent = self.parent_op()
         if parent is not None and parent.name != "kernel.func":
-            raise VerifyException(f"partitions stand at the top of a kernel, not in {parent.name}")
+            raise VerifyException(f"expected partitions at the top of a kernel, but got them in {parent.name}")
         if any(op.name == "kernel.barrier" for op in self.walk()):
             raise VerifyException("a barrier of the whole block inside of a partition, which other warps never reach")
         barriers = [[op for op in p.walk() if op.name == "kernel.cluster_barrier"] for p in self.programs]
-        if any(op.parent is not p.block for p, found in zip(self.programs, barriers, strict=True) for op in found):
+        if any(
+            op.parent is not p.block
+            for p, cluster_barriers in zip(self.programs, barriers, strict=True)
+            for op in cluster_barriers
+        ):
             raise VerifyException("a barrier of the cluster in a loop or condition of a partition")
-        if len({len(found) for found in barriers}) > 1:
-            counts = [len(found) for found in barriers]
+        if len({len(cluster_barriers) for cluster_barriers in barriers}) > 1:
+            counts = [len(cluster_barriers) for cluster_barriers in barriers]
             raise VerifyException(
                 f"partitions with {counts} barriers of the cluster, each of which waits for all threads"
             )
@@ -136,16 +158,16 @@ class WarpSpecializeOp(FormattedOp):
 
     @property
     def blocks_per_sm(self) -> int:
-        """How many blocks the kernel wants on a multiprocessor; they share its registers."""
+        """Returns the minimum number of resident blocks of a multiprocessor, which share its registers; at least 1."""
         kernel = self.parent_op()
-        found: Attribute | None = None if kernel is None else kernel.properties.get("blocks_per_sm")
-        return max(1, found.data) if isa(found, IntAttr) else 1
+        attribute: Attribute | None = None if kernel is None else kernel.properties.get("blocks_per_sm")
+        return max(1, attribute.data) if isa(attribute, IntAttr) else 1
 
     def _verify_registers(self, warps: list[int], registers: list[int]) -> None:
         if any(n % WARPGROUP for n in warps):
-            raise VerifyException(f"whole warpgroups change their registers, not {warps} warps")
+            raise VerifyException(f"expected partitions of whole warpgroups to change registers, but got {warps} warps")
         if any(n % 8 or not 24 <= n <= 240 for n in registers):
-            raise VerifyException(f"a thread has 24 to 240 registers, in steps of 8, not {registers}")
+            raise VerifyException(f"expected 24 to 240 registers of a thread, a multiple of 8, but got {registers}")
         threads, blocks = 32 * sum(warps), self.blocks_per_sm
         total = sum(32 * w * r for w, r in zip(warps, registers, strict=True))
         if total > register_pool(threads, blocks):
@@ -195,39 +217,47 @@ class WarpSpecializeOp(FormattedOp):
 
 
 def partition_of(op: Operation) -> tuple[WarpSpecializeOp, int] | None:
-    """The partitions that `op` is inside of, and the number of its partition; None outside of partitions."""
-    found = enclosing(op, WarpSpecializeOp)
-    return None if found is None else (found, next(i for i, r in enumerate(found.programs) if r.is_ancestor(op)))
+    """Returns the `kernel.warp_specialize` around `op` and the number of its partition, or None outside of
+    partitions."""
+    op_partitions = enclosing(op, WarpSpecializeOp)
+    return (
+        None
+        if op_partitions is None
+        else (op_partitions, next(i for i, r in enumerate(op_partitions.programs) if r.is_ancestor(op)))
+    )
 
 
 CLUSTERS = (1, 2, 4, 8)
-"""How many blocks a cluster may have on every card that has clusters."""
+"""Legal numbers of blocks of a cluster, on every GPU that supports clusters."""
 
 
 def cluster_of(op: Operation) -> int | None:
-    """The size of the clusters of the kernel that `op` is in; None outside of kernels."""
+    """Returns the cluster size of the kernel around `op`, or None outside of kernels."""
     func = next((o for o in ancestors(op) if o.name == "kernel.func"), None)
-    found = None if func is None else func.properties.get("cluster", IntAttr(1))
-    return found.data if isa(found, IntAttr) else None
+    size = None if func is None else func.properties.get("cluster", IntAttr(1))
+    return size.data if isa(size, IntAttr) else None
 
 
-def require_cluster(op: Operation, what: str) -> None:
-    """Raise VerifyException if `op` is in a kernel whose blocks form no clusters."""
+def require_cluster(op: Operation, feature: str) -> None:
+    """Raises VerifyException if `op` is in a kernel without clusters. `feature` names the op's purpose in the
+    message."""
     if cluster_of(op) == 1:
-        raise VerifyException(f"{what} in a kernel without clusters")
+        raise VerifyException(f"{feature} in a kernel without clusters")
 
 
 @irdl.irdl_op_definition
 class ClusterBarrierOp(OrderedOp):
-    """All threads of all blocks of the cluster wait for each other; what they did before is seen after, in shared
-    memory of any of the blocks as in global memory (PTX `barrier.cluster.arrive.release`, `.wait.acquire`).
-
-    Threads that have ended count as having arrived. All partitions have equally many of them, outside of loops and
-    conditions: barrier number n is the same one in each.
+    """Synchronises all threads of all blocks of the cluster.
 
     ```
     kernel.cluster_barrier
     ```
+
+    Earlier accesses to global memory and to the shared memory of any block are visible after it (PTX
+    `barrier.cluster.arrive.release`, `.wait.acquire`). Threads that have ended count as arrived. All partitions have
+    the same number of them, outside of loops and conditions: the n-th of each partition is the same barrier.
+
+    Constraints: the kernel has clusters.
     """
 
     name = "kernel.cluster_barrier"
@@ -238,11 +268,14 @@ class ClusterBarrierOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class MapaOp(PureOp):
-    """A shared buffer as the block with the given rank has it (PTX `mapa`); `kernel.load` reads it.
+    """Returns the instance of a shared buffer in the block with the given rank (PTX `mapa`), for `kernel.load`.
 
     ```
     %p = kernel.mapa %s of %rank : memref<256xf32, "shared"> -> memref<256xf32, "cluster">
     ```
+
+    Constraints: the kernel has clusters; the operand is in shared memory; the result has the same shape in space
+    "cluster".
     """
 
     name = "kernel.mapa"
@@ -258,9 +291,9 @@ class MapaOp(PureOp):
         require_cluster(self, "another block's memory")
         if not is_shared(self.shared.type):
             raise VerifyException(f"names another block's instance of a shared buffer, not of {self.shared.type}")
-        wanted = _of_cluster(self.shared.type)
-        if self.result.type != wanted:
-            raise VerifyException(f"gives {wanted}, not {self.result.type}")
+        expected = _of_cluster(self.shared.type)
+        if self.result.type != expected:
+            raise VerifyException(f"expected the result type {expected}, but got {self.result.type}")
 
 
 def _of_cluster(t: Attribute) -> Attribute:
@@ -268,42 +301,47 @@ def _of_cluster(t: Attribute) -> Attribute:
 
 
 MOST_ARRIVALS = (1 << 20) - 1
-"""How many arrivals, and how many bytes, one phase of an mbarrier can count."""
+"""Maximum number of arrivals, and of bytes, of one phase of an mbarrier (PTX ISA, mbarrier)."""
 
 MOST_NAMED = 16
-"""Hardware barriers of a block; number 0 is that of `kernel.barrier`."""
+"""Hardware barriers of a block (PTX ISA, bar); `kernel.barrier` uses number 0."""
 
 
 @irdl.irdl_attr_definition
 class MbarrierType(ParametrizedAttribute, TypeAttribute):
-    """The element type of a buffer of mbarriers, eight bytes each: `memref<3x!kernel.mbarrier, "shared">`."""
+    """Element type of a buffer of mbarriers, eight bytes each: `memref<3x!kernel.mbarrier, "shared">`."""
 
     name = "kernel.mbarrier"
 
 
 def is_mbarriers(t: Attribute) -> bool:
+    """Returns true if `t` is a one-dimensional buffer of mbarriers in shared memory."""
     return is_shared_line(t) and isinstance(element_type(t), MbarrierType)
 
 
 class MbarrierOp(OrderedOp):
-    """What works on one barrier of a buffer has in common; `index` is the barrier's number in the buffer."""
+    """Base class of operations on one mbarrier: number `index` of the buffer `barriers`."""
 
     barriers = irdl.operand_def(irdl.base(MemRefType))
     index = irdl.operand_def(IndexType())
 
     def verify_(self) -> None:
         if not is_mbarriers(self.barriers.type):
-            raise VerifyException(f"works on a shared buffer of mbarriers, not {self.barriers.type}")
+            raise VerifyException(f"expected a shared buffer of mbarriers, but got {self.barriers.type}")
 
 
 @irdl.irdl_op_definition
 class MbarInitOp(MbarrierOp):
-    """Set a barrier up, for `arrivals` arrivals a phase. One thread does this; before anybody uses the barrier, that
-    thread executes `kernel.fence_mbar_init` and all threads meet at a `kernel.barrier`.
+    """Initialises an mbarrier for `arrivals` arrivals per phase.
 
     ```
     kernel.mbar_init %full[%i] arrivals 1 : memref<3x!kernel.mbarrier, "shared">
     ```
+
+    One thread does this. Before the first use of the barrier, that thread must execute `kernel.fence_mbar_init`, and
+    all threads must meet at a `kernel.barrier`.
+
+    Constraints: `arrivals` is 1 to 2^20 - 1.
     """
 
     name = "kernel.mbar_init"
@@ -313,18 +351,20 @@ class MbarInitOp(MbarrierOp):
     def verify_(self) -> None:
         super().verify_()
         if not 1 <= self.arrivals.data <= MOST_ARRIVALS:
-            raise VerifyException(f"a barrier counts 1 to {MOST_ARRIVALS} arrivals, not {self.arrivals.data}")
+            raise VerifyException(f"expected 1 to {MOST_ARRIVALS} arrivals, but got {self.arrivals.data}")
 
 
 @irdl.irdl_op_definition
 class MbarExpectOp(MbarrierOp):
-    """Arrive, and announce that `bytes` more bytes will be copied in this phase; by every thread that gets here.
-
-    `bytes` is the sum of the boxes that signal the barrier in the phase, the parts outside of a buffer included.
+    """Arrives at an mbarrier and announces `bytes` bytes of copies in this phase, for every thread that executes it.
 
     ```
     kernel.mbar_expect %full[%slot] bytes 16384 : memref<3x!kernel.mbarrier, "shared">
     ```
+
+    `bytes` is the total size of the boxes that signal the barrier in this phase, parts outside of a buffer included.
+
+    Constraints: `bytes` is 1 to 2^20 - 1.
     """
 
     name = "kernel.mbar_expect"
@@ -334,21 +374,28 @@ class MbarExpectOp(MbarrierOp):
     def verify_(self) -> None:
         super().verify_()
         if not 1 <= self.bytes.data <= MOST_ARRIVALS:
-            raise VerifyException(f"a phase counts 1 to {MOST_ARRIVALS} bytes, not {self.bytes.data}")
+            raise VerifyException(f"expected 1 to {MOST_ARRIVALS} bytes, but got {self.bytes.data}")
 
 
 @irdl.irdl_op_definition
 class MbarArriveOp(MbarrierOp):
-    """Arrive, once for every thread that gets here; with a rank, at the barrier of that block of the cluster (PTX
-    `mapa` and `mbarrier.arrive.release.cluster.shared::cluster`). With `async` it tells the other block only that the
-    asynchronous operations that the thread has waited for are over, not what threads have done: that needs no fence of
-    memory (`mbarrier.arrive.shared::cluster`), and is enough for a slot that products have read.
+    """Arrives at an mbarrier, once for every thread that executes it.
 
     ```
     kernel.mbar_arrive %empty[%slot] : memref<3x!kernel.mbarrier, "shared">
     kernel.mbar_arrive %empty[%slot] of %rank : memref<3x!kernel.mbarrier, "shared">
     kernel.mbar_arrive %empty[%slot] of %rank async : memref<3x!kernel.mbarrier, "shared">
     ```
+
+    Operands:
+        rank: block of the cluster whose barrier is signalled, by default this block (PTX `mapa` and
+            `mbarrier.arrive.release.cluster.shared::cluster`).
+
+    Attributes:
+        async: only completed asynchronous operations are published, not the thread's own accesses. It needs no memory
+            fence (`mbarrier.arrive.shared::cluster`), and suffices to release a stage that `kernel.wgmma` has read.
+
+    Constraints: `rank` needs a kernel with clusters; `async` needs `rank`.
     """
 
     name = "kernel.mbar_arrive"
@@ -368,7 +415,7 @@ class MbarArriveOp(MbarrierOp):
 
 @irdl.irdl_op_definition
 class MbarWaitOp(MbarrierOp):
-    """Wait until the phase of the given parity (0 or 1) is complete: see the module's docstring.
+    """Waits until the last complete phase of an mbarrier has the given parity (0 or 1).
 
     ```
     kernel.mbar_wait %full[%slot] parity %phase : memref<3x!kernel.mbarrier, "shared">
@@ -382,7 +429,7 @@ class MbarWaitOp(MbarrierOp):
 
 @irdl.irdl_op_definition
 class FenceMbarInitOp(OrderedOp):
-    """Make the barriers that this thread has set up visible to asynchronous copies.
+    """Makes the mbarriers that this thread has initialised visible to asynchronous copies.
 
     ```
     kernel.fence_mbar_init
@@ -394,7 +441,8 @@ class FenceMbarInitOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class AdvanceOp(PureOp):
-    """The next slot of a ring of `slots`, and the phase there: the phase flips when the ring starts over.
+    """Returns the next stage of a circular buffer of `slots` stages, and its phase, which flips when the stage wraps to
+    0.
 
     ```
     %next, %flipped = kernel.advance %slot, %phase of 3
@@ -411,20 +459,22 @@ class AdvanceOp(PureOp):
 
     def verify_(self) -> None:
         if self.slots.data < 1:
-            raise VerifyException(f"a ring has at least one slot, not {self.slots.data}")
+            raise VerifyException(f"expected at least one slot, but got {self.slots.data}")
 
 
 @irdl.irdl_op_definition
 class GroupBarrierOp(OrderedOp):
-    """The threads of each group of `warps` consecutive warps of the partition wait for each other; what they did before
-    is seen after. Outside of partitions the groups are those of the block.
-
-    The first group uses hardware barrier `first`, the next one `first` + 1 and so on; a kernel gives every operation
-    that may run at the same time others.
+    """Synchronises the threads of each group of `warps` consecutive warps of the partition (or of the block).
 
     ```
     kernel.group_barrier 1 warps 4
     ```
+
+    Earlier accesses of the group are visible after it. The first group uses hardware barrier `first`, the next one
+    `first` + 1, and so on.
+
+    Constraints: `warps` divides the warps of the partition; barrier numbers are 1 to 15; partitions use disjoint
+    numbers, because they may wait at the same time.
     """
 
     name = "kernel.group_barrier"
@@ -434,16 +484,16 @@ class GroupBarrierOp(OrderedOp):
 
     def verify_(self) -> None:
         if not 1 <= self.first.data < MOST_NAMED:
-            raise VerifyException(f"hardware barriers 1 to {MOST_NAMED - 1} are free, not {self.first.data}")
+            raise VerifyException(f"expected a hardware barrier from 1 to {MOST_NAMED - 1}, but got {self.first.data}")
         if not 1 <= self.warps.data <= 32:
-            raise VerifyException(f"a group has 1 to 32 warps, not {self.warps.data}")
-        if (found := partition_of(self)) is None:
+            raise VerifyException(f"expected groups of 1 to 32 warps, but got {self.warps.data}")
+        if (membership := partition_of(self)) is None:
             return
-        partitions, mine = found
-        around = partitions.partition_warps[mine]
-        if around % self.warps.data or self.first.data + around // self.warps.data > MOST_NAMED:
+        partitions, mine = membership
+        total_warps = partitions.partition_warps[mine]
+        if total_warps % self.warps.data or self.first.data + total_warps // self.warps.data > MOST_NAMED:
             raise VerifyException(
-                f"groups of {self.warps.data} warps in a partition of {around}, from {self.first.data} on"
+                f"groups of {self.warps.data} warps in a partition of {total_warps}, from {self.first.data} on"
             )
         for partition, program in enumerate(partitions.programs):
             for op in program.walk() if partition != mine else ():
@@ -453,7 +503,7 @@ class GroupBarrierOp(OrderedOp):
 
     @property
     def numbers(self) -> set[int]:
-        """The hardware barriers that groups of the partition use."""
-        found = partition_of(self)
-        around = self.warps.data if found is None else found[0].partition_warps[found[1]]
-        return set(range(self.first.data, self.first.data + around // max(1, self.warps.data)))
+        """Returns the numbers of the hardware barriers that the groups of the partition use."""
+        membership = partition_of(self)
+        total_warps = self.warps.data if membership is None else membership[0].partition_warps[membership[1]]
+        return set(range(self.first.data, self.first.data + total_warps // max(1, self.warps.data)))

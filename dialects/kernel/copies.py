@@ -1,21 +1,22 @@
-"""Asynchronous copies of the kernel dialect, between global and shared memory: without registers, without waiting.
+"""Asynchronous copies between global and shared memory: `cp.async` and TMA.
 
-With `kernel.cp_async` a thread issues copies, closes a group of them with `kernel.async_commit`, and waits until all
-but its newest groups have arrived. Then it sees what it copied itself, and after a barrier what other threads copied.
+With `kernel.cp_async` every thread copies its own elements. It closes a group of copies with `kernel.async_commit`, and
+`kernel.async_wait` waits until only the newest groups are outstanding. Then the thread sees its own copies; after a
+barrier it sees the copies of other threads.
 
-With the tensor memory accelerator one thread copies whole boxes of a buffer to or from shared memory.
-A *tensor map* says which boxes of which buffer are copied and how they lie in shared memory. It is a constant of the
-kernel, which the host makes from the buffer's address when it launches: it only follows from the memref's type.
+With TMA (tensor memory accelerator) one thread copies a whole *box*, a rectangular part of a buffer. A *tensor map*
+describes the boxes of a buffer and their layout in shared memory. It is a constant of the kernel that the host builds
+at the launch from the buffer's address and memref type.
 
-A box lies in shared memory row by row, without gaps. With `swizzle` W (32, 64 or 128) its rows have W bytes, and the
-16-byte piece p of row r lies where piece p ^ s of that row would, where s has the low log2(W / 16) bits of the place
-of the row's start counted in 128 bytes: for W = 128 the bits of r, as boxes start at multiples of 1024 bytes.
-That is a linear layout: row bit i (below 3) also moves by exclusive or in the row. In elements of two bytes, W = 128:
-`offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], ...]`.
+A box is stored row by row, without gaps. With `swizzle` W (32, 64 or 128 bytes) a row has W bytes, and the 16-byte unit
+p of row r is stored at unit p ^ s of that row. s is the low log2(W / 16) bits of the row's start address divided by
+128: for W = 128, the low three bits of r, because boxes start at multiples of 1024 bytes. This is a linear layout; for
+2-byte elements and W = 128: `offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8,
+0], ...]`.
 
-Asynchronous copies and `kernel.wgmma` see shared memory through the *asynchronous proxy*. What threads store, they see
-once each thread that stored has executed `kernel.fence_async` and then synchronised with who starts the copy; what a
-copy has loaded, threads see behind their wait at its mbarrier.
+TMA copies and `kernel.wgmma` access shared memory through the *asynchronous proxy*. They see a thread's stores after
+that thread has executed `kernel.fence_async` and then synchronised with the thread that starts the operation. Threads
+see loaded data after they have waited at the copy's mbarrier.
 """
 
 from __future__ import annotations
@@ -48,16 +49,20 @@ from .memory import (
 )
 
 COPY_BYTES = (4, 8, 16)
-"""How many bytes one asynchronous copy may move."""
+"""Legal sizes of one asynchronous copy of a thread, in bytes (PTX ISA, cp.async)."""
 
 
 @irdl.irdl_op_definition
 class SubviewOp(PureOp):
-    """A part of a shared buffer, as a buffer: one slot of a ring. The offset, in elements, is the same in all threads.
+    """Returns a part of a shared buffer as a buffer, such as one stage of a circular buffer.
 
     ```
     %s = kernel.subview %ring[%offset] : memref<3072xf32, "shared"> -> memref<1024xf32, "shared">
     ```
+
+    The offset, in elements, must be the same in all threads.
+
+    Constraints: both buffers are one-dimensional, in shared memory, with one element type; the part is not larger.
     """
 
     name = "kernel.subview"
@@ -72,7 +77,7 @@ class SubviewOp(PureOp):
     def verify_(self) -> None:
         for t in (self.ring.type, self.result.type):
             if not is_shared_line(t):
-                raise VerifyException(f"a slot is a part of a shared buffer, not {t}")
+                raise VerifyException(f"expected a one-dimensional shared buffer, but got {t}")
         if element_type(self.ring.type) != element_type(self.result.type):
             raise VerifyException("ring and slot have one element type")
         if memory_bytes(self.ring.type) < memory_bytes(self.result.type):
@@ -81,17 +86,20 @@ class SubviewOp(PureOp):
 
 @irdl.irdl_op_definition
 class CopyAsyncOp(MemoryAccess, OrderedOp):
-    """Start copying from global to shared memory, in the threads where the predicate, if any, holds.
-
-    The left side is that of a `kernel.load`; where its checks fail, zeros arrive. `to` is where it goes: each thread's
-    coordinate in a one-dimensional buffer, and what every bit of the register number adds to it (`xor`: combines with
-    it). `vec` elements, together 4, 8 or 16 bytes, move at once.
+    """Starts copies from global to shared memory, in threads whose predicate (if any) is true (PTX `cp.async`).
 
     ```
     kernel.cp_async %x[%i, %k] regs [[0, 1], [0, 2], [8, 0]] vec 4 where 0 <= %i < 100 steps [[0], [0], [8]]
          to %s[%o] xor regs [[1], [2], [64]] if %p
          : memref<100x64xf32>, memref<1024xf32, "shared">
     ```
+
+    The source is an access like that of `kernel.load`; elements whose checks fail arrive as zeros. The target is a
+    one-dimensional buffer: each thread's coordinate, plus (with `xor`: XOR) the entry of the second `regs` for each set
+    bit of the register number.
+
+    Constraints: the source is in global memory, the target in shared memory; `vec` elements have 4, 8 or 16 bytes and
+    are contiguous in both.
     """
 
     name = "kernel.cp_async"
@@ -111,12 +119,12 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
 
     @property
     def target_bases(self) -> tuple[int, ...]:
-        """For every bit of the register number, its step in the target."""
+        """Returns, for every bit of the register number, its step in the target."""
         return tuple(b[0] for b in bases_of(self.target_regs))
 
     def verify_(self) -> None:
         if space_of(self.memory.type) is not GLOBAL or not is_shared_line(self.target.type):
-            raise VerifyException("a copy goes from global memory to a shared buffer of one dimension")
+            raise VerifyException("expected a copy from global memory to a one-dimensional shared buffer")
         if self.xor is not None:
             raise VerifyException("offsets in global memory do not combine by exclusive or")
         element = element_type(self.target.type)
@@ -136,7 +144,7 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
 
 @irdl.irdl_op_definition
 class AsyncCommitOp(OrderedOp):
-    """Close a group: all copies that this thread has issued since the last group. A group may be empty.
+    """Closes a group: all copies that this thread has issued since the last group. A group may be empty.
 
     ```
     kernel.async_commit
@@ -147,22 +155,24 @@ class AsyncCommitOp(OrderedOp):
 
 
 class WaitForGroupsOp(OrderedOp):
-    """What waits until all groups of asynchronous operations but the `pending` newest are done."""
+    """Base class of operations that wait until at most the `pending` newest groups are outstanding."""
 
     pending = irdl.prop_def(IntAttr)
 
     def verify_(self) -> None:
         if not 0 <= self.pending.data < 8:
-            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
+            raise VerifyException(f"expected 0 to 7 pending groups, but got {self.pending.data}")
 
 
 @irdl.irdl_op_definition
 class AsyncWaitOp(WaitForGroupsOp):
-    """Wait until all groups of this thread have arrived but the `pending` newest.
+    """Waits until at most the `pending` newest copy groups of this thread are outstanding.
 
     ```
     kernel.async_wait 1
     ```
+
+    Constraints: `pending` is 0 to 7.
     """
 
     name = "kernel.async_wait"
@@ -170,24 +180,28 @@ class AsyncWaitOp(WaitForGroupsOp):
 
 
 SWIZZLES = (0, 32, 64, 128)
-"""Bytes of the rows that a swizzle permutes; 0: none."""
+"""Legal TMA swizzles: bytes of the rows that are permuted; 0 for none."""
 
 BOX_EXTENT = 256
-"""The most elements of a box along a dimension."""
+"""Maximum extent of a box along a dimension, in elements (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 SWIZZLED_ROWS = 8
-"""Rows after which a swizzle repeats itself: a swizzled box is aligned to the bytes of so many."""
+"""Rows after which a swizzle repeats. A swizzled box is aligned to the bytes of this many rows."""
 
 SWIZZLED_ALIGNMENT = SWIZZLED_ROWS * max(SWIZZLES)
-"""To how many bytes any swizzled box is aligned in shared memory."""
+"""Alignment of swizzled boxes in shared memory that suffices for every swizzle, in bytes."""
 
 PLAIN_ALIGNMENT = 128
-"""To how many bytes any other box is aligned in shared memory."""
+"""Alignment of boxes without a swizzle in shared memory, in bytes."""
 
 
 @irdl.irdl_attr_definition
 class TensorMapType(ParametrizedAttribute, TypeAttribute):
-    """Boxes of a buffer: `!kernel.tensor_map<64x64xbf16, swizzle 128>`. The shape has as many extents as the buffer."""
+    """Description of the boxes of a buffer: `!kernel.tensor_map<64x64xbf16, swizzle 128>`.
+
+    box: shape and element type of a box, with one extent for each dimension of the buffer.
+    swizzle: bytes of a swizzled row, or 0.
+    """
 
     name = "kernel.tensor_map"
     box: MemRefType[Attribute]
@@ -195,6 +209,13 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
 
     @staticmethod
     def get(box: Sequence[int], element: Attribute, swizzle: int) -> TensorMapType:
+        """Returns a tensor map type.
+
+        Args:
+            box: extents of a box.
+            element: element type.
+            swizzle: 0, 32, 64 or 128 bytes.
+        """
         return TensorMapType(MemRefType(element, list(box)), IntAttr(swizzle))
 
     @property
@@ -207,25 +228,26 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
 
     @property
     def bytes(self) -> int:
-        """Bytes of a box in shared memory: what a load of it brings, parts outside of the buffer included."""
+        """Returns the bytes of a box in shared memory, which a load transfers even if parts are outside of the
+        buffer."""
         return memory_bytes(self.box)
 
     @property
     def alignment(self) -> int:
-        """To how many bytes a box is aligned in shared memory."""
+        """Returns the alignment of a box in shared memory, in bytes."""
         return SWIZZLED_ROWS * self.swizzle.data or PLAIN_ALIGNMENT
 
     def verify(self) -> None:
         shape, swizzle = self.shape, self.swizzle.data
         if not 1 <= len(shape) <= 5 or any(not 1 <= n <= BOX_EXTENT for n in shape):
-            raise VerifyException(f"a box has 1 to 5 extents of 1 to {BOX_EXTENT}, not {list(shape)}")
+            raise VerifyException(f"expected a box of 1 to 5 extents of 1 to {BOX_EXTENT}, but got {list(shape)}")
         if swizzle not in SWIZZLES:
-            raise VerifyException(f"a swizzle of 0, 32, 64 or 128 bytes, not {swizzle}")
+            raise VerifyException(f"expected a swizzle of 0, 32, 64 or 128 bytes, but got {swizzle}")
         row = shape[-1] * element_bytes(self.element)
         if row % 16:
-            raise VerifyException(f"a row of a box has a multiple of 16 bytes, not {row}")
+            raise VerifyException(f"expected box rows of a multiple of 16 bytes, but got {row}")
         if swizzle and row != swizzle:
-            raise VerifyException(f"a box swizzled by {swizzle} bytes has rows of {swizzle} bytes, not {row}")
+            raise VerifyException(f"expected rows of {swizzle} bytes, like the swizzle, but got {row}")
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
@@ -247,11 +269,14 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
 
 @irdl.irdl_op_definition
 class TensorMapOp(PureOp):
-    """The map of an argument of the kernel, at the top of the kernel. In CUDA it is a further parameter.
+    """Returns the tensor map of a buffer argument. It is at the top of the kernel; in CUDA it is a kernel parameter.
 
     ```
     %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
     ```
+
+    Constraints: the buffer is an argument of the kernel; buffer and box have equal rank and element type; rows of the
+    buffer start at multiples of 16 bytes.
     """
 
     name = "kernel.tensor_map"
@@ -263,19 +288,25 @@ class TensorMapOp(PureOp):
         t, m = self.result.type, self.memory.type
         assert isinstance(t, TensorMapType)
         if not isinstance(self.memory, BlockArgument):
-            raise VerifyException("a map is of a buffer that is an argument of the kernel")
+            raise VerifyException("expected a tensor map of an argument of the kernel")
         extents = extents_of(m)
         if len(extents) != len(t.shape) or element_type(m) != t.element:
             raise VerifyException(f"boxes of {list(t.shape)} {t.element} in {m}")
-        known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
-        pitches = [math.prod(known[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
+        # No number except 1 is known to divide a symbol.
+        factors = [n if isinstance(n, int) else 1 for n in extents]
+        pitches = [math.prod(factors[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
         if any(p % 16 for p in pitches):
             raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
 
 
 class _BoxOp(OrderedOp):
-    """What moves one box has in common: the buffer in shared memory, the element of it where the box starts, the map
-    and the coordinates of the box's first element."""
+    """Base class of TMA copies of one box.
+
+    shared: buffer in shared memory.
+    place: element offset of the box in it.
+    map: tensor map.
+    coordinates: coordinates of the box's first element in the global buffer.
+    """
 
     shared = irdl.operand_def(irdl.base(MemRefType))
     place = irdl.operand_def(IndexType())
@@ -290,7 +321,7 @@ class _BoxOp(OrderedOp):
     def verify_(self) -> None:
         m, t = self.shared.type, self.map_type
         if not is_shared_line(m):
-            raise VerifyException(f"a box lies in a shared buffer of one dimension, not in {m}")
+            raise VerifyException(f"expected a box in a one-dimensional shared buffer, but got {m}")
         if element_type(m) != t.element:
             raise VerifyException("buffer and map have one element type")
         if memory_bytes(m) < t.bytes:
@@ -301,11 +332,7 @@ class _BoxOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class TmaLoadOp(_BoxOp):
-    """Start copying a box from global to shared memory; every thread that gets here starts one.
-
-    What lies outside of the buffer arrives as zeros. The bytes of the whole box count at the mbarrier. With `multicast`
-    it arrives in the blocks of the cluster that have these ranks, in each at the same place of its shared memory, and
-    its bytes count at each one's own mbarrier (PTX `cp.async.bulk.tensor ... .multicast::cluster`).
+    """Starts the copy of a box from global to shared memory. Every thread that executes it starts one.
 
     ```
     kernel.tma_load %a[%i, %k] to %s[%o] signal %full[%slot]
@@ -313,6 +340,13 @@ class TmaLoadOp(_BoxOp):
           memref<3x!kernel.mbarrier, "shared">
     kernel.tma_load %b[%j, %k] to %t[%o] signal %full[%slot] multicast [0, 1] : ...
     ```
+
+    Elements outside of the buffer arrive as zeros. The mbarrier counts the bytes of the whole box. With `multicast`,
+    the box arrives in the blocks of the cluster with the listed ranks, at the same offset in each, and counts at the
+    mbarrier of each (PTX `cp.async.bulk.tensor ... .multicast::cluster`).
+
+    Constraints: `multicast` lists ranks of the cluster in ascending order, in a kernel with clusters; the barrier is an
+    mbarrier in shared memory.
     """
 
     name = "kernel.tma_load"
@@ -327,31 +361,31 @@ class TmaLoadOp(_BoxOp):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The blocks of the cluster that the box arrives in; empty for the block itself."""
+        """Returns the ranks of the blocks that receive the box, or `()` if it is only this block."""
         return () if self.multicast is None else tuple(int(r) for r in self.multicast.get_values())
 
     def verify_(self) -> None:
         super().verify_()
         if not is_mbarriers(self.barriers.type):
-            raise VerifyException(f"signals an mbarrier in shared memory, not {self.barriers.type}")
+            raise VerifyException(f"expected an mbarrier in shared memory, but got {self.barriers.type}")
         if self.multicast is None:
             return
         require_cluster(self, "a box for several blocks")
-        most = cluster_of(self) or max(CLUSTERS)
-        if not self.ranks or list(self.ranks) != sorted({*self.ranks} & {*range(most)}):
-            raise VerifyException(f"a box for the blocks {list(self.ranks)} of a cluster of {most}, in order")
+        size = cluster_of(self) or max(CLUSTERS)
+        if not self.ranks or list(self.ranks) != sorted({*self.ranks} & {*range(size)}):
+            raise VerifyException(f"a box for the blocks {list(self.ranks)} of a cluster of {size}, in order")
 
 
 @irdl.irdl_op_definition
 class TmaStoreOp(_BoxOp):
-    """Start copying a box from shared to global memory; what lies outside of the buffer is left out.
-
-    It belongs to the open bulk group of its thread, see `kernel.bulk_commit`. Until that group was waited for, nobody
-    may overwrite the box in shared memory.
+    """Starts the copy of a box from shared to global memory. Elements outside of the buffer are not written.
 
     ```
     kernel.tma_store %s[%o] to %c[%i, %j] : memref<4096xbf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
     ```
+
+    The copy belongs to the open bulk group of its thread (`kernel.bulk_commit`). The box in shared memory must not be
+    overwritten until `kernel.bulk_wait` has waited for that group.
     """
 
     name = "kernel.tma_store"
@@ -362,7 +396,7 @@ class TmaStoreOp(_BoxOp):
 
 @irdl.irdl_op_definition
 class BulkCommitOp(OrderedOp):
-    """Close the group of this thread's `kernel.tma_store`s since the last group.
+    """Closes a bulk group: all `kernel.tma_store` of this thread since the last group.
 
     ```
     kernel.bulk_commit
@@ -374,12 +408,16 @@ class BulkCommitOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class BulkWaitOp(WaitForGroupsOp):
-    """Wait until all bulk groups of this thread but the `pending` newest are done; with `read`, until they have read
-    shared memory. A thread waits for all its groups, at least for their reads, before it ends.
+    """Waits until at most the `pending` newest bulk groups of this thread are outstanding.
 
     ```
     kernel.bulk_wait 0 read
     ```
+
+    With `read`, it waits only until the other groups have read shared memory. A thread must wait for all its groups, at
+    least for their reads, before it ends.
+
+    Constraints: `pending` is 0 to 7.
     """
 
     name = "kernel.bulk_wait"
@@ -389,7 +427,7 @@ class BulkWaitOp(WaitForGroupsOp):
 
 @irdl.irdl_op_definition
 class FenceAsyncOp(OrderedOp):
-    """Order this thread's stores to shared memory before what asynchronous copies and `kernel.wgmma` do there later.
+    """Orders this thread's stores to shared memory before later asynchronous copies and `kernel.wgmma` there.
 
     ```
     kernel.fence_async

@@ -1,17 +1,18 @@
-"""The memories that the buffers of a kernel lie in, and loads, stores and atomic operations: n-dimensional, checked,
-several registers wide.
+"""Memory spaces of buffers; loads, stores and atomic operations of several registers.
 
-These operations access one element for every register r of a thread. Its coordinate along dimension d is
+An access moves one element for every register r of a thread. For example, `%x[%i, %j] regs [[0, 1], [0, 2], [8, 0]]`
+accesses eight elements: columns %j to %j + 3 of the rows %i and %i + 8. The coordinate along dimension d is
 
     coordinate[d] + sum over the set bits b of r of regs[b][d]
 
-(with `xor`, in shared memory only, exclusive or instead of both sums), where a coordinate is an `index`, or a vector of
-`index` with one entry a register. `vec` consecutive registers are consecutive in memory and move as one access of
-`vec` elements, aligned to its size. The access happens where all checks hold: for every check c,
+With `xor` (shared memory only), XOR replaces both additions. A coordinate is an `index`, or a vector of `index` with
+one entry for each register. `vec` consecutive registers are contiguous in memory and move as one aligned access.
+
+An access happens only if all its checks hold. For every check c:
 
     lower[c] <= check[c] + sum over the set bits b of r of steps[b][c] < upper[c]
 
-with checks constant over each group of `vec` registers. Elsewhere a load gives the fill value.
+A check has the same result for each group of `vec` registers. If a check fails, a load returns its fill value.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ from ..tensor import KindAttr, verify_atomic
 
 @dataclass(frozen=True)
 class MemorySpace:
-    """A memory, by the `name` in the types of its buffers, which global memory has none of.
+    """Memory space of buffers.
 
-    `of_block`: it is the shared memory of a block, so that offsets may combine by exclusive or, and a kernel may read
-    what it wrote. `writable`: threads may store there. `qualifier`: what stands in front of the element type of a
-    pointer in CUDA.
+    name: name in the memref type; empty for global memory.
+    of_block: whether it is shared memory of a block. Then offsets may be combined by XOR, and a kernel may read what it
+        wrote.
+    writable: whether threads may store to it.
+    qualifier: text before the element type of a CUDA pointer.
     """
 
     name: str
@@ -67,13 +70,13 @@ class MemorySpace:
 GLOBAL = MemorySpace("")
 SHARED = MemorySpace("shared", of_block=True)
 CLUSTER = MemorySpace("cluster", of_block=True, writable=False, qualifier="const ")
-"""The shared memory of another block of the cluster."""
+"""Shared memory of another block of the cluster."""
 
 _SPACES = {space.name: space for space in (GLOBAL, SHARED, CLUSTER)}
 
 
 def space_of(t: Attribute | None) -> MemorySpace | None:
-    """The memory of a buffer of type `t`; None for what is no buffer, or lies in no memory that there is."""
+    """Returns the memory space of a buffer type, or None if `t` is not a memref or its space is unknown."""
     if not isinstance(t, MemRefType):
         return None
     name = t.memory_space.data if isinstance(t.memory_space, StringAttr) else ""
@@ -81,16 +84,20 @@ def space_of(t: Attribute | None) -> MemorySpace | None:
 
 
 def is_shared(t: Attribute) -> bool:
+    """Returns true if `t` is a buffer in the block's shared memory."""
     return space_of(t) is SHARED
 
 
 def is_shared_line(t: Attribute) -> bool:
+    """Returns true if `t` is a one-dimensional buffer in the block's shared memory."""
     return space_of(t) is SHARED and isinstance(t, MemRefType) and t.get_num_dims() == 1  # pyright: ignore
 
 
 class _ReadsSharedMemory(MemoryEffect):
-    """A load reads memory that the kernel may write only if that memory is shared, its block's or that of another block
-    of the cluster: a kernel never reads its results."""
+    """Memory effect of loads: they read memory that a kernel may write only if it is shared memory.
+
+    A kernel never reads its results, so loads from global memory are pure.
+    """
 
     @classmethod
     def get_effects(cls, op: Operation) -> set[EffectInstance]:
@@ -102,16 +109,26 @@ ACCESS = (
     "$memory `` `[` $coordinates `]` (`xor` $xor^)? (`regs` custom<Bases>($regs)^)? (`vec` custom<Int>($vec)^)?"
     " (`where` custom<Checks>($checks, $lower, $upper)^ (`steps` custom<Bases>($steps)^)?)?"
 )
-"""The text of an access: memory, coordinates, registers and checks."""
+"""Assembly format of an access: memory, coordinates, registers and checks."""
 
 ACCESS_TYPES = (
     "attr-dict `:` type($memory) custom<DefinedTypes>(type($coordinates)) custom<DefinedTypes>(type($checks))"
 )
-"""The types of an access."""
+"""Assembly format of the types of an access."""
 
 
 class MemoryAccess(FormattedOp):
-    """What loads and stores share: see the module's docstring."""
+    """Base class of loads, stores and atomics. The module docstring defines the address and the checks.
+
+    memory: the buffer.
+    coordinates: base coordinate of each dimension.
+    checks: base value of each check.
+    regs: for each bit of the register number, its step along each dimension.
+    steps: for each bit of the register number, its step in each check.
+    lower, upper: bounds of each check; an upper bound may be symbolic.
+    vec: registers that one access moves.
+    xor: combine offsets by XOR instead of addition.
+    """
 
     irdl_options = (irdl.AttrSizedOperandSegments(as_property=True),)
     memory = irdl.operand_def(irdl.base(MemRefType))
@@ -126,31 +143,32 @@ class MemoryAccess(FormattedOp):
 
     @property
     def registers(self) -> int:
+        """Returns the number of registers of the access."""
         raise NotImplementedError
 
     @property
     def reg_bases(self) -> Bases:
-        """For every bit of the register number, its step along every dimension of the memory."""
+        """Returns, for every bit of the register number, its step along every dimension of the memory."""
         return bases_of(self.regs)
 
     @property
     def check_steps(self) -> Bases:
-        """For every bit of the register number, its step in every check."""
+        """Returns, for every bit of the register number, its step in every check."""
         return bases_of(self.steps) or ((),) * len(self.regs)
 
     @property
     def bounds(self) -> tuple[tuple[int, Extent], ...]:
-        """(lower, upper) of every check; the upper bound may be a size known only at run time."""
+        """Returns (lower, upper) of every check; the upper bound may be a symbol."""
         return bounds_in(self.lower, self.upper)
 
     def verify_access(self, moved: Attribute) -> None:
-        """Check the access against the type it moves. Raises `VerifyException`."""
+        """Checks the access and the type `moved` of its registers. Raises VerifyException."""
         if not is_vector(moved):
-            raise VerifyException(f"an access moves a vector of registers, not {moved}")
+            raise VerifyException(f"expected a vector of registers, but got {moved}")
         self.verify_places(element_type(moved))
 
     def verify_places(self, moved_element: Attribute) -> None:
-        """Check where the access goes, and that `moved_element` is what lies there. Raises `VerifyException`."""
+        """Checks the coordinates and checks of the access, and its element type. Raises VerifyException."""
         bits, rank = self.registers.bit_length() - 1, len(extents_of(self.memory.type))
         if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
             raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
@@ -165,7 +183,7 @@ class MemoryAccess(FormattedOp):
         self._verify_width(rank)
         space = space_of(self.memory.type)
         if space is None:
-            raise VerifyException(f"there is no such memory: {self.memory.type}")
+            raise VerifyException(f"expected a buffer in global, shared or cluster memory, but got {self.memory.type}")
         if self.xor is not None and not space.of_block:
             raise VerifyException("only offsets in shared memory combine by exclusive or")
 
@@ -183,23 +201,28 @@ class MemoryAccess(FormattedOp):
 
     @property
     def operand_indices(self) -> tuple[SSAValue, ...]:
+        """Returns the coordinates and the checks."""
         return (*self.coordinates, *self.checks)
 
 
 def shape_of_memory(t: Attribute) -> tuple[int, ...]:
-    """The shape of a memref type. Raises ExtentError for a size known only at run time."""
+    """Returns the shape of a memref type. Raises ExtentError for a symbolic size."""
     return static(extents_of(t))
 
 
 @irdl.irdl_op_definition
 class LoadOp(MemoryAccess):
-    """Registers from memory.
+    """Loads registers from memory.
 
     ```
     %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2], [8, 0]] vec 4 where 0 <= %i < 100 steps [[0], [0], [8]]
          else %zero : memref<100x64xf32> -> vector<8xf32>
     ```
-    The types in parentheses are those of the coordinates and the checks. Shared memory has one dimension.
+
+    Registers whose checks fail get the fill value (`else`). Types in parentheses, where printed, are those of
+    coordinates and checks. Shared memory has one dimension.
+
+    Constraints: those of `MemoryAccess` in the module docstring; a fill value if and only if there are checks.
     """
 
     name = "kernel.load"
@@ -219,13 +242,13 @@ class LoadOp(MemoryAccess):
     def verify_(self) -> None:
         self.verify_access(self.result.type)
         if bool(self.bounds) != (self.fill is not None):
-            raise VerifyException("checks and a fill value come together")
+            raise VerifyException("expected both checks and a fill value, or neither")
         if self.fill is not None and self.fill.type != element_type(self.result.type):
             raise VerifyException(f"fill of type {self.fill.type} in registers of {self.result.type}")
 
 
 class _MemoryWrite(MemoryAccess):
-    """What writes registers to memory, in the threads where the predicate, if any, holds."""
+    """Base class of operations that write registers to memory, in threads whose predicate (if any) is true."""
 
     value = irdl.operand_def(irdl.base(VectorType))
     predicate = irdl.opt_operand_def(i1)
@@ -241,11 +264,15 @@ class _MemoryWrite(MemoryAccess):
 
 @irdl.irdl_op_definition
 class StoreOp(_MemoryWrite, WritingOp):
-    """Registers to memory, in the threads where the predicate, if any, holds.
+    """Stores registers to memory, in threads whose predicate (if any) is true.
 
     ```
     kernel.store %v, %y[%i, %j] regs [[0, 1], [0, 2]] vec 4 if %first : memref<100x64xf32>, vector<4xf32>
     ```
+
+    Registers whose checks fail are not stored.
+
+    Constraints: the memory is not that of another block of the cluster.
     """
 
     name = "kernel.store"
@@ -259,15 +286,16 @@ class StoreOp(_MemoryWrite, WritingOp):
 
 @irdl.irdl_op_definition
 class AtomicRmwOp(_MemoryWrite, OrderedOp):
-    """Combine registers into memory, each element at once, in the threads where the predicate, if any, holds.
-
-    Threads of any block may combine into one element, in an order that is open: no such access races with another, and
-    nothing but these may touch the element in the same launch. Nothing is returned. It is relaxed, in the scope of the
-    device: no other access is ordered by it.
+    """Combines registers into elements of global memory atomically, in threads whose predicate (if any) is true.
 
     ```
     kernel.atomic_rmw add %v, %y[%i] where 0 <= %i < 100 if %first : memref<100xf32>, vector<1xf32>
     ```
+
+    Threads of any block may combine into one element, in an unspecified order. In the same launch only atomics may
+    access the element. The memory order is relaxed, with device scope: it orders no other access. There is no result.
+
+    Constraints: `vec` is 1; the buffer is in global memory; kind and element type are ones that atomics support.
     """
 
     name = "kernel.atomic_rmw"
@@ -281,10 +309,10 @@ class AtomicRmwOp(_MemoryWrite, OrderedOp):
             raise VerifyException("an atomic operation is on one element")
         space = getattr(self.memory.type, "memory_space", None)
         if isinstance(space, StringAttr):
-            raise VerifyException(f"combines into global memory, not into {space.data} memory")
+            raise VerifyException(f"expected an atomic operation on global memory, but got {space.data} memory")
 
 
 def memory_bytes(t: Attribute) -> int:
-    """How many bytes a memref of static shape takes; a truth value takes one."""
-    each = element_bytes(t) if isinstance(element_type(t), IntegerType | AnyFloat) else 8
-    return each * math.prod(shape_of_memory(t))
+    """Returns the bytes of a memref of static shape. An i1 takes one byte, an index eight."""
+    bytes_each = element_bytes(t) if isinstance(element_type(t), IntegerType | AnyFloat) else 8
+    return bytes_each * math.prod(shape_of_memory(t))

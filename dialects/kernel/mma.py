@@ -1,8 +1,9 @@
-"""Tensor cores in the kernel dialect: matrices from shared memory into the registers of a warp, and their product.
+"""Tensor cores of one warp: `ldmatrix`, `stmatrix` and `mma.sync`.
 
-The unit is a matrix of 8 rows of 16 bytes: eight 16-bit elements each, or four f32. A warp holds it with four bytes a
-lane: lane t has word t % 4 of row t / 4, which is elements 2 * (t % 4) and the next one, or one f32. Operands and
-results of a matrix product are made of these. Of an f32 a product takes what a tf32 has: the last 13 bits do not count.
+The unit is a *matrix* of 8 rows of 16 bytes: eight 16-bit elements or four f32 per row. A warp holds a matrix in one
+32-bit register per lane: lane t has 32-bit word t % 4 of row t // 4, which is two 16-bit elements or one f32. Operands
+and results of `kernel.mma` are made of such matrices. Of an f32 operand the instruction uses the tf32 part: it ignores
+the last 13 bits.
 """
 
 from __future__ import annotations
@@ -24,23 +25,30 @@ from .memory import is_shared
 from .registers import RegisterDotOp
 
 ROWS = 8
-"""Rows of a matrix."""
+"""Rows of a matrix (PTX ISA, ldmatrix)."""
 
 ROW_BYTES = 16
-"""Bytes of a row of a matrix."""
+"""Bytes of a row of a matrix (PTX ISA, ldmatrix)."""
 
 WORD_BYTES = 4
-"""Bytes of a matrix that one lane holds."""
+"""Bytes of a matrix that one lane holds (PTX ISA, ldmatrix)."""
 
 
 def word_elements(t: Attribute) -> int:
+    """Returns the number of elements of type `t` in a 32-bit word."""
     return WORD_BYTES // element_bytes(t)
 
 
 @dataclass(frozen=True)
 class MmaAtom:
-    """One instruction of tensor cores that a warp executes, `mma.sync`: the type of the operands' elements, in CUDA and
-    in PTX, the shape m x n x k, and the type of the accumulator. Who holds what of it is `layouts.mma.fragments`."""
+    """A `mma.sync` instruction. `layouts.mma.fragments` has the layouts of its operands.
+
+    element: element type of the operands.
+    c_type: that type in CUDA.
+    ptx_type: that type in PTX.
+    m, n, k: shape.
+    accumulator: element type of the accumulator.
+    """
 
     element: Attribute
     c_type: str
@@ -52,33 +60,34 @@ class MmaAtom:
 
     @property
     def shape(self) -> str:
-        """The shape as PTX writes it, m16n8k16."""
+        """Returns the shape in PTX syntax, such as m16n8k16."""
         return f"m{self.m}n{self.n}k{self.k}"
 
     @property
     def instruction(self) -> str:
+        """Returns the PTX instruction."""
         types = f"{self.accumulator}.{self.ptx_type}.{self.ptx_type}.{self.accumulator}"
         return f"mma.sync.aligned.{self.shape}.row.col.{types}"
 
     @property
     def word(self) -> int:
-        """Elements that lie side by side along k in the registers of a lane."""
+        """Returns the number of elements that are contiguous along k in a lane's registers."""
         return max(1, WORD_BYTES // element_bytes(self.element))
 
     @property
     def matrix_orders(self) -> tuple[bool, ...]:
-        """How `kernel.ldmatrix` can load the operands: as they lie in memory (False), transposed (True)."""
+        """Returns the values of `trans` that `kernel.ldmatrix` supports for the operands."""
         size = element_bytes(self.element)
         return (False, True) if size == 2 else (False,) if size == WORD_BYTES else ()
 
     @property
     def row_bits(self) -> int:
-        """Bits of a register of the accumulator that number rows: eight rows are those of the lanes."""
+        """Returns the number of register bits of the accumulator that number rows; the lanes number 8 rows."""
         return (self.m // ROWS).bit_length() - 1
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Elements of the left and of the right operand that a lane holds."""
+        """Returns the number of elements of the left and of the right operand that a lane holds."""
         return self.m * self.k // 32, self.k * self.n // 32
 
 
@@ -88,28 +97,32 @@ MMA_ATOMS = (
     MmaAtom(f32, "float", "tf32", k=8),
     MmaAtom(f64, "double", "f64", k=4, m=8, accumulator=f64),
 )
-"""The atoms; of several of one type the first that fits into a tile multiplies it."""
+"""Supported instructions. Of several with one element type, `mma_atom` takes the first that fits."""
 
 
 def mma_atom(t: Attribute, shape: tuple[int, int, int] | None = None) -> MmaAtom | None:
-    """Returns the first atom for elements of the type `t` that fits into a product of `shape`, m x n x k, or None."""
+    """Returns the first atom for the element type of `t` that is not larger than `shape` (m, n, k), or None."""
     atoms = (atom for atom in MMA_ATOMS if atom.element == element_type(t))
     return next((a for a in atoms if shape is None or all(map(le, (a.m, a.n, a.k), shape))), None)
 
 
 def least_depth(t: Attribute) -> int:
-    """Returns the smallest k of the atoms for elements of the type `t`, of which there is one."""
+    """Returns the smallest k of all atoms with elements of type `t`. There must be one."""
     return min(atom.k for atom in MMA_ATOMS if atom.element == t)
 
 
 class MatrixRows(FormattedOp):
-    """Matrices in shared memory that a whole warp moves, `count` (1, 2 or 4) at a time.
+    """Base class of `ldmatrix` and `stmatrix`: a warp moves `count` (1, 2 or 4) matrices in each step.
 
-    In every step, lane 8 * m + r gives the place of row r of matrix m, eight consecutive elements; lanes of a matrix
-    that is not there give none. A step's place is the origin plus (with `xor`: exclusive or) the steps of the set bits
-    of its number. Register 2 * (count * step + m) + e of lane t is element 2 * (t % 4) + e of row t / 4 of matrix m;
-    with `trans` element t / 4 of row 2 * (t % 4) + e. Of f32 a row is four elements, and register count * step + m of
-    lane t is element t % 4 of row t / 4; they cannot be transposed.
+    In every step, lane 8 * m + r supplies the address of row r of matrix m; the addresses of other lanes are ignored.
+    The address of a step is the origin plus (with `xor`: XOR) `steps[b]` for each set bit b of the step number.
+
+    With 16-bit elements, register 2 * (count * step + m) + e of lane t is element 2 * (t % 4) + e of row t // 4 of
+    matrix m; with `trans`, element t // 4 of row 2 * (t % 4) + e. With f32, register count * step + m of lane t is
+    element t % 4 of row t // 4.
+
+    Constraints: the memory is shared; both element types are bf16, f16 or f32; f32 is not transposed; steps are
+    multiples of 16 bytes.
     """
 
     memory = irdl.operand_def(irdl.base(MemRefType))
@@ -119,7 +132,7 @@ class MatrixRows(FormattedOp):
     trans = irdl.opt_prop_def(UnitAttr)
     xor = irdl.opt_prop_def(UnitAttr)
 
-    # The rows as an access like that of a `kernel.load`: every lane moves eight elements in each step.
+    # The properties below describe the rows as an access like `kernel.load`: each lane moves one row in each step.
 
     @property
     def coordinates(self) -> tuple[SSAValue, ...]:
@@ -127,16 +140,17 @@ class MatrixRows(FormattedOp):
 
     @property
     def row(self) -> int:
+        """Returns the number of elements of a row."""
         return ROW_BYTES // element_bytes(self.memory.type)
 
     @property
     def registers(self) -> int:
-        """Elements that a lane's rows have, in all steps."""
+        """Returns the number of elements of a lane's rows, in all steps."""
         return self.row << len(self.steps)
 
     @property
     def reg_bases(self) -> Bases:
-        """For every bit of the number of such an element, its step."""
+        """Returns, for every bit of the number of such an element, its step in memory."""
         inside = ((1 << i,) for i in range(self.row.bit_length() - 1))
         return (*inside, *((int(s),) for s in self.steps.get_values()))
 
@@ -153,29 +167,31 @@ class MatrixRows(FormattedOp):
         return ((),) * len(self.reg_bases)
 
     def verify_matrices(self, t: Attribute) -> None:
-        """Check the operation against the type of its registers. Raises `VerifyException`."""
+        """Checks the operation and the type `t` of its registers. Raises VerifyException."""
         if not is_shared(self.memory.type):
-            raise VerifyException("matrices lie in shared memory")
+            raise VerifyException("expected a buffer in shared memory")
         atom = mma_atom(t)
         if atom is None or not atom.matrix_orders or element_type(self.memory.type) != element_type(t):
             raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or f16, or f32")
         if self.trans is not None and True not in atom.matrix_orders:
-            raise VerifyException("matrices of f32 cannot be transposed")
+            raise VerifyException("expected no transposition of f32 matrices")
         if self.count.data not in (1, 2, 4):
-            raise VerifyException(f"1, 2 or 4 matrices at a time, not {self.count.data}")
+            raise VerifyException(f"expected 1, 2 or 4 matrices in a step, but got {self.count.data}")
         if shape_of(t) != (word_elements(t) * self.count.data << len(self.steps),):
             raise VerifyException(f"{self.count.data} matrices in each of {1 << len(self.steps)} steps")
         if any(int(s) % self.row for s in self.steps.get_values()):
-            raise VerifyException("rows are aligned to 16 bytes")
+            raise VerifyException("expected steps of a multiple of 16 bytes")
 
 
 @irdl.irdl_op_definition
 class LdMatrixOp(MatrixRows):
-    """Matrices from shared memory into registers, by a whole warp.
+    """Loads matrices from shared memory into registers, by all lanes of a warp (PTX `ldmatrix`).
 
     ```
     %a = kernel.ldmatrix count 4 %s[%0] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
     ```
+
+    `MatrixRows` defines the registers and the constraints.
     """
 
     name = "kernel.ldmatrix"
@@ -197,11 +213,13 @@ class LdMatrixOp(MatrixRows):
 
 @irdl.irdl_op_definition
 class StMatrixOp(MatrixRows, WritingOp):
-    """Registers into matrices in shared memory, by a whole warp (sm_90 and later).
+    """Stores registers as matrices in shared memory, by all lanes of a warp (PTX `stmatrix`, sm_90 and newer).
 
     ```
     kernel.stmatrix count 4 %v, %s[%0] xor steps [16, 32] : vector<32xbf16>, memref<4096xbf16, "shared">
     ```
+
+    `MatrixRows` defines the registers and the constraints.
     """
 
     name = "kernel.stmatrix"
@@ -217,41 +235,46 @@ class StMatrixOp(MatrixRows, WritingOp):
 
 @irdl.irdl_op_definition
 class MmaOp(RegisterDotOp):
-    """Products of a warp on tensor cores: acc + lhs * rhs for every pair of an m x k block of `lhs` and a k x n block
-    of `rhs`, by the `mma.sync` of their type (`MMA_ATOMS`). Blocks of f32 are multiplied as tf32.
-
-    Blocks follow each other in the registers of an operand, and a lane holds of each what the PTX ISA says of the
-    instruction's fragments (`layouts.mma.fragments`). In a register r of the accumulator lane t holds column
-    2 * (t % 4) + bit 0 of r and row t / 4 (+ 8 if bit `rows[0]` is set, where m is 16) of the product of block i, whose
-    bits are the further `rows`, and block j, whose bits are `cols`.
+    """Multiplies blocks of matrices of one warp on tensor cores (PTX `mma.sync`): acc + lhs * rhs.
 
     ```
     %c = kernel.mma %a, %b, %acc rows [1, 3] cols [2] : vector<16xbf16>, vector<8xbf16>, vector<16xf32>
     ```
+
+    Every m x k block of `lhs` is multiplied by every k x n block of `rhs`, with the instruction for their type
+    (`MMA_ATOMS`). The blocks of an operand follow each other in its registers; a lane holds the fragment of each block
+    that the PTX ISA defines (`layouts.mma.fragments`). f32 is multiplied as tf32.
+
+    In register r of the accumulator, lane t holds column 2 * (t % 4) + bit 0 of r and row t // 4 (+ 8 if bit `rows[0]`
+    is set, for m = 16) of a product. The other bits in `rows` number the block of `lhs`, the bits in `cols` the block
+    of `rhs`.
+
+    Constraints: both operands have one element type with an atom; `rows` and `cols` together list the bits of the
+    register number except bit 0; the accumulator has the atom's type.
     """
 
     name = "kernel.mma"
 
     @property
     def atom(self) -> MmaAtom:
-        """The instruction. Raises `VerifyException` if there is none for these types and registers."""
+        """Returns the instruction. Raises VerifyException if there is none for these types and numbers of registers."""
         (lhs,), (rhs,) = (shape_of(v.type) for v in (self.lhs, self.rhs))
         rows, cols = len(self.rows), len(self.cols)
         atoms = [atom for atom in MMA_ATOMS if atom.element == element_type(self.lhs.type)]
         if not atoms or element_type(self.rhs.type) != element_type(self.lhs.type):
             types = ", ".join(str(atom.element) for atom in MMA_ATOMS)
             raise VerifyException(f"the operands are both of one type of {types}")
-        needed: list[str] = []
+        expected: list[str] = []
         for atom in atoms:
             if (blocks := rows - atom.row_bits) >= 0:
                 a, b = atom.registers[0] << blocks, atom.registers[1] << cols
                 if (lhs, rhs) == (a, b):
                     return atom
-                needed.append(f"{a} and {b}")
-        if not needed:
+                expected.append(f"{a} and {b}")
+        if not expected:
             raise VerifyException(f"no bit of rows numbers the halves of the {atoms[0].m} rows of {atoms[0].shape}")
-        given = f"rows {list(self.rows.get_values())} and cols {list(self.cols.get_values())}"
-        raise VerifyException(f"{given} need {' or '.join(needed)} registers")
+        attributes = f"rows {list(self.rows.get_values())} and cols {list(self.cols.get_values())}"
+        raise VerifyException(f"{attributes} need {' or '.join(expected)} registers")
 
     def verify_(self) -> None:
         rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
@@ -259,4 +282,4 @@ class MmaOp(RegisterDotOp):
         if sorted(rows + cols) != list(range(1, registers.bit_length() - 1)):
             raise VerifyException(f"rows {rows} and cols {cols} do not number {registers} registers in pairs")
         if element_type(self.acc.type) != self.atom.accumulator:
-            raise VerifyException(f"the accumulator and the result are {self.atom.accumulator}")
+            raise VerifyException(f"expected an accumulator of {self.atom.accumulator}")

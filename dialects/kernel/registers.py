@@ -1,8 +1,8 @@
-"""Register operations of the kernel dialect: what a thread does with its registers beyond the payload, and what the
-lanes of a warp exchange.
+"""Operations on registers: reductions, permutations and dots within a thread, and shuffles between lanes of a warp.
 
-A value is `vector<NxT>`: N registers of each thread, N a power of two unless it was picked. The bits of a register's
-number are what folds, contractions and indices speak of.
+A value is `vector<NxT>`: N registers of each thread. N is a power of two, except for results of
+`kernel.shuffle_registers`. Attributes such as `over [0, 1]` list bits of the register number: bit 0 pairs registers 0
+and 1, 2 and 3, and so on.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from ..support.assembly import NUMBERS, SAME_TYPE, PureOp
 from ..tensor import KindAttr, ReductionKind, verify_kind
 
 _VECTOR = irdl.VarConstraint("T", irdl.base(VectorType))
-"""Registers of one type that operands and results have in common."""
+"""Constraint: operands and results with the same vector type."""
 
 
 @irdl.irdl_op_definition
 class ShuffleXorOp(PureOp):
-    """The value of the lane whose number differs by the bits of `mask`, register by register, within a warp.
+    """Exchanges registers with the lane whose number is this lane's number XOR `mask`.
 
     ```
     %t = kernel.shuffle_xor %s by 16 : vector<2xf32>
     ```
+
+    Constraints: `mask` is 1 to 31.
     """
 
     name = "kernel.shuffle_xor"
@@ -41,19 +43,26 @@ class ShuffleXorOp(PureOp):
 
     def verify_(self) -> None:
         if not 0 < self.mask.data < 32:
-            raise VerifyException(f"a shuffle reaches lanes 1 to 31 away, not {self.mask.data}")
+            raise VerifyException(f"expected a mask of 1 to 31, but got {self.mask.data}")
 
 
 @irdl.irdl_op_definition
 class ShuffleOp(PureOp):
-    """Registers of other lanes of the warp: register r of the result is register r of the lane `from`, whose number is
-    combined by exclusive or with `lane_xor` of the set bits of r. Without `from` it is the lane itself; registers with
-    no such bit stay where they are.
+    """Reads registers of other lanes of the warp.
 
     ```
     %t = kernel.shuffle %s from %lane lane_xor [0, 2] : vector<4xf32>
     %u = kernel.shuffle %s lane_xor [1, 0] : vector<4xf32>
     ```
+
+    Register r of the result is register r of lane `from ^ f`, where f is the XOR of the entries of `lane_xor` for the
+    set bits of r. Without `from`, the lane reads from its own number; registers with f = 0 then stay.
+
+    Operands:
+        source: registers, 2^n of them.
+        lane: lane number to start from (`from`), optional.
+
+    Constraints: `lane_xor` has one entry for each bit of the register number, each 0 to 31.
     """
 
     name = "kernel.shuffle"
@@ -65,7 +74,9 @@ class ShuffleOp(PureOp):
 
     def verify_(self) -> None:
         if shape_of(self.source.type) != (1 << len(self.lane_xor),):
-            raise VerifyException(f"one flip for each bit of the register number, not {len(self.lane_xor)}")
+            raise VerifyException(
+                f"expected one lane_xor for each bit of the register number, but got {len(self.lane_xor)}"
+            )
         flips = list(self.lane_xor.get_values())
         if any(not 0 <= f < LANES for f in flips):
             raise VerifyException(f"lane_xor {flips} of lanes 0 to {LANES - 1}")
@@ -73,12 +84,17 @@ class ShuffleOp(PureOp):
 
 @irdl.irdl_op_definition
 class PermuteRegistersOp(PureOp):
-    """Registers in an order that depends on the lane: register r of the result is register r of the source, its number
-    combined by exclusive or with `reg_xor` of the set bits of the lane's number.
+    """Permutes the registers of each lane by its lane number.
 
     ```
     %t = kernel.permute_registers %s by %lane reg_xor [1, 2, 0, 0, 0] : vector<4xf32>
     ```
+
+    Register r of the result is register r ^ f of the source, where f is the XOR of the entries of `reg_xor` for the set
+    bits of the lane number.
+
+    Constraints: the number of registers is a power of two; `reg_xor` has five entries, one for each bit of the lane
+    number.
     """
 
     name = "kernel.permute_registers"
@@ -97,11 +113,15 @@ class PermuteRegistersOp(PureOp):
 
 @irdl.irdl_op_definition
 class ReduceRegistersOp(PureOp):
-    """Combine registers whose numbers differ in the given bits; the other bits, in order, number the result.
+    """Reduces registers of a thread over some bits of the register number.
 
     ```
     %s = kernel.reduce_registers add %x over [0, 1] : vector<8xf32> -> vector<2xf32>
     ```
+
+    The remaining bits, in order, number the registers of the result.
+
+    Constraints: `over` lists bits of the register number; the result has 2^(remaining bits) registers.
     """
 
     name = "kernel.reduce_registers"
@@ -126,12 +146,23 @@ class ReduceRegistersOp(PureOp):
 
 @irdl.irdl_op_definition
 class ScanRegistersOp(PureOp):
-    """Inclusive scan of a thread's registers along the given bits of the register number, the lowest bit first; the
-    other bits, in order, number `init`, with which the scan starts, and `carry`, the last elements.
+    """Scans registers of a thread inclusively along some bits of the register number, the lowest bit first.
 
     ```
     %s, %c = kernel.scan_registers add %x, %init over [0, 1] : vector<8xf32>, vector<2xf32>
     ```
+
+    The remaining bits, in order, number the registers of `init` and `carry`.
+
+    Operands:
+        source: registers to scan.
+        init: value that each scan starts from.
+
+    Results:
+        result: the scanned registers.
+        carry: last element of each scan.
+
+    Constraints: the bits are distinct and ascending; the kind is one that scans support.
     """
 
     name = "kernel.scan_registers"
@@ -155,11 +186,13 @@ class ScanRegistersOp(PureOp):
 
 @irdl.irdl_op_definition
 class ShuffleRegistersOp(PureOp):
-    """Renumber registers: register r of the result is register `from[r]` of the source.
+    """Selects registers: register r of the result is register `from[r]` of the source.
 
     ```
     %b = kernel.shuffle_registers %r from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
     ```
+
+    Constraints: `from` has one valid register number for each register of the result.
     """
 
     name = "kernel.shuffle_registers"
@@ -180,7 +213,7 @@ class ShuffleRegistersOp(PureOp):
 
 @irdl.irdl_op_definition
 class SplatOp(PureOp):
-    """The same scalar in all registers.
+    """Copies a scalar to all registers of a vector.
 
     ```
     %v = kernel.splat %s : f32 -> vector<8xf32>
@@ -202,7 +235,7 @@ class SplatOp(PureOp):
 
 @irdl.irdl_op_definition
 class ExtractOp(PureOp):
-    """One register as a scalar.
+    """Returns one register as a scalar.
 
     ```
     %s = kernel.extract %v[0] : vector<1xf32>
@@ -222,11 +255,13 @@ class ExtractOp(PureOp):
 
 @irdl.irdl_op_definition
 class IndicesOp(PureOp):
-    """An index for every register: base plus the step of every set bit of the register's number.
+    """Returns an index for every register: the base plus the step of every set bit of the register number.
 
     ```
     %k = kernel.indices %base steps [1, 2, 64] : vector<8xindex>
     ```
+
+    Register 5 (binary 101) of the example is %base + 1 + 64.
     """
 
     name = "kernel.indices"
@@ -240,12 +275,15 @@ class IndicesOp(PureOp):
 
     def verify_(self) -> None:
         if self.result.type != VectorType(IndexType(), [1 << len(self.steps.get_values())]):
-            raise VerifyException("one step for each bit of the register number")
+            raise VerifyException("expected one step for each bit of the register number")
 
 
 class RegisterDotOp(PureOp):
-    """A dot of operands in registers: `rows` and `cols` say which bits of an accumulator's register number are bits of
-    the number in `lhs` and in `rhs`."""
+    """Base class of dots with operands in registers.
+
+    rows: bits of the accumulator's register number that number the rows, in the order of the bits of `lhs`.
+    cols: bits of the accumulator's register number that number the columns, in the order of the bits of `rhs`.
+    """
 
     lhs = irdl.operand_def(irdl.base(VectorType))
     rhs = irdl.operand_def(irdl.base(VectorType))
@@ -260,11 +298,17 @@ class RegisterDotOp(PureOp):
 
 @irdl.irdl_op_definition
 class OuterFmaOp(RegisterDotOp):
-    """acc[r] + lhs[i] * rhs[j] for every register r, fused: bit `rows[p]` of r is bit p of i, `cols[q]` is bit q of j.
+    """Adds the outer product of two vectors of registers to the accumulator, by fused multiply-adds.
 
     ```
     %c = kernel.outer_fma %a, %b, %acc rows [3, 4, 5] cols [0, 1, 2] : vector<8xf32>, vector<8xf32>, vector<64xf32>
     ```
+
+    Register r of the result is acc[r] + lhs[i] * rhs[j]: bit `rows[p]` of r is bit p of i, bit `cols[q]` of r is bit q
+    of j.
+
+    Constraints: `rows` and `cols` together list all bits of the accumulator's register number; all operands have one
+    element type.
     """
 
     name = "kernel.outer_fma"
@@ -280,15 +324,21 @@ class OuterFmaOp(RegisterDotOp):
 
 @irdl.irdl_op_definition
 class PanelFmaOp(PureOp):
-    """acc[i, j] + the sum over k of lhs[i, k] * rhs[k, j], each term fused: matrices that one thread holds, row by row.
-
-    `depth` is the extent of k; the terms are summed, and then added to acc. A core keeps the matrices in its cache, and
-    walks through them in blocks that fit into its vector registers, with k innermost; which blocks these are is left to
-    who prints it. What was bf16 may be multiplied in pairs along k, with the rounding of the processor's instruction.
+    """Adds a matmul of row-major matrices in the registers of one thread to the accumulator (on the CPU).
 
     ```
     %c = kernel.panel_fma %a, %b, %acc depth 64 : vector<1024xf32>, vector<4096xf32>, vector<1024xf32>
     ```
+
+    The result is acc[i, j] + sum over k of lhs[i, k] * rhs[k, j], with fused multiply-adds; the sum over k is computed
+    first. The "registers" are an array in the cache. The printer chooses the register blocking, with k innermost.
+    Operands that were converted from bf16 may be multiplied in pairs along k, with the rounding of the processor's
+    instruction.
+
+    Attributes:
+        depth: extent of k.
+
+    Constraints: the sizes of the operands match; all operands have one element type.
     """
 
     name = "kernel.panel_fma"
@@ -303,6 +353,7 @@ class PanelFmaOp(PureOp):
 
     @property
     def extents(self) -> tuple[int, int]:
+        """Returns the number of rows and of columns."""
         (lhs,), (rhs,) = shape_of(self.lhs.type), shape_of(self.rhs.type)
         return lhs // self.depth.data, rhs // self.depth.data
 

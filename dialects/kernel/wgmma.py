@@ -1,27 +1,40 @@
-"""Products of a warpgroup in the kernel dialect: `wgmma`, asynchronous, with operands in shared memory.
+"""Tensor cores of a warpgroup: asynchronous `wgmma` with operands in shared memory.
 
-A warpgroup is four consecutive warps, the first one's number a multiple of four; all its threads execute these
-operations together. One `kernel.wgmma` computes acc + A * B for A of 64 x K and B of K x N elements of two bytes, with
-K = 16 * `k_steps`, or of f32 with K = 8 * `k_steps`, of which the last 13 bits do not count (tf32), summed in f32. What
-it works on is in flight from there until a wait: the accumulators are a `!kernel.async_accumulators<vector<...>>`,
-which nothing but these operations takes.
+A warpgroup is four consecutive warps; the number of its first warp is a multiple of four. All its threads execute these
+operations together. One `kernel.wgmma` computes acc + A * B in f32, with A of 64 x K and B of K x N:
 
-Accumulators: N / 2 registers. In register r, lane t of warp w of the warpgroup holds row 16 * w + t / 4 (+ 8 if bit 1
-of r is set) and column 8 * (r / 4) + 2 * (t % 4) + bit 0 of r. As a layout of 64 x N:
-`reg = [[0, 1], [8, 0], [0, 8], [0, 16], ...], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
-warp = [[16, 0], [32, 0]]`.
+- 16-bit elements: K = 16 * `k_steps`;
+- f32: K = 8 * `k_steps`; the last 13 bits are ignored (tf32).
 
-A in registers: 8 * `k_steps` of them; in register e of slice s the lane holds row 16 * w + t / 4 (+ 8 if bit 1 of e is
-set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set): eight consecutive accumulators,
-narrowed, are one slice. Of f32 there are 4 * `k_steps`; register e of slice s is row 16 * w + t / 4 (+ 8 if bit 0 of e
-is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
+The operation is asynchronous until a `kernel.wgmma_wait`. Until then its accumulators have the type
+`!kernel.async_accumulators<vector<...>>`, which no other operation accepts:
 
-Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see copies.py). A and B may lie
-along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `k_steps`. Or,
-`transposed`, across: one panel of the 64 rows of A, or panels of W / 2 columns of B, each panel with one row of W bytes
-for each k; panel p + 1 starts `leading_offset` elements behind panel p. The operand's place is where its first element
-lies, in a tile that starts at a multiple of 1024 bytes (8 * W would do); along k a place may be a multiple of 16
-elements into the row. f32 lie along k, W / 4 of them in a row, and a place may be a multiple of 8 of them into the row.
+```
+%p = kernel.accumulators from %acc : ...
+kernel.wgmma_fence
+%q = kernel.wgmma %a[%i], %b[%j] into %p k_steps 4 swizzle 128 : ...
+kernel.wgmma_commit
+%sums = kernel.wgmma_wait 0, %q : ...
+```
+
+**Accumulators**: N / 2 registers. In register r, lane t of warp w of the warpgroup holds row 16 * w + t // 4 (+ 8 if
+bit 1 of r is set) and column 8 * (r // 4) + 2 * (t % 4) + bit 0 of r. As a layout of 64 x N: `reg = [[0, 1], [8, 0],
+[0, 8], [0, 16], ...], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[16, 0], [32, 0]]`.
+
+**A in registers**, 16-bit elements: 8 * `k_steps` registers. In register e of k-step s, the lane holds row 16 * w + t
+// 4 (+ 8 if bit 1 of e is set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set). So eight consecutive
+accumulators, converted, are one k-step. f32: 4 * `k_steps` registers; register e of k-step s is row 16 * w + t // 4 (+
+8 if bit 0 of e is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
+
+**Operands in shared memory** have the layout of boxes that `kernel.tma_load` writes with the same `swizzle` W (see
+`copies.py`). There are two orders:
+
+- Contiguous along k: 64 (A) or N (B) rows of W bytes. A row holds W / 2 elements of k (W / 4 of f32); the first K of
+  them are used. The offset may start at a multiple of 32 bytes within the row.
+- `transposed`, contiguous along the other dimension (16-bit elements only): one panel of the 64 rows of A, or panels of
+  W / 2 columns of B. A panel has one row of W bytes for each k. Panels are `leading_offset` elements apart.
+
+The offset of an operand is the offset of its first element, in a tile that starts at a multiple of 1024 bytes.
 """
 
 from __future__ import annotations
@@ -40,47 +53,52 @@ from .memory import is_shared_line, shape_of_memory
 from .mma import WORD_BYTES, mma_atom
 
 WARPGROUP_ROWS = 64
-"""Rows of a warpgroup's product."""
+"""Rows of the accumulator of a warpgroup (PTX ISA, wgmma)."""
 
 SLICE_BYTES = 32
-"""Extent along k of one instruction, in bytes."""
+"""Extent along k of one instruction, in bytes (PTX ISA, wgmma)."""
 
 MOST_COLUMNS = 256
-"""Columns of a warpgroup's product, at most."""
+"""Maximum number of columns of the accumulator of a warpgroup (PTX ISA, wgmma)."""
 
 SWIZZLED_ROW_BYTES = (32, 64, 128)
-"""Row widths, in bytes, of operands in shared memory."""
+"""Legal widths of the rows of operands in shared memory, in bytes."""
 
 
 def slice_elements(t: Attribute) -> int:
-    """Extent along k of one instruction, in elements of `t`: 16, or 8 of f32."""
+    """Returns the extent along k of one instruction, in elements of type `t`: 16, or 8 for f32."""
     return SLICE_BYTES // element_bytes(t)
 
 
 @irdl.irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """Accumulators of products in flight: `!kernel.async_accumulators<vector<64xf32>>`."""
+    """Accumulators of asynchronous `wgmma` operations in flight: `!kernel.async_accumulators<vector<64xf32>>`.
+
+    `registers` is their type after `kernel.wgmma_wait`.
+    """
 
     name = "kernel.async_accumulators"
     registers: VectorType[Attribute]
 
     def verify(self) -> None:
         if not isinstance(element_type(self.registers), Float32Type):
-            raise VerifyException(f"accumulators are f32, not {self.registers}")
+            raise VerifyException(f"expected accumulators of f32, but got {self.registers}")
         (count,) = shape_of(self.registers)
         if count % 4 or not 4 <= count <= MOST_COLUMNS // 2:
-            raise VerifyException(f"4 to 128 accumulators, in steps of 4, not {count}")
+            raise VerifyException(f"expected 4 to 128 accumulators, a multiple of 4, but got {count}")
 
 
 @irdl.irdl_op_definition
 class AccumulatorsOp(OrderedOp):
-    """Registers become accumulators; `kernel.wgmma_fence` comes before the first product into them. Without registers
-    they have no values, and the first product must not accumulate.
+    """Converts registers to accumulators.
 
     ```
     %p = kernel.accumulators from %acc : !kernel.async_accumulators<vector<64xf32>>
     %q = kernel.accumulators : !kernel.async_accumulators<vector<64xf32>>
     ```
+
+    A `kernel.wgmma_fence` must precede the first `kernel.wgmma` into them. Without an operand the accumulators are
+    undefined, and the first `kernel.wgmma` must overwrite them (`scale_d_zero`).
     """
 
     name = "kernel.accumulators"
@@ -92,13 +110,13 @@ class AccumulatorsOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class WgmmaFenceOp(OrderedOp):
-    """Order what the warpgroup has done with its registers before the products that follow.
-
-    Comes before the first product, and again whenever registers of accumulators or of A were written in between.
+    """Orders earlier accesses of the warpgroup to its registers before the next `kernel.wgmma` (PTX `wgmma.fence`).
 
     ```
     kernel.wgmma_fence
     ```
+
+    Required before the first `kernel.wgmma`, and after each write to registers of accumulators or of A.
     """
 
     name = "kernel.wgmma_fence"
@@ -107,10 +125,7 @@ class WgmmaFenceOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class WgmmaOp(OrderedOp):
-    """Start a product: see the module's docstring.
-
-    `scale_d_zero`: the accumulators' old values are overwritten (PTX scale-d = 0). `use_acc`: they count where the
-    condition, the same in the whole warpgroup, holds.
+    """Starts an asynchronous matmul of a warpgroup: acc + A * B. The module docstring defines the layouts.
 
     ```
     %q = kernel.wgmma %a[%i], %b[%j] into %p k_steps 4 swizzle 128 use_acc %more
@@ -118,6 +133,22 @@ class WgmmaOp(OrderedOp):
     %r = kernel.wgmma %regs, %b[%j] transposed leading_offset 4096 into %q k_steps 4 swizzle 128
         : vector<32xbf16>, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<64xf32>>
     ```
+
+    Operands:
+        lhs, lhs_offset: A, in shared memory with an element offset, or in registers.
+        rhs, rhs_offset: B, in shared memory with an element offset.
+        acc: accumulators.
+        use_acc: condition, uniform in the warpgroup; if false, the old accumulators are overwritten.
+
+    Attributes:
+        k_steps: number of instructions along k.
+        swizzle: bytes of a row of an operand in shared memory: 32, 64 or 128.
+        transposed: the operand before it is contiguous along m or n instead of k.
+        leading_offset: elements between panels of a transposed operand.
+        scale_d_zero: the old accumulators are always overwritten (PTX scale-d = 0).
+
+    Constraints: the operands are bf16, f16 or f32 and fit in their buffers; f32 is not transposed; `use_acc` and
+    `scale_d_zero` exclude each other; a transposed A has one panel.
     """
 
     name = "kernel.wgmma"
@@ -146,20 +177,23 @@ class WgmmaOp(OrderedOp):
 
     @property
     def columns(self) -> int:
+        """Returns the number of columns N."""
         assert isinstance(self.acc.type, AsyncAccumulatorsType)
         return 2 * shape_of(self.acc.type.registers)[0]
 
     @property
     def element(self) -> Attribute:
+        """Returns the element type of the operands."""
         return element_type(self.rhs.type)
 
     @property
     def row(self) -> int:
-        """Elements of a row of an operand in shared memory."""
+        """Returns the number of elements of a row of an operand in shared memory."""
         return self.swizzle.data // element_bytes(self.element)
 
     @property
     def depth(self) -> int:
+        """Returns the extent K."""
         return slice_elements(self.element) * self.k_steps.data
 
     def verify_(self) -> None:
@@ -168,9 +202,9 @@ class WgmmaOp(OrderedOp):
         if self.scale_d_zero is not None and self.use_acc is not None:
             raise VerifyException("a product with scale-d = 0 has no `use_acc`")
         if (atom := mma_atom(self.element)) is None or atom.accumulator != f32:
-            raise VerifyException(f"the operands are bf16, f16 or f32, not {self.element}")
+            raise VerifyException(f"expected operands of bf16, f16 or f32, but got {self.element}")
         if element_bytes(self.element) == WORD_BYTES and (self.lhs_transposed or self.rhs_transposed) is not None:
-            raise VerifyException("operands of f32 lie along k")
+            raise VerifyException("expected f32 operands that are contiguous along k, but got a transposed one")
         self._verify_shared(self.rhs, self.columns, self.rhs_transposed is not None, "right")
         t: Attribute = self.lhs.type
         if isinstance(t, MemRefType):
@@ -189,7 +223,7 @@ class WgmmaOp(OrderedOp):
     def _verify_shared(self, memory: SSAValue, extent: int, transposed: bool, side: str) -> None:
         t: Attribute = memory.type
         if not is_shared_line(t):
-            raise VerifyException(f"the {side} operand lies in a shared buffer of one dimension, not in {t}")
+            raise VerifyException(f"expected the {side} operand in a one-dimensional shared buffer, but got {t}")
         depth, row = self.depth, self.row
         if not transposed:
             if depth > row:
@@ -197,7 +231,8 @@ class WgmmaOp(OrderedOp):
             needed = (extent - 1) * row + depth
         else:
             panels = -(-extent // row)
-            if side == "left" and panels > 1:  # an H200 computes other numbers than the description of PTX promises
+            # With several panels of a transposed A, an H200 computes other numbers than the PTX ISA describes.
+            if side == "left" and panels > 1:
                 raise VerifyException(
                     f"the left operand lies across in {panels} panels of {row}, expected one of {WARPGROUP_ROWS}"
                 )
@@ -213,7 +248,7 @@ class WgmmaOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class WgmmaCommitOp(OrderedOp):
-    """Close the group of the warpgroup's products since the last group.
+    """Closes a group: all `kernel.wgmma` of the warpgroup since the last group (PTX `wgmma.commit_group`).
 
     ```
     kernel.wgmma_commit
@@ -226,17 +261,19 @@ class WgmmaCommitOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class WgmmaWaitOp(WaitForGroupsOp):
-    """Wait until all groups of products of the warpgroup but the `pending` newest are done; then they no longer read
-    shared memory.
-
-    The accumulators may become registers again if their group is done: with 0, or with `pending` groups that are
-    committed after theirs in the same block. Otherwise they stay accumulators.
+    """Waits until at most the `pending` newest groups of `kernel.wgmma` are outstanding (PTX `wgmma.wait_group`).
 
     ```
-    %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<64xf32>> ->
-    !kernel.async_accumulators<vector<64xf32>> %acc = kernel.wgmma_wait 0, %q :
-    !kernel.async_accumulators<vector<64xf32>> -> vector<64xf32>
+    %q = kernel.wgmma_wait 1, %p
+        : !kernel.async_accumulators<vector<64xf32>> -> !kernel.async_accumulators<vector<64xf32>>
+    %acc = kernel.wgmma_wait 0, %q : !kernel.async_accumulators<vector<64xf32>> -> vector<64xf32>
     ```
+
+    Completed groups no longer read shared memory. The result may have register type if the group of `acc` is complete:
+    with `pending` = 0, or if `pending` groups were committed after it in the same block. Otherwise it keeps the type of
+    `acc`.
+
+    Constraints: `pending` is 0 to 7.
     """
 
     name = "kernel.wgmma_wait"
@@ -245,7 +282,7 @@ class WgmmaWaitOp(WaitForGroupsOp):
     assembly_format = "custom<Int>($pending) `,` $acc attr-dict `:` type($acc) `->` type($result)"
 
     def __init__(self, pending: int, acc: SSAValue, *, done: bool = False):
-        """`done`: the group of `acc` is not among the pending ones."""
+        """`done`: the group of `acc` is complete, so the result has register type."""
         assert isinstance(acc.type, AsyncAccumulatorsType)
         super().__init__(pending, acc, acc.type.registers if done or not pending else acc.type)
 

@@ -1,7 +1,13 @@
-"""Asynchronous contractions in the tile dialect, as warpgroups compute them.
+"""Asynchronous dots of warpgroups (`wgmma`).
 
-Accumulators in flight are values of a type of their own, which nothing but these ops and loops that carry them takes.
-So a sum cannot be read before it was waited for, and where the waits stand cannot change what is computed.
+Accumulators in flight have a type of their own, which only these operations, and loops that carry them, accept. So a
+result cannot be read before a wait, and the position of the waits does not change results:
+
+```
+%p = tile.accumulators %acc : tensor<64x64xf32, #acc> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+%q = tile.dot_async %a, %b into %p : ...
+%sums = tile.dot_wait %q pending 0 : !tile.async_accumulators<...> -> tensor<64x64xf32, #acc>
+```
 """
 
 from __future__ import annotations
@@ -20,7 +26,10 @@ from .kernel import verify_contraction
 
 
 class _InFlight(OrderedOp):
-    """What keeps its place among the asynchronous contractions of a block."""
+    """Base class of the operations on accumulators in flight, which keep their order in a block.
+
+    Accumulators in flight have one user, because the hardware has no second copy of them.
+    """
 
     def verify_(self) -> None:
         for result in self.results:
@@ -35,12 +44,17 @@ class _InFlight(OrderedOp):
 
 @irdl.irdl_op_definition
 class AccumulatorsOp(_InFlight):
-    """A tile becomes accumulators. Without one they hold no values, and the first contraction has to overwrite them.
+    """Converts a tile to accumulators of asynchronous dots.
 
     ```
     %p = tile.accumulators %sums : tensor<64x64xf32, #acc> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
     %q = tile.accumulators -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
     ```
+
+    Without an operand the accumulators are undefined.
+
+    Constraints: the tile has the type inside the result type; undefined accumulators are overwritten by the first dot
+    (`scale_d_zero`).
     """
 
     name = "tile.accumulators"
@@ -59,16 +73,24 @@ class AccumulatorsOp(_InFlight):
 
 @irdl.irdl_op_definition
 class DotAsyncOp(_InFlight):
-    """Start a contraction by warpgroups, into accumulators that are in flight from then on.
-
-    Contractions of a block that go into the same accumulators, one behind the other, are one group, as
-    `tile.dot_wait` counts them. `scale_d_zero`: the old values are overwritten. `use_acc`: they count where the
-    condition holds.
+    """Starts a dot of warpgroups: acc + lhs * rhs, into accumulators in flight.
 
     ```
     %q = tile.dot_async %a, %b into %p use_acc %more
       : tensor<64x16xbf16, #a>, tensor<16x64xbf16, #b>, !tile.async_accumulators<tensor<64x64xf32, #acc>>
     ```
+
+    Consecutive dots of a block into the same accumulators form one group; `tile.dot_wait` counts groups.
+
+    Operands:
+        acc: accumulators.
+        use_acc: condition; if false, the old accumulators are overwritten.
+
+    Attributes:
+        scale_d_zero: the old accumulators are always overwritten (PTX scale-d = 0).
+
+    Constraints: the operands are ones that `tile.dot` with atom `wgmma` supports; `use_acc` and `scale_d_zero` exclude
+    each other.
     """
 
     name = "tile.dot_async"
@@ -94,10 +116,7 @@ class DotAsyncOp(_InFlight):
 
 @irdl.irdl_op_definition
 class DotWaitOp(_InFlight):
-    """Wait until all groups of contractions but the `pending` newest are done; then they no longer read their operands.
-
-    The accumulators are a tile again if their group is done: with 0, or with `pending` groups that start after theirs
-    in the same block. Otherwise they stay in flight.
+    """Waits until at most the `pending` newest groups of dots are outstanding.
 
     ```
     %q = tile.dot_wait %p pending 1
@@ -105,6 +124,11 @@ class DotWaitOp(_InFlight):
     %sums = tile.dot_wait %q pending 0
       : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>
     ```
+
+    Completed groups no longer read their operands. The result is a tile if the group of `acc` is complete: with
+    `pending` = 0, or if `pending` groups started after it in the same block. Otherwise it stays in flight.
+
+    Constraints: `pending` is 0 to 7; the result is a tile only if the group is complete.
     """
 
     name = "tile.dot_wait"
@@ -114,21 +138,21 @@ class DotWaitOp(_InFlight):
     assembly_format = "$acc `pending` custom<Int>($pending) attr-dict `:` type($acc) `->` type($result)"
 
     def __init__(self, acc: SSAValue, pending: int, *, done: bool = False):
-        """`done`: the group of `acc` is not among the pending ones."""
+        """`done`: the group of `acc` is complete, so the result is a tile."""
         super().__init__(acc, pending, without_flight(acc.type) if done or not pending else acc.type)
 
     def verify_(self) -> None:
         super().verify_()
         pending = self.pending.data
         if not 0 <= pending < 8:
-            raise VerifyException(f"waits until 0 to 7 groups are left, not {pending}")
+            raise VerifyException(f"expected 0 to 7 pending groups, but got {pending}")
         if pending and self.result.type == self.acc.type:
             return
         if self.result.type != without_flight(self.acc.type) or pending > self._newer_groups():
             raise VerifyException("accumulators become a tile of their type once they are not pending, and only then")
 
     def _newer_groups(self) -> int:
-        """Returns the number of groups that start between the last contraction into `acc` and this wait."""
+        """Returns the number of groups that start between the last dot into `acc` and this wait."""
         groups, op = 0, self.prev_op
         while op is not None and op is not self.acc.owner:
             groups += isinstance(op, DotAsyncOp) and not isinstance(op.result.get_user_of_unique_use(), DotAsyncOp)

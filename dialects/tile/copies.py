@@ -1,13 +1,20 @@
-"""Asynchronous copies in the tile dialect: tiles on their way from global to shared memory, as values.
+"""Asynchronous copies of tiles between global and shared memory, and warp specialisation.
 
-No buffers and no slots: a tile in flight is a value like any other, may be carried around a loop, and becomes readable
-by `tile.await`. So a pipeline is plain data flow, and scheduling it cannot change what is computed. Results go the
-other way: parts of a tile, put into shared memory, leave as boxes.
+A tile whose copy is outstanding is an ordinary SSA value. It may be carried by a loop, and `tile.await` returns the
+readable tile:
 
-Or the warps of a block run different programs, a consumer and a producer, which hand each other tiles through rings.
-A ring is a queue of groups of tiles in shared memory, with room for so many of them. One partition puts, one other
-takes, in the same order, so what is computed does not depend on who is how fast: a mistake can only let everybody wait
-for ever, or use a tile that was given back.
+```
+%x = tile.stage_async %X[d0, d1] by #tile.layout<...> : memref<64x200xf32> -> tensor<64x32xf32, #tile.shared<...>>
+tile.commit
+%a = tile.await %x pending 0 : tensor<64x32xf32, #tile.shared<...>>
+```
+
+There are no buffers and no stages at this level. A software pipeline is plain data flow, so scheduling cannot change
+its results. Results are stored by TMA in the other direction: parts of a tile in shared memory are written as boxes.
+
+With warp specialisation, a consumer and a producer partition run different programs and communicate through *rings*. A
+ring is a queue in shared memory, with room for `slots` groups of tiles. One partition enqueues groups, another dequeues
+them in the same order. So results do not depend on timing. Only a deadlock or the use of a released group is possible.
 """
 
 from __future__ import annotations
@@ -35,16 +42,24 @@ from .kernel import KernelOp, verify_places
 
 @irdl.irdl_op_definition
 class StageAsyncOp(PureOp):
-    """A tile of a buffer, on its way to shared memory: element t is source[map(t)[symbols]] inside the domain, else 0.
-
-    `by` says who copies what. `tile.commit` closes a group of copies, `tile.await` counts groups. Where the predicate
-    is false nothing is copied, and the tile must never be read.
+    """Starts the copy of a tile to shared memory: element t is source[map(t)[symbols]] inside the domain, else 0.
 
     ```
     %x = tile.stage_async %X[d0, d1 + %k * 32]
          where 0 <= d1 + %k * 32 < 200 if %more by #tile.layout<...>
          : memref<64x200xf32> -> tensor<64x32xf32, #tile.shared<...>>
     ```
+
+    Operands:
+        source: buffer in global memory.
+        predicate: if false, nothing is copied and the tile must not be read.
+
+    Attributes:
+        layout: register layout that specifies which thread copies which element (`by`).
+
+    `tile.commit` closes a group of copies, and `tile.await` counts groups.
+
+    Constraints: `by` is a register layout; the result has a shared layout.
     """
 
     name = "tile.stage_async"
@@ -64,14 +79,14 @@ class StageAsyncOp(PureOp):
     def verify_(self) -> None:
         verify_places(self, self.source, self.result)
         if not isinstance(self.layout, LayoutAttr):
-            raise VerifyException(f"who copies what is a tile.layout, not {self.layout}")
+            raise VerifyException(f"expected a #tile.layout after `by`, but got {self.layout}")
         if not is_in_shared(self.result.type):
-            raise VerifyException(f"stages into shared memory, not as {self.result.type}")
+            raise VerifyException(f"expected a result in shared memory, but got {self.result.type}")
 
 
 @irdl.irdl_op_definition
 class CommitOp(WritingOp):
-    """Close a group: all copies since the last group.
+    """Closes a group: all copies since the last group.
 
     ```
     tile.commit
@@ -84,11 +99,13 @@ class CommitOp(WritingOp):
 
 @irdl.irdl_op_definition
 class AwaitOp(PureOp):
-    """The same tiles, readable: waits until all groups of copies have arrived but the `pending` newest.
+    """Waits until at most the `pending` newest groups of copies are outstanding, and returns the readable tiles.
 
     ```
     %a, %b = tile.await %x, %w pending 1 : tensor<64x32xf32, #tile.shared<...>>, tensor<32x64xf32, #tile.shared<...>>
     ```
+
+    Constraints: there is at least one tile; all have shared layouts; `pending` is not negative.
     """
 
     name = "tile.await"
@@ -100,19 +117,22 @@ class AwaitOp(PureOp):
 
     def verify_(self) -> None:
         if self.pending.data < 0:
-            raise VerifyException(f"waits until {self.pending.data} groups are left")
+            raise VerifyException(
+                f"expected a number of pending groups that is not negative, but got {self.pending.data}"
+            )
         if not self.tiles or any(not is_in_shared(t.type) for t in self.tiles):
-            raise VerifyException("awaits tiles that are on their way to shared memory")
+            raise VerifyException("expected tiles whose copies to shared memory are outstanding")
 
 
 @irdl.irdl_op_definition
 class SliceOp(PureOp):
-    """A part of a tile: element t is source[t + at], where `at` is a multiple of the part's extents. In registers:
-    those that hold the part.
+    """Returns a part of a tile in registers: element t is source[t + at].
 
     ```
     %p = tile.slice %x at [0, 64] : tensor<128x256xf32> -> tensor<128x64xf32>
     ```
+
+    Constraints: `at` is a multiple of the part's extents; the part is inside the tile; neither is in shared memory.
     """
 
     name = "tile.slice"
@@ -129,20 +149,23 @@ class SliceOp(PureOp):
         if any(a < 0 or a % n or a + n > m for a, n, m in zip(start, part, whole, strict=True)):
             raise VerifyException(f"{list(part)} at {list(start)} is no part of {list(whole)}")
         if is_in_shared(self.source.type) or is_in_shared(self.result.type):
-            raise VerifyException("parts are taken of tiles in registers")
+            raise VerifyException("expected source and part in registers")
 
 
 @irdl.irdl_op_definition
 class TmaStoreOp(WritingOp):
-    """Write a tile in shared memory as a box of a buffer: buffer[map(t)[symbols]] = value[t] for the elements inside of
-    the buffer. One thread (of each warpgroup that has a part of it) starts the copy, nobody waits for it.
-
-    Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
+    """Starts the copy of a tile in shared memory to a box of a buffer: buffer[map(t)[symbols]] = value[t].
 
     ```
     tile.tma_store %s, %Y[d0, d1 + %j * 64]
         : tensor<128x64xbf16, #tile.shared<...>>, memref<128x512xbf16>
     ```
+
+    Elements outside of the buffer are not written. One thread (of each warpgroup that holds a part) starts the copy; no
+    operation waits for it.
+
+    Constraints: the tile has a shared layout; every dimension of the tile runs along one dimension of the buffer with
+    stride one, at an offset that the symbols determine.
     """
 
     name = "tile.tma_store"
@@ -158,33 +181,40 @@ class TmaStoreOp(WritingOp):
     def verify_(self) -> None:
         verify_places(self, self.target, self.value)
         if not is_in_shared(self.value.type):
-            raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
+            raise VerifyException(f"expected a tile in shared memory, but got {self.value.type}")
         verify_box(self.map.data)
 
 
 def verify_box(map: AffineMap) -> None:
-    """Check that a tile whose elements are at the places `map` is a TMA box. Raises VerifyException."""
+    """Checks that a tile with the coordinates `map` is a TMA box. Raises VerifyException."""
     if box_dimensions(map) is None:
-        raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+        raise VerifyException(
+            "expected every dimension of a box to run along one dimension of the buffer with stride one"
+        )
 
 
 def box_dimensions(map: AffineMap) -> tuple[int, ...] | None:
-    """For each dimension of a tile the dimension of the buffer that it runs along; None if the tile is no box."""
-    found: dict[int, int] = {}
+    """Returns, for each dimension of a tile, the buffer dimension that it runs along, or None if the tile is not a
+    box."""
+    buffer_dimensions: dict[int, int] = {}
     for number, form in enumerate(Simplifier().read_map(map)):
         moving = [(a, f) for a, f in form.terms if any(inner[0] == DIM for inner in Form(((a, 1),), 0).atoms())]
         if not moving:
             continue
         ((atom, factor), *others) = moving
-        if others or factor != 1 or atom[0] != DIM or number_of(atom) in found:
+        if others or factor != 1 or atom[0] != DIM or number_of(atom) in buffer_dimensions:
             return None
-        found[number_of(atom)] = number
-    return tuple(found[d] for d in range(map.num_dims)) if len(found) == map.num_dims else None
+        buffer_dimensions[number_of(atom)] = number
+    return tuple(buffer_dimensions[d] for d in range(map.num_dims)) if len(buffer_dimensions) == map.num_dims else None
 
 
 @irdl.irdl_attr_definition
 class RingType(FormattedAttr, TypeAttribute):
-    """Room for `slots` groups of tiles in shared memory: `!tile.ring<4 of tensor<128x64xbf16, #shared>, ...>`."""
+    """Queue with room for `slots` groups of tiles in shared memory: `!tile.ring<4 of tensor<128x64xbf16, #shared>,
+    ...>`.
+
+    `tiles` are the types of the tiles of a group.
+    """
 
     name = "tile.ring"
     FORMAT = (INT, " of ", listed(TYPE))
@@ -193,27 +223,30 @@ class RingType(FormattedAttr, TypeAttribute):
 
     @staticmethod
     def get(slots: int, tiles: Sequence[Attribute]) -> RingType:
+        """Returns the type of a ring of `slots` groups of tiles."""
         return RingType(IntAttr(slots), ArrayAttr(tiles))
 
     def verify(self) -> None:
         if self.slots.data < 1:
-            raise VerifyException(f"a ring has at least one slot, not {self.slots.data}")
+            raise VerifyException(f"expected at least one slot, but got {self.slots.data}")
         if not len(self.tiles) or any(not is_in_shared(t) for t in self.tiles):
-            raise VerifyException("a ring holds tiles in shared memory")
+            raise VerifyException("expected a ring of tiles in shared memory")
 
 
 def tiles_of(ring: SSAValue) -> tuple[Attribute, ...]:
+    """Returns the types of the tiles in a group of a ring."""
     assert isinstance(ring.type, RingType)
     return tuple(ring.type.tiles)
 
 
 def slots_of(ring: SSAValue) -> int:
+    """Returns the number of groups that a ring has room for."""
     assert isinstance(ring.type, RingType)
     return ring.type.slots.data
 
 
 class RingTypes(DerivedTypes):
-    """The type of a ring; those of the tiles in a slot follow from it."""
+    """Assembly directive: prints the type of a ring and derives the types of the tiles in a group."""
 
     def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
         return tuple(t.tiles) if isinstance(t, RingType) else parser.raise_error("expected a ring")
@@ -221,7 +254,7 @@ class RingTypes(DerivedTypes):
 
 @irdl.irdl_op_definition
 class RingOp(WritingOp):
-    """A new ring, empty.
+    """Creates an empty ring.
 
     ```
     %r = tile.ring : !tile.ring<4 of tensor<128x64xbf16, #shared>>
@@ -235,17 +268,18 @@ class RingOp(WritingOp):
 
 @irdl.irdl_op_definition
 class TmaLoadOp(PureOp):
-    """A box of a buffer, on its way to shared memory, started by one thread: element t is source[map(t)[symbols]], zero
-    outside of the buffer.
-
-    Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
+    """Starts the TMA copy of a box to shared memory: element t is source[map(t)[symbols]], zero outside of the buffer.
 
     ```
     %x = tile.tma_load %X[d0, d1 + %k * 64]
          : memref<128x512xbf16> -> tensor<128x64xbf16, #tile.shared<...>>
     ```
-    `multicast` behind the symbols says that all blocks of the cluster need this box and load it together: each a part
-    of it, for all of them.
+
+    Attributes:
+        multicast: all blocks of the cluster need the box. Each loads a part of it, for all of them.
+
+    Constraints: every dimension of the tile runs along one dimension of the buffer with stride one, at an offset that
+    the symbols determine; the result has a shared layout; `multicast` needs a kernel with clusters.
     """
 
     name = "tile.tma_load"
@@ -262,7 +296,7 @@ class TmaLoadOp(PureOp):
     def verify_(self) -> None:
         verify_places(self, self.source, self.result)
         if not is_in_shared(self.result.type):
-            raise VerifyException(f"stages into shared memory, not as {self.result.type}")
+            raise VerifyException(f"expected a result in shared memory, but got {self.result.type}")
         verify_box(self.map.data)
         kernel = enclosing(self, KernelOp)
         if self.multicast is not None and kernel is not None and kernel.cluster_size == 1:
@@ -271,11 +305,13 @@ class TmaLoadOp(PureOp):
 
 @irdl.irdl_op_definition
 class ProducerLoadOp(OrderedOp):
-    """Wait for a free slot and let the tiles arrive in it.
+    """Waits for a free slot of a ring, and enqueues tiles whose copies arrive in it.
 
     ```
     tile.producer_load %r, %a, %b : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
     ```
+
+    Constraints: the tiles have the types of the ring's groups; each is the result of a `tile.tma_load`.
     """
 
     name = "tile.producer_load"
@@ -288,16 +324,20 @@ class ProducerLoadOp(OrderedOp):
         if tuple(t.type for t in self.tiles) != tiles_of(self.ring):
             raise VerifyException(f"puts other tiles than those of {self.ring.type}")
         if any(not isinstance(t.owner, TmaLoadOp) for t in self.tiles):
-            raise VerifyException("puts boxes on their way, each started by a tile.tma_load")
+            raise VerifyException("expected tiles that are each the result of a tile.tma_load")
 
 
 @irdl.irdl_op_definition
 class ConsumerWaitOp(OrderedOp):
-    """The next group of tiles, once it has arrived; to be used before the next `tile.consumer_release` of the ring.
+    """Dequeues the next group of tiles, after it has arrived.
 
     ```
     %a, %b = tile.consumer_wait %r : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
     ```
+
+    The tiles must not be used after the next `tile.consumer_release` of the ring.
+
+    Constraints: the results have the types of the ring's groups.
     """
 
     name = "tile.consumer_wait"
@@ -316,13 +356,17 @@ class ConsumerWaitOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class ConsumerReleaseOp(OrderedOp):
-    """Give the slot of the last group taken back; with `pending 1` that of the group before, and only where the
-    condition holds: the tiles of the last are still read by contractions in flight.
+    """Releases the slot of the last dequeued group.
 
     ```
     tile.consumer_release %r : !tile.ring<4 of tensor<128x64xbf16, #shared>, tensor<64x128xbf16, #shared>>
     tile.consumer_release %r pending 1 if %more : !tile.ring<4 of tensor<128x64xbf16, #shared>>
     ```
+
+    With `pending 1` it releases the group before the last one, because dots in flight still read the last one. Then the
+    release may have a condition; without effect if that is false.
+
+    Constraints: `pending` is 1, in a ring of at least two slots.
     """
 
     name = "tile.consumer_release"
@@ -333,20 +377,17 @@ class ConsumerReleaseOp(OrderedOp):
 
     @property
     def is_late(self) -> bool:
+        """Returns true if the release is for the group before the last one."""
         return self.pending is not None
 
     def verify_(self) -> None:
         if self.pending is not None and (self.pending.data != 1 or slots_of(self.ring) < 2):
-            raise VerifyException("at most one newer group stays taken, in a ring of two slots or more")
+            raise VerifyException("expected pending 1, in a ring of two slots or more")
 
 
 @irdl.irdl_op_definition
 class WarpSpecializeOp(OrderedOp):
-    """A consumer and a producer, who run at the same time.
-
-    The consumer is the kernel's program; its warps are those that hold tiles, the kernel's. The producer has further
-    warps, of which one thread works: it starts boxes and puts them into rings, and computes nothing but indices.
-    With `registers` threads of either partition give registers up or take them, to have that many.
+    """Runs a consumer and a producer partition at the same time.
 
     ```
     tile.warp_specialize {
@@ -355,6 +396,17 @@ class WarpSpecializeOp(OrderedOp):
       ... tile.producer_load %r, %x, %y ...
     }
     ```
+
+    The consumer runs on the kernel's warps, which hold the tiles. The producer has additional warps. One of its threads
+    starts boxes and enqueues them; it computes only indices.
+
+    Attributes:
+        warps: warps of the producer.
+        registers: registers per thread of consumer and producer, which threads acquire or release; empty to leave them
+            unchanged.
+
+    Constraints: the consumer contains no `tile.producer_load`, the producer no `tile.consumer_wait` and
+    `tile.consumer_release`.
     """
 
     name = "tile.warp_specialize"
@@ -371,9 +423,9 @@ class WarpSpecializeOp(OrderedOp):
     def verify_(self) -> None:
         if self.warps.data < 1 or len(self.registers) not in (0, 2):
             raise VerifyException(f"{self.warps.data} warps with {len(self.registers)} numbers of registers")
-        for region, wrong, what in (
+        for region, wrong, verb in (
             (self.consumer, ProducerLoadOp, "puts"),
             (self.producer, (ConsumerWaitOp, ConsumerReleaseOp), "takes"),
         ):
             if any(isinstance(o, wrong) for o in region.walk()):
-                raise VerifyException(f"a partition that {what}, which is what the other one does")
+                raise VerifyException(f"a partition that {verb}, which is what the other one does")

@@ -1,4 +1,5 @@
-"""Kernels of the tile dialect, their launches, and the operations of a block's program on tiles."""
+"""Kernels of the tile dialect, their launches, and the synchronous operations on tiles: loads, stores, reductions,
+dots."""
 
 from __future__ import annotations
 
@@ -25,18 +26,24 @@ from .schedule import LEGAL, Schedule, ScheduleAttr
 
 @irdl.irdl_op_definition
 class KernelOp(BlockProgramOp):
-    """A kernel: one program, run by every block of a grid.
-
-    The body's arguments are the buffers, then one block index for each extent of the grid.
+    """Defines a kernel: a program that every block of a grid runs.
 
     ```
     tile.kernel @k0(%x: memref<16x64xf32>, %y: memref<16x64xf32>) blocks (%i, %j) in [4, 1] warps 4 {
       ...
     }
     ```
-    An extent that depends on a size known only at run time is a quotient, rounded up: `in [#s0 / 64, 32]`. With
-    `cluster N` behind the warps N blocks that are neighbours along the last index form a cluster. With
-    `lanes 1` a block is a single thread, the program of a core.
+
+    The body's arguments are the buffers, then one block index for each extent of the grid.
+
+    Attributes:
+        grid: extents of the grid. One that depends on a symbolic size is a rounded-up quotient: `in [#s0 / 64, 32]`.
+        warps: warps of a block.
+        lanes: threads of a warp, 32 by default; 1 for a block of a single thread, on the CPU.
+        cluster: number of blocks, adjacent along the last index of the grid, that form a cluster.
+
+    Constraints: memrefs precede the block indices; warps are a power of two up to 32; clusters divide the last extent
+    of the grid that is not 1.
     """
 
     name = "tile.kernel"
@@ -48,44 +55,49 @@ class KernelOp(BlockProgramOp):
 
     @property
     def schedule(self) -> Schedule:
-        """The decisions by which the kernel is made; the plainest ones where it has none."""
-        found = self.attributes.get("schedule")
-        return found.data if isinstance(found, ScheduleAttr) else Schedule(())
+        """Returns the schedule of the kernel, or the default schedule if it has none."""
+        attribute = self.attributes.get("schedule")
+        return attribute.data if isinstance(attribute, ScheduleAttr) else Schedule(())
 
     @property
     def buffers(self) -> tuple[BlockArgument, ...]:
+        """Returns the arguments that are buffers."""
         return tuple(a for a in self.body.block.args if isinstance(a.type, builtin.MemRefType))
 
     @property
     def blocks(self) -> tuple[SSAValue, ...]:
+        """Returns the block indices."""
         return tuple(a for a in self.body.block.args if isinstance(a.type, builtin.IndexType))
 
     def verify_(self) -> None:
         if (*self.body.block.args,) != (*self.buffers, *self.blocks) or len(self.blocks) != len(self.grid_shape):
-            raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
+            raise VerifyException("expected memrefs, then one block index for each extent of the grid")
         self.verify_warps()
         super().verify_()
         if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):
             raise VerifyException(f"clusters of {self.cluster_size} blocks do not make up the last extent of the grid")
 
     def has_clusters_of(self, blocks: int) -> bool:
-        """Whether groups of so many blocks that differ in the last index alone make up the grid."""
+        """Returns true if `blocks` divides the last extent of the grid that is not 1, so clusters differ in that index
+        only."""
         last = next((n for n in reversed(self.grid_shape) if n != 1), 1)
         return isinstance(last, int) and last % blocks == 0
 
 
 @irdl.irdl_op_definition
 class LaunchOp(PureOp):
-    """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel. The
-    kernel may see each in another shape.
-
-    A kernel that combines into its result (`tile.atomic_rmw`) has one, which starts as the value `from`: what another
-    launch gives.
+    """Launches a kernel on tensors. The results are new tensors, one for each trailing buffer of the kernel.
 
     ```
     %y = tile.launch @k0(%x, %w) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
     %z = tile.launch @k1(%v, %i) from (%y : tensor<16x64xf32>) : (tensor<8xf32>, tensor<8xi64>) -> tensor<16x64xf32>
     ```
+
+    A buffer may have another shape than its tensor, with as many elements. A kernel that combines into its result
+    (`tile.atomic_rmw`) has one result, which starts with the values of `from`.
+
+    Constraints: the buffers match inputs and results; `from` is present if and only if the kernel combines into its
+    result, and is a result of another launch.
     """
 
     name = "tile.launch"
@@ -102,14 +114,15 @@ class LaunchOp(PureOp):
     def verify_(self) -> None:
         root = self.get_toplevel_object()
         if not isinstance(root, builtin.ModuleOp):
-            return  # still being built
+            # The op is not in a module yet.
+            return
         name = self.kernel.string_value()
         kernel = SymbolTable.lookup_symbol(root, name)
         if not isinstance(kernel, KernelOp):
-            raise VerifyException(f"launches @{name}, which is no kernel of this module")
-        given = [*self.inputs, *self.res]
-        if len(kernel.buffers) != len(given) or any(
-            not same_elements(b.type, v.type) for b, v in zip(kernel.buffers, given, strict=True)
+            raise VerifyException(f"expected a kernel of this module, but got @{name}")
+        operands = [*self.inputs, *self.res]
+        if len(kernel.buffers) != len(operands) or any(
+            not same_elements(b.type, v.type) for b, v in zip(kernel.buffers, operands, strict=True)
         ):
             raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
         combines = any(use.operation.name == "tile.atomic_rmw" for b in kernel.buffers for use in b.uses)
@@ -124,35 +137,57 @@ class LaunchOp(PureOp):
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
-    """The type of a tile; the scalar itself for no dimensions."""
+    """Returns the type of a tile: a tensor, or the scalar type if there are no dimensions.
+
+    Args:
+        element: scalar type.
+        shape: extents.
+        encoding: layout attribute, or None.
+    """
     if not shape:
         return element
     return TensorType(element, shape, encoding) if encoding is not None else TensorType(element, shape)
 
 
 def verify_places(op: Any, memory: SSAValue, tile: SSAValue) -> None:
-    """Check what moves `tile` from or to map(t)[symbols] in the buffer `memory`. Raises VerifyException."""
+    """Checks an access of the elements map(t)[symbols] of a buffer for every element t of a tile.
+
+    Args:
+        op: the access.
+        memory: the buffer.
+        tile: the tile that is read or written.
+
+    Raises:
+        VerifyException: ranks, symbols or element types do not match.
+    """
     shape, symbols = shape_of(tile.type), tuple[SSAValue, ...](op.symbols)
     verify_access(op, len(shape), len(symbols), len(extents_of(memory.type)), "a buffer")
     for s in symbols:
         if s.type != IndexType() and (not shape or s.type != with_element(tile.type, IndexType())):
-            raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")
+            raise VerifyException(
+                f"expected an index or a tile of index of the tile's shape as a symbol, but got {s.type}"
+            )
     if element_type(tile.type) != element_type(memory.type):
         raise VerifyException("buffer and tile have one element type")
 
 
 @irdl.irdl_op_definition
 class LoadOp(PureOp):
-    """A tile of a buffer: element t is source[map(t)[symbols]] inside the domain, else the fill value.
-
-    Dimensions of the map are the tile's; a symbol is an `index` (the same for the whole tile) or a tile of `index` of
-    the result's shape (one for each element: a gather).
+    """Loads a tile from a buffer: element t is source[map(t)[symbols]] inside the domain, else the fill value.
 
     ```
     %x = tile.load %X[d0 + %i * 64, d1]
          where 0 <= d0 + %i * 64 < 100 else %zero
          : memref<100x64xf32> -> tensor<64x64xf32>
     ```
+
+    Operands:
+        source: the buffer.
+        symbols: an `index` (the same for the whole tile), or a tile of `index` with the shape of the result (a gather).
+        fill: value outside of the domain (`else`).
+
+    Constraints: the map takes the dimensions of the tile to coordinates of the buffer; element types match; a fill
+    value if and only if there is a domain.
     """
 
     name = "tile.load"
@@ -173,7 +208,7 @@ class LoadOp(PureOp):
 
 
 class _WriteOp(FormattedOp):
-    """What writes a tile at places of a buffer."""
+    """Base class of operations that write the elements of a tile to a buffer."""
 
     value = irdl.operand_def()
     target = irdl.operand_def(irdl.base(MemRefType))
@@ -191,11 +226,13 @@ class _WriteOp(FormattedOp):
 
 @irdl.irdl_op_definition
 class StoreOp(_WriteOp, WritingOp):
-    """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
+    """Stores a tile: buffer[map(t)[symbols]] = value[t] for the elements t inside the domain.
 
     ```
     tile.store %v, %Y[d0 + %i * 64] : tensor<64xf32>, memref<128xf32>
     ```
+
+    No two elements may be stored to one location.
     """
 
     name = "tile.store"
@@ -203,16 +240,19 @@ class StoreOp(_WriteOp, WritingOp):
 
 @irdl.irdl_op_definition
 class AtomicRmwOp(_WriteOp, OrderedOp):
-    """Combine a tile into a result, in any order: p = map(t)[symbols], buffer[p] = kind(buffer[p], value[t]) inside the
-    domain.
-
-    Several elements may go to one place, of one block or of many. The buffer holds what its launch starts `from`, and
-    nothing else in the kernel reads or writes it.
+    """Combines the elements of a tile into a buffer atomically, in an unspecified order.
 
     ```
     tile.atomic_rmw add %v, %Y[%i] where 0 <= %i < 100
       : tensor<64xf32>, memref<100xf32>
     ```
+
+    For each element t inside the domain, buffer[p] = kind(buffer[p], value[t]) with p = map(t)[symbols]. Several
+    elements, of one or many blocks, may have the same p. The launch specifies the initial values of the buffer
+    (`from`).
+
+    Constraints: kind and element type are ones that atomics support; no other operation in the kernel accesses the
+    buffer.
     """
 
     name = "tile.atomic_rmw"
@@ -229,11 +269,13 @@ class AtomicRmwOp(_WriteOp, OrderedOp):
 
 @irdl.irdl_op_definition
 class AffineOp(PureOp):
-    """The value of an affine expression at every element of a tile: result[t] = map(t)[symbols].
+    """Evaluates an affine expression at every element of a tile: result[t] = map(t)[symbols].
 
     ```
     %k = tile.affine d1 + %c * 32 : tensor<64x32xindex>
     ```
+
+    Constraints: the map has one result; the element type is index.
     """
 
     name = "tile.affine"
@@ -245,16 +287,18 @@ class AffineOp(PureOp):
     def verify_(self) -> None:
         verify_access(self, len(shape_of(self.result.type)), len(self.symbols), 1, "an expression")
         if element_type(self.result.type) != IndexType():
-            raise VerifyException(f"an affine expression is an index, not {element_type(self.result.type)}")
+            raise VerifyException(f"expected a tile of index, but got {element_type(self.result.type)}")
 
 
 @irdl.irdl_op_definition
 class BroadcastOp(PureOp):
-    """Repeat a tile, or a scalar, along new dimensions: `along` are their positions in the result.
+    """Repeats a tile or a scalar along new dimensions, `along` in the result.
 
     ```
     %b = tile.broadcast %r along [1] : tensor<64xf32> -> tensor<64x128xf32>
     ```
+
+    Constraints: the result without the dimensions `along` has the shape of the source.
     """
 
     name = "tile.broadcast"
@@ -265,14 +309,16 @@ class BroadcastOp(PureOp):
 
     def verify_(self) -> None:
         along = set(self.along.get_values())
-        kept = tuple(n for i, n in enumerate(shape_of(self.result.type)) if i not in along)
-        if kept != shape_of(self.source.type) or element_type(self.source.type) != element_type(self.result.type):
+        source_shape = tuple(n for i, n in enumerate(shape_of(self.result.type)) if i not in along)
+        if source_shape != shape_of(self.source.type) or element_type(self.source.type) != element_type(
+            self.result.type
+        ):
             raise VerifyException(f"broadcasting {self.source.type} along {sorted(along)} is not {self.result.type}")
 
 
 @irdl.irdl_op_definition
 class ReduceOp(PureOp):
-    """Combine a tile along some of its dimensions, which disappear (all of them: a scalar).
+    """Reduces a tile over some of its dimensions, which are removed. Over all dimensions the result is a scalar.
 
     ```
     %s = tile.reduce add %x over [1] : tensor<64x128xf32> -> tensor<64xf32>
@@ -294,20 +340,29 @@ class ReduceOp(PureOp):
 
     def verify_(self) -> None:
         dims = set(self.dims.get_values())
-        kept = tuple(n for i, n in enumerate(shape_of(self.source.type)) if i not in dims)
-        if kept != shape_of(self.result.type) or element_type(self.source.type) != element_type(self.result.type):
+        remaining = tuple(n for i, n in enumerate(shape_of(self.source.type)) if i not in dims)
+        if remaining != shape_of(self.result.type) or element_type(self.source.type) != element_type(self.result.type):
             raise VerifyException(f"reducing {sorted(dims)} of {self.source.type} is not {self.result.type}")
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
 @irdl.irdl_op_definition
 class ScanOp(PureOp):
-    """Inclusive scan of a tile along a dimension: `init`, the result of the tile before it, combined with the elements
-    up to each one. `carry` is the last element of the result, the `init` of the next tile.
+    """Scans a tile inclusively along a dimension.
 
     ```
     %s, %c = tile.scan add %x, %init along 1 : tensor<8x128xf32>, tensor<8xf32>
     ```
+
+    Operands:
+        source: tile to scan.
+        init: value that is combined with all elements, the `carry` of the previous tile.
+
+    Results:
+        result: element j combines `init` and the elements 0 to j.
+        carry: last element of the result, the `init` of the next tile.
+
+    Constraints: `init` has the shape of the source without the scanned dimension.
     """
 
     name = "tile.scan"
@@ -332,15 +387,26 @@ class ScanOp(PureOp):
 
 
 NARROW = (bf16, f16)
-"""What tensor cores multiply exactly."""
+"""Element types whose products tensor cores compute exactly."""
 
 
 def verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: str | None) -> None:
+    """Checks the types of a dot.
+
+    Args:
+        lhs: type of the left operand [m, k].
+        rhs: type of the right operand [k, n].
+        acc: type of the accumulator [m, n].
+        atom: `fma`, `mma`, `wgmma`, or None for scalar multiply-adds.
+
+    Raises:
+        VerifyException: shapes do not match, or the atom does not support the element types.
+    """
     a, b, c = shape_of(lhs), shape_of(rhs), shape_of(acc)
     if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
         raise VerifyException(f"no contraction of {lhs} and {rhs} into {acc}")
     if atom is not None and atom not in LEGAL["atom"]:
-        raise VerifyException(f"atom {atom} is none of {', '.join(map(str, LEGAL['atom']))}")
+        raise VerifyException(f"expected an atom of {', '.join(map(str, LEGAL['atom']))}, but got {atom}")
     if atom is None:
         return
     types, able = tuple(element_type(t) for t in (lhs, rhs, acc)), mma_atom(lhs)
@@ -351,15 +417,18 @@ def verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: str
 
 @irdl.irdl_op_definition
 class DotOp(PureOp):
-    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
-
-    `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
-    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits; `mma` also
-    takes f64 and sums in f64. Without an atom it is scalar multiply-adds of one type.
+    """Computes a contraction: acc[m, n] + sum over k of lhs[m, k] * rhs[k, n], in the accumulator's type.
 
     ```
     %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
     ```
+
+    Attributes:
+        atom: tensor-core instruction. `mma` and `wgmma` multiply bf16 or f16 and accumulate in f32. They multiply f32
+            as tf32: `mma` rounds to nearest, `wgmma` drops the last 13 bits. `mma` also multiplies f64 in f64. Without
+            an atom the dot is computed by scalar multiply-adds.
+
+    Constraints: the shapes match; the atom supports the element types; the result has the accumulator's type.
     """
 
     name = "tile.dot"
@@ -378,7 +447,7 @@ class DotOp(PureOp):
 
     @property
     def is_wgmma(self) -> bool:
-        """Whether warpgroups compute it, asynchronously."""
+        """Returns true if warpgroups compute the dot asynchronously."""
         return self.atom is not None and self.atom.data == "wgmma"
 
     def verify_(self) -> None:
@@ -389,17 +458,22 @@ class DotOp(PureOp):
 
 
 WAYS = ("registers", "shuffles", "shared")
-"""How a tile gets from one layout to another."""
+"""Methods of `tile.convert_layout`, from the cheapest: register moves, shuffles, shared memory."""
 
 
 @irdl.irdl_op_definition
 class ConvertLayoutOp(PureOp):
-    """The same tile, held by other threads and registers. `via` says how it gets there: by moves between the registers
-    of a thread, by shuffles within warps, or through shared memory; left out, the cheapest way is taken.
+    """Converts a tile to another register layout.
 
     ```
     %y = tile.convert_layout %x via "shuffles" : tensor<64xf32, #tile.layout<...>> -> tensor<64xf32, #tile.layout<...>>
     ```
+
+    Attributes:
+        via: `registers` (moves within a thread), `shuffles` (within warps) or `shared` (through shared memory); by
+            default the cheapest method.
+
+    Constraints: shapes and element types are equal; the result has a register layout.
     """
 
     name = "tile.convert_layout"
@@ -413,17 +487,19 @@ class ConvertLayoutOp(PureOp):
 
     def verify_(self) -> None:
         if self.via is not None and self.via.data not in WAYS:
-            raise VerifyException(f"via {self.via.data}, which is none of {', '.join(WAYS)}")
+            raise VerifyException(f"expected via one of {', '.join(WAYS)}, but got {self.via.data}")
         _verify_moved(self.source.type, self.result.type, LayoutAttr)
 
 
 @irdl.irdl_op_definition
 class StageOp(PureOp):
-    """A tile in registers, put into shared memory; where and between which barriers is decided below this level.
+    """Copies a tile from registers to shared memory. Lower levels choose the buffer and insert the barriers.
 
     ```
     %s = tile.stage %x : tensor<64x16xf32, #tile.layout<...>> -> tensor<64x16xf32, #tile.shared<...>>
     ```
+
+    Constraints: shapes and element types are equal; the result has a shared layout.
     """
 
     name = "tile.stage"
@@ -439,7 +515,13 @@ class StageOp(PureOp):
 
 
 def _verify_moved(source: Attribute, result: Attribute, target: type[Attribute]) -> None:
-    """Source and result are one tile; the result's encoding is a `target`."""
+    """Checks that two types differ in the layout only.
+
+    Args:
+        source: tile type before the conversion.
+        result: tile type after it.
+        target: class of the result's layout attribute.
+    """
     same = shape_of(source) == shape_of(result) and element_type(source) == element_type(result)
     if not same or not isinstance(encoding_of(result), target):
         raise VerifyException(f"{source} is not moved into {result}")

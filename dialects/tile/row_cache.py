@@ -1,8 +1,15 @@
-"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and the collective
-operations of the blocks of a cluster, which exchange tiles through distributed shared memory.
+"""Row cache of a block, and collective operations of the blocks of a cluster.
 
-A ring is a queue between two partitions; a row has a place for each tile, and the block that put a tile there reads it
-back, as often as it likes. A place says which tile it is, so the loops that read need not go through them in any order.
+A *row buffer* keeps the tiles of a row in shared memory between several loops over the row. It has one place for each
+tile. The block that stores a tile loads it as often as needed, in any order:
+
+```
+%r = tile.row_buffer : !tile.row_buffer<13 of tensor<4096xf32>>
+tile.row_buffer_store %x, %r[%k] : ...     (first loop)
+%y = tile.row_buffer_load %r[%k] : ...     (second loop)
+```
+
+The collective operations exchange tiles between the blocks of a cluster through distributed shared memory.
 """
 
 from __future__ import annotations
@@ -25,9 +32,9 @@ from .kernel import KernelOp
 
 @irdl.irdl_attr_definition
 class RowBufferType(FormattedAttr, TypeAttribute):
-    """Room for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
+    """Buffer for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
 
-    Who holds the tiles in registers is not part of it: their layouts are chosen later.
+    The type has no layout: the layouts of the tiles in registers are chosen later.
     """
 
     name = "tile.row_buffer"
@@ -37,23 +44,24 @@ class RowBufferType(FormattedAttr, TypeAttribute):
 
     @staticmethod
     def get(places: int, tile: Attribute) -> RowBufferType:
-        """Room for so many tiles like `tile`, whatever its layout."""
+        """Returns the type of a buffer for `places` tiles of the shape and element type of `tile`."""
         return RowBufferType(IntAttr(places), TensorType(element_type(tile), shape_of(tile)))
 
     def verify(self) -> None:
         if self.places.data < 1:
-            raise VerifyException(f"a row has at least one place, not {self.places.data}")
+            raise VerifyException(f"expected at least one place, but got {self.places.data}")
         if shape_of(self.tile) == () or self.tile != TensorType(element_type(self.tile), self.shape):
-            raise VerifyException(f"a row holds tiles without a layout, not {self.tile}")
+            raise VerifyException(f"expected a row of tiles without a layout, but got {self.tile}")
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Returns the shape of one tile."""
         return shape_of(self.tile)
 
 
 @irdl.irdl_op_definition
 class RowBufferOp(WritingOp):
-    """A new row; what is in its places is undefined.
+    """Creates a row buffer with undefined contents.
 
     ```
     %r = tile.row_buffer : !tile.row_buffer<13 of tensor<4096xf32>>
@@ -67,11 +75,13 @@ class RowBufferOp(WritingOp):
 
 @irdl.irdl_op_definition
 class RowBufferStoreOp(WritingOp):
-    """Put a tile into a place of a row.
+    """Stores a tile to a place of a row buffer.
 
     ```
     tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
     ```
+
+    Constraints: shape and element type are those of the buffer's tiles.
     """
 
     name = "tile.row_buffer_store"
@@ -86,11 +96,13 @@ class RowBufferStoreOp(WritingOp):
 
 @irdl.irdl_op_definition
 class RowBufferLoadOp(FormattedOp):
-    """The tile in a place of a row, which must have been put there.
+    """Loads the tile in a place of a row buffer, which must have been stored before.
 
     ```
     %y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
     ```
+
+    Constraints: shape and element type are those of the buffer's tiles.
     """
 
     name = "tile.row_buffer_load"
@@ -107,19 +119,21 @@ class RowBufferLoadOp(FormattedOp):
 def _verify_tile(row: Attribute, tile: Attribute) -> None:
     assert isinstance(row, RowBufferType)
     if (shape_of(tile), element_type(tile)) != (row.shape, element_type(row.tile)):
-        raise VerifyException(f"{tile} is no tile of {row}")
+        raise VerifyException(f"expected a tile of {row}, but got {tile}")
 
 
 @irdl.irdl_op_definition
 class ClusterAllGatherOp(PureOp):
-    """What every block of the cluster has for some tiles, along a new first dimension: by rank.
-
-    All blocks of the cluster get there equally often.
+    """Gathers tiles from every block of the cluster, along a new first dimension, the rank.
 
     ```
     %all = tile.cluster_allgather %m : f32 -> tensor<4xf32>
     %ms, %ls = tile.cluster_allgather %m, %l : f32, f32 -> tensor<4xf32>, tensor<4xf32>
     ```
+
+    All blocks of the cluster must execute it equally often.
+
+    Constraints: one result for each operand; the first extent of the results is the cluster size.
     """
 
     name = "tile.cluster_allgather"
@@ -132,6 +146,7 @@ class ClusterAllGatherOp(PureOp):
 
     @property
     def ranks(self) -> int:
+        """Returns the number of blocks of the cluster."""
         return shape_of(self.res[0].type)[0]
 
     def verify_(self) -> None:
@@ -146,14 +161,17 @@ class ClusterAllGatherOp(PureOp):
 
 @irdl.irdl_op_definition
 class ClusterReduceScatterOp(PureOp):
-    """The tiles of all blocks of the cluster, combined element by element in the order of the ranks. Block number
-    `rank` of the cluster gets part number `rank` of the result along a dimension.
-
-    All blocks of the cluster execute it equally often.
+    """Reduces tiles over the blocks of the cluster, elementwise in the order of ranks; each block gets one part.
 
     ```
     %s = tile.cluster_reduce_scatter add %acc along 0 : tensor<64x128xf32> -> tensor<16x128xf32>
     ```
+
+    The block with rank r gets part r of the result along the dimension. All blocks of the cluster must execute it
+    equally often.
+
+    Constraints: the result has the extent of the source divided by the cluster size along the dimension, and equal
+    extents otherwise.
     """
 
     name = "tile.cluster_reduce_scatter"
@@ -169,11 +187,12 @@ class ClusterReduceScatterOp(PureOp):
 
     @property
     def part(self) -> int:
-        """Extent of the part of a block along the dimension."""
+        """Returns the extent of a block's part along the dimension."""
         return shape_of(self.result.type)[self.dim.data]
 
     @property
     def ranks(self) -> int:
+        """Returns the number of blocks of the cluster."""
         return shape_of(self.source.type)[self.dim.data] // self.part
 
     def verify_(self) -> None:
@@ -190,5 +209,5 @@ class ClusterReduceScatterOp(PureOp):
 def _verify_ranks(op: ClusterAllGatherOp | ClusterReduceScatterOp, ranks: int) -> None:
     kernel = enclosing(op, KernelOp)
     if kernel is not None and kernel.cluster_size != ranks:
-        has = f"clusters of {kernel.cluster_size}"
-        raise VerifyException(f"tiles of every block of a cluster of {ranks} blocks in a kernel with {has}")
+        actual = f"clusters of {kernel.cluster_size}"
+        raise VerifyException(f"tiles of every block of a cluster of {ranks} blocks in a kernel with {actual}")

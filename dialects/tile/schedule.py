@@ -1,7 +1,7 @@
-"""`#tile.schedule`: every decision about how one kernel runs, as one attribute.
+"""`#tile.schedule`: all decisions about the kernel of one loop nest, as one attribute.
 
-A planner, a tuned record or a person writes it. The planning pass puts it on
-a `loop.nest`; the passes below it are mechanical and read their decision here.
+The planner, a tuning record or a person writes it. `plan-schedules` puts it on a `loop.nest`. Every later pass reads
+its decision from the attribute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..layouts.linear import LANES
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every field of a schedule with its plainest value, in the order in which they are printed."""
+    """All fields of a schedule with their defaults, in the order of printing. `ScheduleAttr` explains each field."""
 
     block: tuple[int, ...]
     serial: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class Schedule:
 
 
 PLAIN: dict[str, Any] = vars(Schedule(()))
-"""The plainest value of each field."""
+"""Default of each field; that of `block` is empty, because every schedule specifies it."""
 
 LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "warps": (1, 2, 4, 8, 16, 32),
@@ -59,65 +59,79 @@ LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "promotion_memory": ("registers", "shared"),
     "cache_rows": ("registers", "shared"),
 }
-"""What a field may be. The other numbers are at least what they are in the plainest schedule."""
+"""Legal values of fields. Numbers that are not listed must be at least their default."""
 
 
 @irdl_attr_definition
 class ScheduleAttr(Data[Schedule]):
-    """`#tile.schedule<block = [1, 2048], chunk = [2048], warps = 8>`
+    """Schedule of a kernel: `#tile.schedule<block = [1, 2048], chunk = [2048], warps = 8>`.
 
-    block    tile extent of every free index of the nest, a power of two; 1 puts the index wholly onto the grid.
-    serial   positions of free indices whose tiles one block walks through in a loop instead of the grid.
-    pack     positions of free indices: what factors of products load along one is copied before, by a kernel of its
-             own, so that what a tile has of it lies row by row; and the index becomes the last, that of the columns.
-    chunk    tile extent of every reduction index, a power of two, in the order the reductions are printed; one that
-             covers its range computes the reduction at once, a smaller one loops over chunks.
+    block    tile extent of every free index of the nest, a power of two; 1 distributes the index over the grid.
+    serial   positions of free indices whose tiles one block computes in a loop, instead of one block each.
+    pack     positions of free indices. Operands that contractions load along such an index are first copied by a
+        separate kernel, so that a tile of them is contiguous row by row. The index becomes the last one, that of
+        columns.
+    chunk    tile extent of every reduction index, a power of two, in the order in which reductions are printed. A chunk
+        that covers the range computes the reduction at once; a smaller one loops over chunks.
     thread   register tile of one thread in a contraction, [rows, columns].
-    warps    warps a block.
-    lanes    threads of a warp: 32, or 1 where a block, of one warp, is a single thread: a core's.
-    atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
-    copy     how operands reach shared memory: sync, cp_async, tma.  stages: depth of that pipeline.
-    split_k  blocks that share one reduction: so many equal parts of its longest index.
-    cluster_k  blocks of a cluster that share the reductions of a tile of the result (1, 2, 4 or 8; sm_90 and newer).
-             Each block reduces the chunks of its share. The blocks exchange the sums through distributed shared memory,
-             and each block finishes and stores its part of the tile.
-    group_m  grid swizzle: so many tiles of the last index but one come first, then the next tile of the last index; a
-             divisor of how many there are.
-    num_ctas  blocks of a persistent kernel, which share all tiles; 0: every tile has a block of its own.
-    cluster  so many blocks with consecutive numbers form a cluster (1, 2, 4 or 8; sm_90 and newer) and load together
-             what all of them need (copy = tma), or share rows: each has a part of the reductions and of what follows.
-    blocks_per_sm  so many blocks at least run at once on a multiprocessor: the compiler has to get along with their
-             share of its registers; 0 leaves that to the compiler.
-    f32_matmul_precision  how an f32 operand of a matmul may reach tensor cores. `ieee`: not at all. `input_dtype`:
-             rounded to the type of the other operand, bf16 or f16. `bf16x3`: as the sum of three bf16 numbers, which is
-             all of it; three matmuls if the other operand is bf16, six if it is f32 too. With `promotion_interval = 1`
-             the errors are those of a sum in f32; without, tensor cores cut the sum, and they grow with its length. An
-             infinity beside a split operand may become a NaN. `bf16x3_presplit`: the same, and operands that are loaded
-             are split before, by kernels of their own. `tf32`: with 10 bits of the fraction. The planner never chooses
-             a value other than `ieee` for two f32 operands, nor `tf32`.
-    promotion_interval  chunks of which the contractions of the block form a partial sum, from zero, in registers of its
-             own; one addition then promotes it to the accumulators of the result, rounded to nearest. 0: one sum of
-             all chunks. It bounds the error: one register that sums all of k errs some three times as much as eight
-             partial sums; on tensor cores, which cut what they add, the error of one sum is proportional to k. The
-             planner sets 1 where f32 operands are split for tensor cores on request, several chunks for f32
-             operands on CUDA cores, and 0 for operands of 16 bits.
-    promotion_memory  where a block keeps the accumulators of the result while it forms a partial sum: in `registers`,
-             twice as many, or in `shared` memory, where each thread writes and reads its own (promotion_interval > 1).
-    cache_rows  where a block keeps what several of its loops read: `registers` hold no more than one tile, so a row in
-             several chunks is read from memory by each loop; in `shared` memory all chunks stay.
+    warps    warps of a block.
+    lanes    threads of a warp: 32, or 1 for a block of a single thread, on the CPU.
+    stages   depth of the pipeline of operand copies.
+    split_k  number of blocks that share one reduction, in equal parts of its longest index.
+    cluster_k  number of blocks of a cluster (1, 2, 4 or 8; sm_90 and newer) that share the reductions of a tile of the
+        result. Each block reduces its share of the chunks. The blocks exchange partial results through distributed
+        shared memory; each finishes and stores a part of the tile.
+    group_m  grid swizzle for reuse in L2: number of tiles along the last index but one that are computed before the
+        next tile along the last index. It divides the number of these tiles.
+    num_ctas  blocks of a persistent kernel, which share all tiles; 0: one block for each tile.
+    cluster  number of consecutive blocks (1, 2, 4 or 8; sm_90 and newer) that form a cluster. They load common operands
+        together (copy = tma), or share rows: each computes a part of the reductions and of their users.
+    blocks_per_sm  minimum number of resident blocks of a multiprocessor, which limits registers; 0: no minimum.
+    atom     instruction of contractions: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
+    copy     how operands reach shared memory: sync, cp_async, tma.
+    f32_matmul_precision  how f32 operands of a matmul may be computed on tensor cores.
+
+    - `ieee`: not at all.
+    - `input_dtype`: rounded to the type of the other operand, bf16 or f16.
+    - `bf16x3`: as the exact sum of three bf16 numbers. This takes three matmuls if the other operand is bf16, and six
+      if it is f32. With `promotion_interval = 1` the errors are those of f32 accumulation. Otherwise tensor cores
+      truncate the sum, and errors grow with its length. An infinity together with a split operand may become NaN.
+    - `bf16x3_presplit`: like `bf16x3`; loaded operands are split by separate kernels before.
+    - `tf32`: with 10 bits of fraction.
+
+    The planner never chooses anything but `ieee` for two f32 operands, and never `tf32`.
+
+    promotion_interval  number of chunks whose contractions form a partial sum in separate registers. It is then added
+        to the accumulators, rounded to nearest. 0: no partial sums. Partial sums bound the error: a single sum over k
+        has about three times the error of eight partial sums. On tensor cores, which truncate, the error of a single
+        sum is proportional to k. The planner chooses 1 if f32 operands are split for tensor cores on request, several
+        chunks for f32 operands on CUDA cores, and 0 for 16-bit operands.
+    promotion_memory  where the accumulators of the result are stored during a partial sum: `registers` (twice as many),
+        or `shared` memory, where each thread accesses its own (promotion_interval > 1).
+    cache_rows  where a block keeps rows that several of its loops read. `registers`: only a row of one chunk; a longer
+        row is loaded by each loop. `shared`: all chunks stay in shared memory.
     """
 
     name = "tile.schedule"
 
     @staticmethod
     def get(block: Any, chunk: Any = (), **decisions: Any) -> ScheduleAttr:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A schedule from Python numbers, lists and words; what is left out has the plainest value. Raises TypeError
-        for a decision that does not exist."""
-        given: dict[str, Any] = {"block": block, "chunk": chunk, **decisions}
-        given.update([(n, tuple(v)) for n, v in given.items() if isinstance(PLAIN.get(n), tuple)])
-        return ScheduleAttr(Schedule(**given))
+        """Returns a schedule from Python numbers, lists and words; other fields have their default.
+
+        Args:
+            block: the field `block`.
+            chunk: the field `chunk`.
+            decisions: other fields by name.
+
+        Raises:
+            TypeError: a field does not exist.
+        """
+        fields: dict[str, Any] = {"block": block, "chunk": chunk, **decisions}
+        fields.update([(n, tuple(v)) for n, v in fields.items() if isinstance(PLAIN.get(n), tuple)])
+        return ScheduleAttr(Schedule(**fields))
 
     def changed(self, **decisions: Any) -> ScheduleAttr:
+        """Returns the schedule with some fields replaced."""
         return ScheduleAttr.get(**(vars(self.data) | decisions))
 
     def verify(self) -> None:
@@ -125,12 +139,14 @@ class ScheduleAttr(Data[Schedule]):
         for n in ("block", "chunk", "thread"):
             for v in values[n]:
                 if v < 1 or v & (v - 1):
-                    raise VerifyException(f"schedule: {n} holds {v}, not a power of two")
+                    raise VerifyException(f"schedule: expected powers of two in {n}, but got {v}")
         for n, least in PLAIN.items():
             if n in LEGAL and values[n] not in LEGAL[n]:
-                raise VerifyException(f"schedule: {n} is {values[n]}; it is one of {', '.join(map(str, LEGAL[n]))}")
+                raise VerifyException(
+                    f"schedule: expected {n} to be one of {', '.join(map(str, LEGAL[n]))}, but got {values[n]}"
+                )
             if isinstance(least, int) and n not in LEGAL and values[n] < least:
-                raise VerifyException(f"schedule: {n} is {values[n]}; it is at least {least}")
+                raise VerifyException(f"schedule: expected {n} of at least {least}, but got {values[n]}")
         for n in ("serial", "pack"):
             if any(not 0 <= s < len(self.data.block) for s in values[n]):
                 raise VerifyException(f"schedule: {n} names free indices by position")

@@ -195,7 +195,7 @@ def test_damaged_records_are_refused(tmp_path: Path, case: str, capsys: pytest.C
 MISFITS = {
     "#tile.schedule<block = [4], chunk = [64]>": "block: 1 extents for 0 free indices",
     "#tile.schedule<block = [], chunk = [64], atom = wgmma, copy = tma, stages = 99>": "99 stages; at most 8",
-    "#tile.schedule<block = [], chunk = [3]>": "chunk holds 3, not a power of two",
+    "#tile.schedule<block = [], chunk = [3]>": "expected powers of two in chunk, but got 3",
     "#tile.schedule<block = [], colour = red>": "unknown or repeated decision 'colour'",
     "#tile.schedule<block = []> and more": "there is something behind",
     "[1, 2]": "is no schedule",

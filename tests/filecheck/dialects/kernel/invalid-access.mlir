@@ -94,7 +94,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: checks and a fill value come together
+// CHECK: error: kernel.load: expected both checks and a fill value, or neither
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] where 0 <= %i < 64 steps [[1]] : memref<64xf32> -> vector<2xf32>

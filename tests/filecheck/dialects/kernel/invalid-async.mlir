@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.cp_async: a copy goes from global memory to a shared buffer of one dimension
+// CHECK: error: kernel.cp_async: expected a copy from global memory to a one-dimensional shared buffer
 kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   kernel.cp_async %x[%i] to %y[%i] : memref<64xf32>, memref<64xf32>
@@ -44,7 +44,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: {{.*}}waits until 0 to 7 groups are left, not 9
+// CHECK: error: {{.*}}expected 0 to 7 pending groups, but got 9
 kernel.func @k() grid [1] warps 1 {
   kernel.async_wait 9
 }

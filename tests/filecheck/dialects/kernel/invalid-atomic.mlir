@@ -9,7 +9,7 @@ kernel.func @k(%x: memref<64xi16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.atomic_rmw: combines into global memory, not into shared memory
+// CHECK: error: kernel.atomic_rmw: expected an atomic operation on global memory, but got shared memory
 kernel.func @k() grid [1] warps 1 {
   %x = kernel.shared : memref<64xi32, "shared">
   %i = kernel.id lane

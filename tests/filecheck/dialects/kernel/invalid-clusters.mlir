@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.func: a cluster has 1, 2, 4 or 8 blocks, not 3
+// CHECK: error: kernel.func: expected a cluster of 1, 2, 4 or 8 blocks, but got 3
 kernel.func @k() grid [3] warps 1 cluster 3 {
   %i = kernel.id rank
 }
@@ -69,7 +69,7 @@ kernel.func @k(%x: memref<64xf32>) grid [6] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.mapa: gives memref<64xf32, "cluster">, not memref<64xf32, "shared">
+// CHECK: error: kernel.mapa: expected the result type memref<64xf32, "cluster">, but got memref<64xf32, "shared">
 kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
@@ -89,7 +89,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: a copy goes from global memory to a shared buffer of one dimension
+// CHECK: error: kernel.cp_async: expected a copy from global memory to a one-dimensional shared buffer
 kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">

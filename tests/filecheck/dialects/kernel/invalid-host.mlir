@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 %h, %t = "test.op"() : () -> (memref<5x4xf32>, index)
-// CHECK: kernel.slice: the row is one expression of one index, not (d0) -> (d0, d0)
+// CHECK: kernel.slice: expected a row map of one index and one result, but got (d0) -> (d0, d0)
 %a = kernel.slice %h[%t, %t] : memref<5x4xf32> -> memref<4xf32>
 
 // -----
@@ -19,11 +19,11 @@
 // -----
 
 %h, %t = "test.op"() : () -> (memref<5x4xf32>, index)
-// CHECK: kernel.slice: memref<5xf32> is larger than a row of memref<5x4xf32>
+// CHECK: kernel.slice: expected a slice no larger than a row of memref<5x4xf32>, but got memref<5xf32>
 %a = kernel.slice %h[%t] : memref<5x4xf32> -> memref<5xf32>
 
 // -----
 
 %h, %t = "test.op"() : () -> (memref<5x3xf32>, index)
-// CHECK: kernel.slice: rows of 12 bytes: not a multiple of 16
+// CHECK: kernel.slice: expected rows of a multiple of 16 bytes, but got 12
 %a = kernel.slice %h[%t] : memref<5x3xf32> -> memref<3xf32>

@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.ldmatrix: matrices lie in shared memory
+// CHECK: error: kernel.ldmatrix: expected a buffer in shared memory
 kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %a = kernel.ldmatrix count 4 %x[%i] : memref<512xbf16> -> vector<8xbf16>
@@ -17,7 +17,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: matrices of f32 cannot be transposed
+// CHECK: error: kernel.ldmatrix: expected no transposition of f32 matrices
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
@@ -26,7 +26,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: rows are aligned to 16 bytes
+// CHECK: error: kernel.ldmatrix: expected steps of a multiple of 16 bytes
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
@@ -35,7 +35,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: rows are aligned to 16 bytes
+// CHECK: error: kernel.ldmatrix: expected steps of a multiple of 16 bytes
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xbf16, "shared">
@@ -53,7 +53,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: matrices lie in shared memory
+// CHECK: error: kernel.stmatrix: expected a buffer in shared memory
 kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
@@ -82,7 +82,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: rows are aligned to 16 bytes
+// CHECK: error: kernel.stmatrix: expected steps of a multiple of 16 bytes
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<16xbf16>
@@ -121,7 +121,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: the accumulator and the result are f32
+// CHECK: error: kernel.mma: expected an accumulator of f32
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xbf16>

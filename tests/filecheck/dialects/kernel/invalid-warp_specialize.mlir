@@ -9,7 +9,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mbar_init: a barrier counts 1 to 1048575 arrivals, not 0
+// CHECK: error: kernel.mbar_init: expected 1 to 1048575 arrivals, but got 0
 kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
@@ -18,7 +18,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mbar_expect: a phase counts 1 to 1048575 bytes, not 0
+// CHECK: error: kernel.mbar_expect: expected 1 to 1048575 bytes, but got 0
 kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
@@ -27,7 +27,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.advance: a ring has at least one slot, not 0
+// CHECK: error: kernel.advance: expected at least one slot, but got 0
 kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %s, %p = kernel.advance %i, %i of 0
@@ -35,14 +35,14 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.group_barrier: hardware barriers 1 to 15 are free, not 0
+// CHECK: error: kernel.group_barrier: expected a hardware barrier from 1 to 15, but got 0
 kernel.func @k() grid [1] warps 1 {
   kernel.group_barrier 0 warps 1
 }
 
 // -----
 
-// CHECK: error: kernel.group_barrier: a group has 1 to 32 warps, not 64
+// CHECK: error: kernel.group_barrier: expected groups of 1 to 32 warps, but got 64
 kernel.func @k() grid [1] warps 1 {
   kernel.group_barrier 1 warps 64
 }
@@ -71,35 +71,35 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: {{.*}}a box has 1 to 5 extents of 1 to 256, not [512, 64]
+// CHECK: error: {{.*}}expected a box of 1 to 5 extents of 1 to 256, but got [512, 64]
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<512x64xbf16>
 }
 
 // -----
 
-// CHECK: error: {{.*}}a swizzle of 0, 32, 64 or 128 bytes, not 96
+// CHECK: error: {{.*}}expected a swizzle of 0, 32, 64 or 128 bytes, but got 96
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 96>
 }
 
 // -----
 
-// CHECK: error: {{.*}}a row of a box has a multiple of 16 bytes, not 8
+// CHECK: error: {{.*}}expected box rows of a multiple of 16 bytes, but got 8
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x4xbf16>
 }
 
 // -----
 
-// CHECK: error: {{.*}}a box swizzled by 128 bytes has rows of 128 bytes, not 64
+// CHECK: error: {{.*}}expected rows of 128 bytes, like the swizzle, but got 64
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x32xbf16, swizzle 128>
 }
 
 // -----
 
-// CHECK: error: kernel.tensor_map: a map is of a buffer that is an argument of the kernel
+// CHECK: error: kernel.tensor_map: expected a tensor map of an argument of the kernel
 kernel.func @k() grid [1] warps 1 {
   %x = kernel.shared : memref<64xbf16, "shared">
   %m = kernel.tensor_map %x : memref<64xbf16, "shared"> -> !kernel.tensor_map<64xbf16>
@@ -128,7 +128,7 @@ kernel.func @k(%x: memref<64x63xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_store: a box lies in a shared buffer of one dimension, not in memref<64x64xbf16>
+// CHECK: error: kernel.tma_store: expected a box in a one-dimensional shared buffer, but got memref<64x64xbf16>
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %i = arith.constant 0 : index
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
@@ -177,21 +177,21 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.bulk_wait: waits until 0 to 7 groups are left, not 8
+// CHECK: error: kernel.bulk_wait: expected 0 to 7 pending groups, but got 8
 kernel.func @k() grid [1] warps 1 {
   kernel.bulk_wait 8
 }
 
 // -----
 
-// CHECK: error: {{.*}}accumulators are f32, not vector<32xbf16>
+// CHECK: error: {{.*}}expected accumulators of f32, but got vector<32xbf16>
 kernel.func @k() grid [1] warps 4 {
   %p = kernel.accumulators : !kernel.async_accumulators<vector<32xbf16>>
 }
 
 // -----
 
-// CHECK: error: {{.*}}4 to 128 accumulators, in steps of 4, not 256
+// CHECK: error: {{.*}}expected 4 to 128 accumulators, a multiple of 4, but got 256
 kernel.func @k() grid [1] warps 4 {
   %p = kernel.accumulators : !kernel.async_accumulators<vector<256xf32>>
 }
@@ -237,7 +237,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the operands are bf16, f16 or f32, not i32
+// CHECK: error: kernel.wgmma: expected operands of bf16, f16 or f32, but got i32
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xi32, "shared">
@@ -247,7 +247,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: operands of f32 lie along k
+// CHECK: error: kernel.wgmma: expected f32 operands that are contiguous along k, but got a transposed one
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xf32, "shared">
@@ -339,7 +339,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the left operand lies in a shared buffer of one dimension, not in memref<64x64xbf16>
+// CHECK: error: kernel.wgmma: expected the left operand in a one-dimensional shared buffer, but got memref<64x64xbf16>
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -359,7 +359,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma_wait: waits until 0 to 7 groups are left, not 8
+// CHECK: error: kernel.wgmma_wait: expected 0 to 7 pending groups, but got 8
 kernel.func @k() grid [1] warps 4 {
   %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma_wait 8, %p : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
@@ -399,7 +399,7 @@ kernel.func @k() grid [1] warps 8 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: a partition has at least one warp, not 0
+// CHECK: error: kernel.warp_specialize: expected at least one warp in a partition, but got 0
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 0 {
@@ -420,7 +420,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: whole warpgroups change their registers, not [1, 3] warps
+// CHECK: error: kernel.warp_specialize: expected partitions of whole warpgroups to change registers, but got [1, 3] warps
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 1 registers 40 {
@@ -432,7 +432,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: a thread has 24 to 240 registers, in steps of 8, not [44]
+// CHECK: error: kernel.warp_specialize: expected 24 to 240 registers of a thread, a multiple of 8, but got [44]
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 registers 44 {
@@ -466,7 +466,7 @@ kernel.func @k() grid [1] warps 12 blocks_per_sm 2 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: partitions stand at the top of a kernel, not in scf.if
+// CHECK: error: kernel.warp_specialize: expected partitions at the top of a kernel, but got them in scf.if
 kernel.func @k() grid [1] warps 4 {
   %c = arith.constant true
   scf.if %c {
@@ -490,7 +490,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.func: partitions of [4] warps in a block of 8
+// CHECK: error: kernel.func: expected partitions of 8 warps together, but got [4]
 kernel.func @k() grid [1] warps 8 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -500,7 +500,7 @@ kernel.func @k() grid [1] warps 8 {
 
 // -----
 
-// CHECK: error: kernel.func: the warps of a block part once
+// CHECK: error: kernel.func: expected at most one kernel.warp_specialize in a kernel
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -514,7 +514,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.func: a block has at most 32 warps, not 40
+// CHECK: error: kernel.func: expected 1 to 32 warps, but got 40
 kernel.func @k() grid [1] warps 40 {
   kernel.warp_specialize {
     partition "a"(%w) warps 40 {

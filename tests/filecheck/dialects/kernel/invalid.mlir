@@ -1,21 +1,21 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.func: the arguments of a kernel are memrefs
+// CHECK: error: kernel.func: expected memrefs as the arguments of a kernel
 kernel.func @k(%x: f32) grid [1] warps 1 {}
 
 // -----
 
-// CHECK: error: kernel.func: a block without partitions has 1, 2, 4, 8, 16 or 32 warps, not 3
+// CHECK: error: kernel.func: expected 1, 2, 4, 8, 16 or 32 warps in a block without partitions, but got 3
 kernel.func @k(%x: memref<4xf32>) grid [1] warps 3 {}
 
 // -----
 
-// CHECK: error: kernel.func: a grid has 1 to 2^31 - 1 blocks, not 0
+// CHECK: error: kernel.func: expected a grid of 1 to 2^31 - 1 blocks, but got 0
 kernel.func @k(%x: memref<4xf32>) grid [0] warps 1 {}
 
 // -----
 
-// CHECK: error: kernel.shared: a shared buffer is a memref in space "shared", not memref<8xf32>
+// CHECK: error: kernel.shared: expected a memref in space "shared", but got memref<8xf32>
 kernel.func @k() grid [1] warps 1 {
   %s = kernel.shared : memref<8xf32>
 }
@@ -29,7 +29,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.shuffle_xor: a shuffle reaches lanes 1 to 31 away, not 32
+// CHECK: error: kernel.shuffle_xor: expected a mask of 1 to 31, but got 32
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>
   %s = kernel.shuffle_xor %v by 32 : vector<2xf32>
@@ -93,7 +93,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.indices: one step for each bit of the register number
+// CHECK: error: kernel.indices: expected one step for each bit of the register number
 kernel.func @k() grid [1] warps 1 {
   %v = kernel.id lane
   %s = kernel.indices %v steps [1] : vector<4xindex>
@@ -119,12 +119,12 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.func: a grid has 1 to 2^31 - 1 blocks, not 0
+// CHECK: error: kernel.func: expected a grid of 1 to 2^31 - 1 blocks, but got 0
 kernel.func @k(%x: memref<4xf32>) grid [#payload.symbol<s0[1:5]> / 2, 0] warps 1 {}
 
 // -----
 
-// CHECK: error: kernel.shuffle: one flip for each bit of the register number, not 1
+// CHECK: error: kernel.shuffle: expected one lane_xor for each bit of the register number, but got 1
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.shuffle %v lane_xor [1] : vector<4xf32>
@@ -178,7 +178,7 @@ kernel.func @k() grid [1] warps 1 blocks_per_sm 0 {
 
 // -----
 
-// CHECK: error: kernel.func: 2 warps of 1 lanes; a warp has 32, or a block is one thread
+// CHECK: error: kernel.func: expected warps of 32 lanes, or one warp of one lane, but got 2 warps of 1 lanes
 kernel.func @k() grid [1] warps 2 lanes 1 {
 }
 

@@ -79,7 +79,7 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.reduce: reducing [1] of tensor<4x8xf32> gives tensor<4xf32>, not tensor<8xf32>
+// CHECK: tensor.reduce: reducing [1] of tensor<4x8xf32> expected the result type tensor<4xf32>, but got tensor<8xf32>
 %y = tensor.reduce add %x over [1] : tensor<4x8xf32> -> tensor<8xf32>
 
 // -----

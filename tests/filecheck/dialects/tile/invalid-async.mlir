@@ -2,7 +2,7 @@
 
 #layout = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
 
-// CHECK: error: {{.*}}stages into shared memory, not as tensor<128xf32
+// CHECK: error: {{.*}}expected a result in shared memory, but got tensor<128xf32
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
   %x = tile.stage_async %a[d0] by #layout : memref<128xf32> -> tensor<128xf32, #layout>
 }
@@ -11,7 +11,7 @@ tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
 
 #shared = #tile.shared<offset = [[1], [2], [4], [8], [16], [32], [64]]>
 
-// CHECK: error: {{.*}}who copies what is a tile.layout, not #tile.shared
+// CHECK: error: {{.*}}expected a #tile.layout after `by`, but got #tile.shared
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
   %x = tile.stage_async %a[d0] by #shared : memref<128xf32> -> tensor<128xf32, #shared>
 }
@@ -28,7 +28,7 @@ tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
 
 // -----
 
-// CHECK: error: {{.*}}awaits tiles that are on their way to shared memory
+// CHECK: error: {{.*}}expected tiles whose copies to shared memory are outstanding
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
   %x = payload.constant 0.0 : tensor<128xf32>
   %y = tile.await %x pending 0 : tensor<128xf32>

@@ -66,7 +66,7 @@ tile.store %q, %z[d0, d1] : !tile.async_accumulators<tensor<64x64xf32>>, memref<
 // -----
 
 %p = "test.op"() : () -> (!tile.async_accumulators<tensor<64x64xf32>>)
-// CHECK: tile.dot_wait: waits until 0 to 7 groups are left, not 8
+// CHECK: tile.dot_wait: expected 0 to 7 pending groups, but got 8
 %s = tile.dot_wait %p pending 8 : !tile.async_accumulators<tensor<64x64xf32>> -> !tile.async_accumulators<tensor<64x64xf32>>
 
 // -----
@@ -85,14 +85,14 @@ tile.store %q, %z[d0, d1] : !tile.async_accumulators<tensor<64x64xf32>>, memref<
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %r = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>)
-// CHECK: tile.consumer_release: at most one newer group stays taken, in a ring of two slots or more
+// CHECK: tile.consumer_release: expected pending 1, in a ring of two slots or more
 tile.consumer_release %r pending 2 : !tile.ring<2 of tensor<2x4xbf16, #a>>
 
 // -----
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %r = "test.op"() : () -> (!tile.ring<1 of tensor<2x4xbf16, #a>>)
-// CHECK: tile.consumer_release: at most one newer group stays taken, in a ring of two slots or more
+// CHECK: tile.consumer_release: expected pending 1, in a ring of two slots or more
 tile.consumer_release %r pending 1 : !tile.ring<1 of tensor<2x4xbf16, #a>>
 
 // -----

@@ -32,13 +32,13 @@
 
 #s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (tensor<4x4xbf16>)
-// CHECK: tile.slice: parts are taken of tiles in registers
+// CHECK: tile.slice: expected source and part in registers
 %p = tile.slice %x at [0, 0] : tensor<4x4xbf16> -> tensor<2x4xbf16, #s>
 
 // -----
 
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16>, memref<4x4xbf16>)
-// CHECK: tile.tma_store: a box leaves from shared memory, not as tensor<2x4xbf16>
+// CHECK: tile.tma_store: expected a tile in shared memory, but got tensor<2x4xbf16>
 tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16>, memref<4x4xbf16>
 
 // -----
@@ -52,7 +52,7 @@ tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16, #s>, memref<4x4xf16>
 
 #s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4xbf16>)
-// CHECK: tile.tma_store: a dimension of a box runs along one dimension of the buffer, in steps of one
+// CHECK: tile.tma_store: expected every dimension of a box to run along one dimension of the buffer with stride one
 tile.tma_store %s, %y[d0, d1 * 2] : tensor<2x4xbf16, #s>, memref<4x4xbf16>
 
 // -----

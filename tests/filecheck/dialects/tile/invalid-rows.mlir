@@ -1,29 +1,29 @@
 // RUN: %diagnostics
 
-// CHECK: a row has at least one place, not 0
+// CHECK: expected at least one place, but got 0
 %r = "test.op"() : () -> (!tile.row_buffer<0 of tensor<8xf32>>)
 
 // -----
 
-// CHECK: a row holds tiles without a layout, not f32
+// CHECK: expected a row of tiles without a layout, but got f32
 %r = "test.op"() : () -> (!tile.row_buffer<2 of f32>)
 
 // -----
 
 #a = #tile.shared<offset = [[1], [2], [4]]>
-// CHECK: a row holds tiles without a layout, not tensor<8xf32, #tile.shared
+// CHECK: expected a row of tiles without a layout, but got tensor<8xf32, #tile.shared
 %r = "test.op"() : () -> (!tile.row_buffer<2 of tensor<8xf32, #a>>)
 
 // -----
 
 %x, %k, %r = "test.op"() : () -> (tensor<4xf32>, index, !tile.row_buffer<2 of tensor<8xf32>>)
-// CHECK: tile.row_buffer_store: tensor<4xf32> is no tile of !tile.row_buffer<2 of tensor<8xf32>>
+// CHECK: tile.row_buffer_store: expected a tile of !tile.row_buffer<2 of tensor<8xf32>>, but got tensor<4xf32>
 tile.row_buffer_store %x, %r[%k] : tensor<4xf32>, !tile.row_buffer<2 of tensor<8xf32>>
 
 // -----
 
 %k, %r = "test.op"() : () -> (index, !tile.row_buffer<2 of tensor<8xf32>>)
-// CHECK: tile.row_buffer_load: tensor<8xbf16> is no tile of !tile.row_buffer<2 of tensor<8xf32>>
+// CHECK: tile.row_buffer_load: expected a tile of !tile.row_buffer<2 of tensor<8xf32>>, but got tensor<8xbf16>
 %x = tile.row_buffer_load %r[%k] : !tile.row_buffer<2 of tensor<8xf32>> -> tensor<8xbf16>
 
 // -----

@@ -1,32 +1,32 @@
 // RUN: %diagnostics
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
-// CHECK: a ring has at least one slot, not 0
+// CHECK: expected at least one slot, but got 0
 %r = "test.op"() : () -> (!tile.ring<0 of tensor<2x4xbf16, #a>>)
 
 // -----
 
-// CHECK: a ring holds tiles in shared memory
+// CHECK: expected a ring of tiles in shared memory
 %r = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16>>)
 
 // -----
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (memref<4x4xbf16>)
-// CHECK: tile.tma_load: a dimension of a box runs along one dimension of the buffer, in steps of one
+// CHECK: tile.tma_load: expected every dimension of a box to run along one dimension of the buffer with stride one
 %b = tile.tma_load %x[d0, d1 * 2] : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
 
 // -----
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (memref<4x4xbf16>)
-// CHECK: tile.tma_load: a dimension of a box runs along one dimension of the buffer, in steps of one
+// CHECK: tile.tma_load: expected every dimension of a box to run along one dimension of the buffer with stride one
 %b = tile.tma_load %x[d0 floordiv 2, d1] : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
 
 // -----
 
 %x = "test.op"() : () -> (memref<4x4xbf16>)
-// CHECK: tile.tma_load: stages into shared memory, not as tensor<2x4xbf16>
+// CHECK: tile.tma_load: expected a result in shared memory, but got tensor<2x4xbf16>
 %b = tile.tma_load %x[d0, d1] : memref<4x4xbf16> -> tensor<2x4xbf16>
 
 // -----
@@ -40,7 +40,7 @@
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %r, %t = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>, tensor<2x4xbf16, #a>)
-// CHECK: tile.producer_load: puts boxes on their way, each started by a tile.tma_load
+// CHECK: tile.producer_load: expected tiles that are each the result of a tile.tma_load
 tile.producer_load %r, %t : !tile.ring<2 of tensor<2x4xbf16, #a>>
 
 // -----

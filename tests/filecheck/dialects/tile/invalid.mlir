@@ -2,19 +2,19 @@
 
 // What the verifiers of the dialect refuse, each with its place.
 
-// CHECK: error: {{.*}}a kernel takes memrefs, then one block index for each extent of its grid
+// CHECK: error: {{.*}}expected memrefs, then one block index for each extent of the grid
 tile.kernel @k(%x: f32) blocks (%i) in [1] warps 1 {
 }
 
 // -----
 
-// CHECK: error: {{.*}}a block has 1, 2, 4, 8, 16 or 32 warps, not 3
+// CHECK: error: {{.*}}expected 1, 2, 4, 8, 16 or 32 warps in a block, but got 3
 tile.kernel @k(%x: memref<8xf32>) blocks (%i) in [1] warps 3 {
 }
 
 // -----
 
-// CHECK: error: {{.*}}launches @k, which is no kernel of this module
+// CHECK: error: {{.*}}expected a kernel of this module, but got @k
 func.func @main(%x: tensor<8xf32>) {
   %y = tile.launch @k(%x) : (tensor<8xf32>) -> tensor<8xf32>
   func.return
@@ -83,7 +83,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}a symbol is an index or a tile of index of the tile's shape, not tensor<4xindex>
+// CHECK: error: {{.*}}expected an index or a tile of index of the tile's shape as a symbol, but got tensor<4xindex>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %n = tile.affine d0 : tensor<4xindex>
   %a = tile.load %x[%n] : memref<8xf32> -> tensor<8xf32>
@@ -100,7 +100,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}an affine expression is an index, not f32
+// CHECK: error: {{.*}}expected a tile of index, but got f32
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %n = tile.affine d0 : tensor<4xf32>
 }
@@ -159,7 +159,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}schedule: block holds 3, not a power of two
+// CHECK: error: {{.*}}schedule: expected powers of two in block, but got 3
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [3]>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -170,7 +170,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: warps is 5; it is one of 1, 2, 4, 8, 16, 32
+// CHECK: error: {{.*}}schedule: expected warps to be one of 1, 2, 4, 8, 16, 32, but got 5
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], warps = 5>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -181,7 +181,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: atom is fast; it is one of fma, mma, wgmma
+// CHECK: error: {{.*}}schedule: expected atom to be one of fma, mma, wgmma, but got fast
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], atom = fast>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -192,7 +192,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: copy is slow; it is one of sync, cp_async, tma
+// CHECK: error: {{.*}}schedule: expected copy to be one of sync, cp_async, tma, but got slow
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], copy = slow>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -203,7 +203,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: stages is 0; it is at least 1
+// CHECK: error: {{.*}}schedule: expected stages of at least 1, but got 0
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], stages = 0>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -256,7 +256,7 @@ tile.kernel @k(%x: memref<8xf64>, %y: memref<8xf64>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}atom tpu is none of fma, mma, wgmma
+// CHECK: error: {{.*}}expected an atom of fma, mma, wgmma, but got tpu
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = payload.constant 0.0 : tensor<16x16xf32>
   %c = tile.dot %a, %a, %a atom "tpu" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
@@ -274,7 +274,7 @@ func.func @main(%x: tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) {
 
 // -----
 
-// CHECK: error: tile.kernel: a cluster has 1, 2, 4 or 8 blocks, not 6
+// CHECK: error: tile.kernel: expected a cluster of 1, 2, 4 or 8 blocks, but got 6
 tile.kernel @k(%x: memref<4xf32>) blocks (%i) in [6] warps 1 cluster 6 {
   %zero = payload.constant 0.0 : f32
 }
@@ -288,7 +288,7 @@ tile.kernel @k(%x: memref<4xf32>) blocks (%i, %j) in [8, 6] warps 1 cluster 4 {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: cluster is 3; it is one of 1, 2, 4, 8
+// CHECK: error: {{.*}}schedule: expected cluster to be one of 1, 2, 4, 8, but got 3
 module {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], cluster = 3>} {
     %z = payload.constant 0.0 : f32
@@ -298,7 +298,7 @@ module {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: cluster_k is 3; it is one of 1, 2, 4, 8
+// CHECK: error: {{.*}}schedule: expected cluster_k to be one of 1, 2, 4, 8, but got 3
 module {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], cluster_k = 3>} {
     %z = payload.constant 0.0 : f32
@@ -308,7 +308,7 @@ module {
 
 // -----
 
-// CHECK: error: {{.*}}via post, which is none of registers, shuffles, shared
+// CHECK: error: {{.*}}expected via one of registers, shuffles, shared, but got post
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = payload.constant 0.0 : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>>
   %b = tile.convert_layout %a via "post" : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>> -> tensor<32xf32, #tile.layout<reg = [], lane = [[2], [1], [4], [8], [16]], warp = []>>
@@ -316,13 +316,13 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}1 warps of 16 lanes; a warp has 32, or a block is one thread
+// CHECK: error: {{.*}}expected warps of 32 lanes, or one warp of one lane, but got 1 warps of 16 lanes
 tile.kernel @k(%x: memref<8xf32>) blocks (%i) in [1] warps 1 lanes 16 {
 }
 
 // -----
 
-// CHECK: error: {{.*}}schedule: lanes is 2; it is one of 1, 32
+// CHECK: error: {{.*}}schedule: expected lanes to be one of 1, 32, but got 2
 module {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], lanes = 2>} {
     %z = payload.constant 0.0 : f32
