@@ -1,4 +1,4 @@
-"""deplodock: PyTorch in, readable CUDA out, through five xDSL dialects.
+"""deplodock compiles PyTorch programs to readable CUDA or C++ through five xDSL dialects.
 
 ```python
 import deplodock
@@ -7,7 +7,7 @@ f = deplodock.compile(module, (x,))
 y = f(x)
 print(f.ir("tile"))
 ```
-Importing this package is cheap; torch is imported by `compile`.
+Importing this package does not import torch; the first use of `compile` does.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
     "compile_module",
 ]
 
-# Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
-# checkout of any name, a sibling.
+# Public names are imported at their first use, for two reasons: torch takes seconds to import, and a test runner may
+# import this file under the name of the checkout's folder, where relative imports do not work.
 _HOMES = {
     **dict.fromkeys(("CompileError", "DeplodockError"), ".errors"),
     **dict.fromkeys(("CompiledFunction", "compile"), ".frontend.api"),
@@ -44,7 +44,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES or __name__ != "deplodock":  # a test runner imports a checkout by the name of its folder
+    if name not in _HOMES or __name__ != "deplodock":
         return _other_attribute(name)
     try:
         return getattr(import_module(_HOMES[name], __name__), name)
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _other_attribute(name: str) -> Any:
-    """Returns the version, or what a plugin declares as `deplodock.NAME`."""
+    """Returns `__version__`, or the object that a plugin declares as `deplodock.NAME`."""
     if name == "__version__":
         try:
             return version("deplodock")
@@ -96,13 +96,16 @@ class _Checkout(Distribution):
 
 
 class _CheckoutFinder(DistributionFinder):
-    """Finds the entry points of a checkout as they are now. Metadata of an editable installation are of its time."""
+    """Finds the entry points in the `pyproject.toml` of a checkout.
+
+    The metadata of an editable installation lists the entry points of the time of its installation.
+    """
 
     def find_spec(self, *_: object) -> None:
         """Finds no modules."""
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        """Yields the distribution if it is asked for by name, or with all others."""
+        """Yields the metadata of the checkout if the context asks for deplodock, or for all distributions."""
         if context.name in (None, "deplodock") and _Checkout.file.is_file():
             yield _Checkout()
 

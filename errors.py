@@ -1,9 +1,13 @@
-"""The errors of deplodock: one line for the user, never a bare Python error from inside.
+"""The exceptions of deplodock. Each prints one line for the user.
 
-Every error names what was refused: the operator, the argument, and the place (`file:line` or `file:line:col`)
-where the user wrote it. Those that the frontend raises also name the call as the user wrote it, a remedy, and the
-section of `docs/refusals.md` that explains the kind of refusal.
-Nothing here imports torch or xDSL, so any part of the compiler may raise them.
+An error names the operator and the argument that the compiler refuses, and the line of the user's program
+(`file:line` or `file:line:col`). Errors of the frontend add the call as the user wrote it, a remedy, and a link to the
+section of `docs/refusals.md`:
+
+    model.py:7: torch.linalg.inv(x): the operator is not supported; pass fallback="eager", which leaves it to PyTorch
+    (see docs/refusals.md#unsupported-operator)
+
+This module imports neither torch nor xDSL, so that every part of the compiler can raise these errors.
 """
 
 from __future__ import annotations
@@ -33,50 +37,53 @@ REMEDIES = {
     "gradients": 'call it under torch.no_grad(), or use torch.compile(..., backend="deplodock")',
     "targets": "choose another target (`deplodock doctor` lists them)",
 }
-"""Kind of refusal, which is the anchor of its section in `PAGE` -> the remedy where an error has no better one."""
+"""Kind of refusal -> default remedy. The kind is the anchor of a section in `PAGE`."""
 
 _NOT_AT_FAULT = ("xdsl", "torch", "numpy", "click")
-"""Packages that raise what others did wrong."""
+"""Packages below deplodock. A fault that they report was made by their caller."""
 
 
 def raised_at(error: BaseException) -> str:
-    """`file:line` of the code at fault for an exception: the innermost that is in no library below us."""
-    found = "nowhere"
+    """Returns `file:line` of the code at fault: the innermost frame outside of `_NOT_AT_FAULT` and Python's library.
+
+    Returns "nowhere" if there is no such frame.
+    """
+    location = "nowhere"
     for frame, line in traceback.walk_tb(error.__traceback__):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in _NOT_AT_FAULT and package not in sys.stdlib_module_names:
-            found = f"{frame.f_code.co_filename}:{line}"
-    return found
+            location = f"{frame.f_code.co_filename}:{line}"
+    return location
 
 
 def one_line(error: BaseException, most: int = 300) -> str:
-    """The type of an error and at most so many characters of the first line that it says: `OSError: no such file`."""
+    """Returns the type of an error and the first `most` characters of its first line: `OSError: no such file`."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {line[:most]}" if line else type(error).__name__
 
 
 class DeplodockError(Exception):
-    """Base of everything deplodock raises on purpose."""
+    """Base class of all errors that deplodock raises on purpose."""
 
     full_traceback: TracebackType | None = None
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython shows for an error: the sentence, and the user's lines that led to it."""
+        """Returns the lines that IPython shows for the error: the message, then the lines of the user's code."""
         frames = [f for f in traceback.extract_tb(self.__traceback__) if not _is_hidden(f.filename)]
         places = [f"  {cell_name(f.filename)}, line {f.lineno}: {(f.line or '').strip()}" for f in frames]
         return [f"{type(self).__name__}: {self}", *places]
 
 
 def debugging() -> bool:
-    """Returns true if errors keep the frames of this package and of PyTorch: `DEPLODOCK_DEBUG` is set."""
+    """Returns true if tracebacks keep the frames of deplodock and PyTorch (environment variable `DEPLODOCK_DEBUG`)."""
     return bool(os.environ.get("DEPLODOCK_DEBUG"))
 
 
 def presented(error: DeplodockError) -> DeplodockError:
-    """Returns an error whose traceback has none but the user's frames, to be raised `from None`.
+    """Removes all frames from the traceback of an error except the user's, and returns the error.
 
-    The whole traceback is kept as `full_traceback`, and what PyTorch raised as `origin`. Nothing changes if
-    `debugging()`.
+    `full_traceback` holds the whole traceback, and `origin` the exception that caused a CompileError. If `debugging()`
+    is true, the error stays as it is.
     """
     if debugging():
         return error
@@ -105,7 +112,7 @@ _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "IPython", "i
 
 
 def _is_hidden(file: str) -> bool:
-    """Whether a frame is ours, PyTorch's or of what runs a notebook."""
+    """Returns true if a frame of this file is hidden: a file of deplodock, PyTorch, Python or IPython."""
     if file.startswith("<"):
         return not file.startswith(("<stdin>", "<ipython-input-", "<python-input-", "<expression>"))
     of_python = file.startswith(_STANDARD) and "site-packages" not in file
@@ -116,26 +123,29 @@ _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 def cell_name(file: str) -> str:
-    """Returns a file as IPython calls it: `Cell In[3]` for a cell."""
+    """Returns the name that IPython shows for a file: `Cell In[3]` for a cell of a notebook, else the file itself."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     named = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(file)
     return " ".join(named) if named else file
 
 
 class CompileError(DeplodockError):
-    """A program that is refused.
+    """Error for a program, an option or an argument that the compiler refuses.
 
     Args:
         reason: the fault, in one line.
-        operator: the offending op (`"aten.add.Tensor"`, `"tensor.reduce"`).
-        argument: the name of the argument at fault.
-        location: the place, as `file:line[:col]`.
-        call: the call as the user wrote it (`"torch.linalg.inv(x)"`), which is printed in place of `operator`.
-        kind: the section of `docs/refusals.md`, one of `REMEDIES`.
-        remedy: what to do; by default that of the kind.
+        operator: the refused operation (`"aten.add.Tensor"`, `"tensor.reduce"`).
+        argument: name of the argument at fault.
+        location: `file:line[:col]` of the fault.
+        call: the call as the user wrote it (`"torch.linalg.inv(x)"`), printed instead of `operator`.
+        kind: section of `docs/refusals.md`, a key of `REMEDIES`.
+        remedy: advice to the user; by default the remedy of `kind`.
 
-    `origin` is the exception that PyTorch or Python raised, if there was one, `others` are further errors of the same
-    program. `str()` joins the parts in one line:
+    Attributes:
+        origin: the exception of PyTorch or Python that caused this error, if any.
+        others: further errors of the same program.
+
+    `str()` joins the parts in one line:
 
     >>> str(CompileError("negative stride", operator="aten.slice", argument="step", location="model.py:7"))
     'model.py:7: aten.slice: step: negative stride'
@@ -166,25 +176,26 @@ class CompileError(DeplodockError):
 
     @property
     def message(self) -> str:
-        """The error in one line without its place, for tools that print the place themselves."""
+        """The error in one line without its location, for tools that print the location themselves."""
         text = ": ".join(part for part in (self.call or self.operator, self.argument, self.reason) if part)
         return text + self.advice
 
     @property
     def advice(self) -> str:
-        """The remedy and the section that explains the kind of refusal, as the end of a message."""
+        """End of the message: the remedy, and the link to the section of `docs/refusals.md`."""
         remedy = self.remedy or REMEDIES.get(self.kind or "")
         page = f" (see {PAGE}#{self.kind})" if self.kind else ""
         return (f"; {remedy}" if remedy else "") + page
 
     @property
     def faults(self) -> list[str]:
-        """The error and its `others` without advice, one line for each call and reason, with all of its places."""
-        places: dict[str, list[str]] = {}
-        for one in (self, *self.others):
-            text = one.message.removesuffix(one.advice)
-            places.setdefault(text, []).extend([one.location] if one.location else [])
-        return [f"{_joined(lines)}: {text}" if lines else text for text, lines in places.items()]
+        """Lines without advice for this error and `others`. Errors with the same text share a line with all
+        locations."""
+        locations_of: dict[str, list[str]] = {}
+        for error in (self, *self.others):
+            text = error.message.removesuffix(error.advice)
+            locations_of.setdefault(text, []).extend([error.location] if error.location else [])
+        return [f"{_joined(locations)}: {text}" if locations else text for text, locations in locations_of.items()]
 
     def __str__(self) -> str:
         faults = self.faults
@@ -193,26 +204,27 @@ class CompileError(DeplodockError):
         return "\n  ".join((f"{len(faults)} calls of the program are refused{self.advice}", *faults))
 
 
-def _joined(places: list[str]) -> str:
-    """Places with the file name once: `model.py:7, 12`."""
-    file = places[0].partition(":")[0]
-    return ", ".join([places[0], *(p.removeprefix(f"{file}:") for p in dict.fromkeys(places[1:]) if p != places[0])])
+def _joined(locations: list[str]) -> str:
+    """Joins different locations and omits the file name where it repeats that of the first: `model.py:7, 12`."""
+    first, *others = dict.fromkeys(locations)
+    file = first.partition(":")[0]
+    return ", ".join([first, *(location.removeprefix(f"{file}:") for location in others)])
 
 
 class UnsupportedError(CompileError):
-    """An operator, or an argument of one, that is understood well enough to be refused by name."""
+    """An operator, or a value of one of its arguments, that the compiler does not support."""
 
 
 class CaptureError(CompileError):
-    """The Python program could not be turned into the torch dialect."""
+    """A Python program that cannot be captured as IR of the torch dialect."""
 
 
 class ShapeError(CompileError):
-    """Shapes, ranks or data types that do not fit together."""
+    """Shapes, ranks or data types that do not match each other or the compiled program."""
 
 
 class BorderError(CompileError):
-    """An op that may not appear at the level the program claims to be at; `others` are further ones."""
+    """An operation that is illegal at the level of the program. `others` are errors for further operations."""
 
 
 class ScheduleError(CompileError):
@@ -224,23 +236,23 @@ class TargetError(CompileError):
 
 
 class AttributeRefusedError(CompileError, AttributeError):
-    """An attribute that a compiled program does not have, as `hasattr` asks for it."""
+    """An attribute that a compiled program does not have. As an AttributeError it makes `hasattr` false."""
 
 
 class ExecutionError(CompileError):
-    """A program that failed, or gave a different answer, while it was being executed."""
+    """A program that failed during execution, or that computed a different result."""
 
 
 class MissingPackageError(DeplodockError, ImportError):
-    """A package that is needed and not installed."""
+    """A required Python package that is not installed."""
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Returns what to install for an import that failed, or None for another error or package."""
+    """Returns the message for the user if the error is a failed import of PyTorch, else None."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return "PyTorch is needed to capture and run programs, and is not installed: pip install torch"
     return None
 
 
 class PluginError(CompileError):
-    """A third-party dialect or pass that cannot be added."""
+    """A plugin (an entry point of an installed package) that cannot be found, imported or added."""

@@ -1,4 +1,14 @@
-"""`deplodock.compile`: a module or function becomes a program that is called like it."""
+"""The public function `deplodock.compile` and its result, `CompiledFunction`.
+
+`compile` captures a module or function as a program of the torch dialect and lowers it to kernels. The result is called
+like the module:
+
+    f = deplodock.compile(module, (x,))
+    y = f(x)
+
+A call with arguments like those of an earlier call takes a fast path (`repeated_calls.py`). Before each call, the
+parameters and submodules of the module are compared with those of the last call (`module_state.py`).
+"""
 
 from __future__ import annotations
 
@@ -33,12 +43,20 @@ if TYPE_CHECKING:
 
 
 OTHER_PROGRAMS = 3
-"""Programs that a module keeps of its earlier modes and submodules."""
+"""Number of earlier programs that a CompiledFunction keeps: one for each combination of submodules and modes."""
 
 
 class CompiledFunction:
-    """A compiled program: called like the module or function it came from, on tensors of the same types and shapes, or
-    of other sizes in the ranges that were declared."""
+    """A compiled program, called like the module or function that it was compiled from.
+
+    The arguments must have the types and shapes of the example arguments. Sizes that were declared with
+    `dynamic_shapes` may have any value of their range.
+
+    Attributes:
+        captured: the captured program with its parameters and buffers.
+        compilation: the program at all levels of IR.
+        executor: the executor that runs the program.
+    """
 
     def __init__(
         self,
@@ -49,14 +67,21 @@ class CompiledFunction:
         cuda_graphs: bool = False,
         **options: Any,
     ) -> None:
-        """`target` is what it runs on, with the `options` of `compile` that are about compiling, or what was
-        compiled."""
+        """Compiles a captured program, unless `target` is its compilation.
+
+        Args:
+            captured: the captured program.
+            target: name of the target, or an existing compilation of `captured`.
+            executor: name of the executor, as for `compile`.
+            cuda_graphs: whether the launches of a call run as one CUDA graph.
+            options: further options of `compile` for the passes (`compile_captured`); unused with a compilation.
+        """
         self.captured = captured
         if not isinstance(target, Compilation):
             target = compile_captured(captured, target_for(executor) if target == AUTO else target, **options)
         self.compilation = target
-        self._wanted, self._cuda_graphs = executor, cuda_graphs
-        self._autocast = any(captured.autocast.values())  # whether it was compiled under autocast
+        self._executor_name, self._cuda_graphs = executor, cuda_graphs
+        self._compiled_under_autocast = any(captured.autocast.values())
         self._executor: Executor | None = None
         self._module: torch.nn.Module | None = None
         self._state: ModuleState | None = None
@@ -66,17 +91,31 @@ class CompiledFunction:
 
     @property
     def executor(self) -> Executor:
-        """Who runs it, and why; made at the first call."""
+        """The executor that runs the program, made at the first use. Its `why` is the reason for the choice."""
         if self._executor is None:
             with one_at_a_time():
-                self._executor = self._executor or make_executor(self._wanted, self.compilation, self._cuda_graphs)
+                self._executor = self._executor or make_executor(
+                    self._executor_name, self.compilation, self._cuda_graphs
+                )
         return self._executor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it. Raises ShapeError for arguments unlike the example ones, ExecutionError for those of a transform of
-        torch.func or of forward-mode AD, and where autocast is not as when it was compiled."""
+        """Runs the program.
+
+        Args:
+            args: arguments by position, as for the module or function.
+            kwargs: arguments by name.
+
+        Returns:
+            the result, nested in the same tuples, lists and dictionaries as that of the module or function.
+
+        Raises:
+            ShapeError: the types or shapes of the arguments do not match those of the example arguments.
+            ExecutionError: the call is part of a transform of torch.func or of forward-mode AD, or autocast is in
+                another state than when the program was compiled.
+        """
         try:
-            if self.captured.autocast and (_is_any_autocast_enabled() or self._autocast):
+            if self.captured.autocast and (_is_any_autocast_enabled() or self._compiled_under_autocast):
                 from .capture.features.autocast import check_autocast
 
                 check_autocast(self.captured.autocast, (args, kwargs), (b.tensor for b in self.captured.bindings))
@@ -86,7 +125,8 @@ class CompiledFunction:
             raise presented(self.captured.calls.explained(error)) from error.__cause__
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call that is unlike those before."""
+        """Runs a call that differs from all earlier calls, and registers it for the fast path if the program has
+        one."""
         if self._state is not None:
             self._follow(self._state)
         captured, executor = self.captured, self.executor
@@ -103,7 +143,8 @@ class CompiledFunction:
         return result
 
     def _follow(self, state: ModuleState) -> None:
-        """Become the program of the modules as they are now. Raises CompileError."""
+        """Adapts the program to changes of the modules since the last call. Raises CompileError if that is
+        impossible."""
         state.check()
         if not state.is_built_alike():
             self._switch()
@@ -112,7 +153,8 @@ class CompiledFunction:
             self._use(state.renewed(self.captured), state.modules)
 
     def _switch(self) -> None:
-        """Become the program of the modules with their present submodules and modes: an earlier one, or a new one."""
+        """Replaces the state of this object by that of an earlier program with these submodules and modes, or compiles
+        one."""
         with one_at_a_time():
             others = [vars(self).copy(), *self._others[: OTHER_PROGRAMS - 1]]
             earlier = next((n for n, other in enumerate(others) if other["_state"].is_built_alike()), None)
@@ -125,8 +167,11 @@ class CompiledFunction:
         self._forget_calls()
 
     def refresh(self) -> None:
-        """Packs weights again in the next call (`prepack_weights`), after changes that a call does not notice: those
-        through `.data`, NumPy or DLPack to elements outside of the sample (docs/refusals.md#stale-weights)."""
+        """Makes the next call pack the weights again (option `prepack_weights`).
+
+        Call it after a change of weights through `.data`, NumPy or DLPack. A call detects such a change only in a
+        sample of the elements (docs/refusals.md#stale-weights).
+        """
         for program in [vars(self), *self._others]:
             program["_calls"], program["_repeat"] = None, unlike
             if (executor := program["_executor"]) is not None:
@@ -137,16 +182,18 @@ class CompiledFunction:
         self._repeat: Callable[..., Any] = unlike
 
     def __repr__(self) -> str:
-        """What it takes and gives, for which target it is, and who runs it."""
+        """Returns the signature of the program, its target and its executor."""
         types = main_function(self.captured.module).function_type
-        given = [f"{b.name}: {_shown(t)}" for b, t in zip(self.captured.bindings, types.inputs) if b.kind == "input"]
+        arguments = [
+            f"{b.name}: {_shown(t)}" for b, t in zip(self.captured.bindings, types.inputs) if b.kind == "input"
+        ]
         results = ", ".join(map(_shown, types.outputs))
-        wanted = self._wanted if self._executor is None else self._executor.name
-        signature = f"({', '.join(given)}) -> ({results})"
-        return f"<deplodock program {signature}, target {self.compilation.target}, executor {wanted}>"
+        executor = self._executor_name if self._executor is None else self._executor.name
+        signature = f"({', '.join(arguments)}) -> ({results})"
+        return f"<deplodock program {signature}, target {self.compilation.target}, executor {executor}>"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
-        """The same program on copies of its parameters and buffers, as a deep copy of a module has them."""
+        """Returns the program with copies of the module, its parameters and its buffers."""
         other = object.__new__(CompiledFunction)
         other.__dict__.update(self.__dict__)
         other._module, other._others = copy.deepcopy(self._module, memo), []
@@ -155,7 +202,8 @@ class CompiledFunction:
         return other
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the module that was compiled: its state, and `eval()`, `to()` where they change nothing."""
+        """Returns an attribute of the compiled module, such as `state_dict` or `eval` (see
+        `module_state.attribute`)."""
         if name.startswith("__") or "captured" not in self.__dict__:
             raise AttributeError(name)
         return attribute(self._module, self, name)
@@ -167,23 +215,30 @@ class CompiledFunction:
 
     @property
     def eager(self) -> tuple[EagerCall, ...]:
-        """What is left to PyTorch, each with its operator, the reason and the place; empty unless asked for."""
+        """Operators that PyTorch computes, each with the reason and the location. Empty without `fallback="eager"`."""
         return tuple(self.captured.eager.values())
 
     def check(self) -> None:
-        """Compile it as far as anything may be refused. Raises CompileError."""
+        """Lowers the program to the kernel level. Raises CompileError if an operator or a schedule is not supported."""
         with one_at_a_time():
             self.compilation.at("kernel")
 
     def ir(self, level: str) -> str:
-        """Returns the program's text at a level: `torch`, `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for a
-        CPU)."""
+        """Returns the text of the program at a level: `torch`, `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for
+        the target `cpu`)."""
         with one_at_a_time():
             return self.compilation.text(level)
 
     def save(self, path: str | PathLike[str], prepack_weights: bool = True) -> None:
-        """Writes the program with its parameters to the folder `path`, for `deplodock.load`, by the plug-in that
-        declares `save`. Raises PluginError if there is none."""
+        """Writes the program and its parameters to a folder, from which `deplodock.load` reads them.
+
+        Args:
+            path: the folder.
+            prepack_weights: whether weights are saved in the order in which matmuls read them.
+
+        Raises:
+            PluginError: no installed package implements `save`.
+        """
         plugin("deplodock.api", "save", "function")(self, path, prepack_weights)
 
     @property
@@ -193,14 +248,14 @@ class CompiledFunction:
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
-    """Raises ExecutionError if one of the tensors is wrapped by a transform of torch.func, or has a tangent."""
+    """Raises ExecutionError for tensors of a transform of torch.func, or with a tangent of forward-mode AD."""
     if peek_interpreter_stack() is not None and any(map(is_functorch_wrapped_tensor, tensors)):
         kind = "transforms of torch.func"
     elif forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         kind = "forward-mode AD"
     else:
         return
-    remedy = "compile what is transformed as a whole"
+    remedy = "compile the transformed function as a whole"
     raise ExecutionError(f"{kind} around a compiled program are not supported", kind="gradients", remedy=remedy)
 
 
@@ -213,29 +268,32 @@ class Options(TypedDict, total=False):
     """Options of `compile`.
 
     Attributes:
-        target: a GPU of `deplodock.target.architectures.TARGETS` (`sm_90a`), or `cpu`. By default (`auto`) it is the
-            local GPU, else `cpu` where there is a C++ compiler, else `sm_90a`, which an interpreter runs.
-        executor: what runs the program: `auto`, `cuda` or `cpu`; to check it `emulator`, `simulator` or `reference`.
-        fallback: `"eager"` leaves operators that are not supported to PyTorch, and a FallbackWarning lists them.
-        dynamic_shapes: the sizes that may vary, as for `torch.export.export`: one program serves every size in the
-            range of its `torch.export.Dim`, and a call outside of the range is a ShapeError.
-        record: a file of plans, as `compile --write-record` and `tune` write it, or `"none"`. By default it is the
-            user's own, to which `tune` writes.
+        target: a GPU of `deplodock.target.architectures.TARGETS` (`sm_90a`), or `cpu`. The default `auto` is the local
+            GPU, else `cpu` if there is a C++ compiler, else `sm_90a`, which an interpreter runs.
+        executor: `auto` (default), `cuda` or `cpu`; or, to check a program, `emulator`, `simulator` or `reference`.
+        fallback: `"eager"` makes PyTorch compute the operators that deplodock does not support, and a FallbackWarning
+            lists them. By default they are errors.
+        dynamic_shapes: the sizes that may vary, as for `torch.export.export`. One program serves every size in the
+            range of its `torch.export.Dim`. A call outside of the range raises ShapeError.
+        record: file of fusion plans and schedules, as `compile --write-record` and `tune` write it, or `"none"`. By
+            default it is the record of the user, to which `tune` writes.
         f32_matmul_precision: `bf16x3` or `tf32` permits tensor cores for matmuls of f32 (see `#tile.schedule`),
-            `ieee` does not. By default it is what PyTorch is permitted.
-        schedule: options of `plan-schedules` for every kernel that they fit, as `"block=64,128 warps=4"`.
-        pipeline: passes in place of the default ones, as for `dl-opt -p`, from the torch level on, with a
-            `verify-level{level=...}` where they reach each level.
-        insert: passes in addition to the default ones, each with its place
+            `ieee` does not. By default the setting of PyTorch holds.
+        schedule: options of `plan-schedules` for every kernel that they fit, such as `"block=64,128 warps=4"`.
+        pipeline: passes that replace the default ones, as for `dl-opt -p`. They start at the torch level and contain
+            `verify-level{level=...}` at the end of each level.
+        insert: passes in addition to the default ones, each with its position
             (`"my-pass:after=convert-torch-to-tensor"`).
-        strategy: `model`, or `simple`: short rules fuse and schedule without a model, for right and slow kernels.
-        checked: the program stops at an index that PyTorch would not take, with an ExecutionError that names operator,
-            place, legal range and index. Otherwise such an index reads zero and writes nothing.
-        cuda_graphs: a GPU runs the launches of a call as one CUDA graph, from the second call with the same shapes on,
-            and keeps scratch memory between calls.
-        prepack_weights: a CPU keeps from call to call what is computed from parameters and buffers alone, above all
-            weights in the order in which matmuls read them. Changes that PyTorch counts, or that change a sample of
-            at most 64 words, renew it; `refresh()` of the result does so after others.
+        strategy: `model` (default) fuses and schedules with a cost model. `simple` uses short rules, for correct but
+            slow kernels.
+        checked: whether a program stops with an ExecutionError at an index that PyTorch would refuse. The error names
+            the operator, its line, the legal range and the index. Without it such an index reads zero and writes
+            nothing.
+        cuda_graphs: whether a GPU runs the launches of a call as one CUDA graph, from the second call with the same
+            shapes. Scratch memory then stays allocated between calls.
+        prepack_weights: whether a CPU program keeps the values that depend on parameters and buffers alone, above all
+            weights in the order in which matmuls read them. They are computed again after a change that PyTorch counts
+            or that changes a sample of at most 64 words. After other changes call `refresh()` of the result.
     """
 
     target: str
@@ -259,17 +317,24 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[Options],
 ) -> CompiledFunction:
-    """Compiles a module or function for arguments like the example ones.
+    """Compiles a module or function for arguments like the example arguments.
+
+        f = deplodock.compile(torch.nn.RMSNorm(64), (torch.randn(8, 64),), target="sm_90a")
+        print(f.ir("tile"))
 
     Args:
-        module_or_function: what is compiled. The arguments of an `ExportedProgram`, and the sizes that vary, are by
-            default those with which it was exported.
+        module_or_function: a module, a function, or an `ExportedProgram`. For the last, the example arguments and the
+            sizes that vary are by default those of its export.
         example_args: arguments by position.
         example_kwargs: arguments by name.
-        options: as `Options` describes them.
+        options: see `Options`.
+
+    Returns:
+        the compiled program, called like `module_or_function`.
 
     Raises:
-        CompileError, or a subclass of it, for whatever is not understood.
+        CompileError: the program, an operator or an option is not supported. Subclasses name the kind of error.
+        TypeError: unknown option.
     """
     if unknown := options.keys() - Options.__annotations__.keys():
         raise TypeError(f"compile() got an unexpected keyword argument {min(unknown)!r}")
@@ -283,20 +348,21 @@ def compile(
 def _compile(module: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> CompiledFunction:
     from torch.export import ExportedProgram
 
-    from .capture.export import capture, modules_of  # with PyTorch's exporter, as slow to import as all the rest
+    # PyTorch's exporter takes as long to import as everything else together.
+    from .capture.export import capture, modules_of
 
-    function, given = module, dict(options)
-    fallback, shapes = given.pop("fallback", None), given.pop("dynamic_shapes", None)
+    function, compile_options = module, dict(options)
+    fallback, shapes = compile_options.pop("fallback", None), compile_options.pop("dynamic_shapes", None)
     if not isinstance(args, tuple) or isinstance(module, ExportedProgram | torch.jit.ScriptModule):
         from .capture.exported_programs import opened
 
         function, args, kwargs, shapes = opened(module, args, kwargs, shapes)
     captured = capture(function, args, kwargs, fallback=fallback, dynamic_shapes=shapes, in_memory=True)
     try:
-        compiled = CompiledFunction(captured, **given)
+        compiled = CompiledFunction(captured, **compile_options)
     except TargetError as error:
         raise captured.calls.complete(error) from None
-    compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
+    compiled.compilation.at("kernel")  # Raises errors now and not at the first call.
     compiled._module = module if isinstance(module, torch.nn.Module) else None
     compiled._use(captured, modules_of(module))
     compiled._compile_again = lambda copied: _compile(copied or module, args, kwargs, options)

@@ -1,9 +1,10 @@
-"""Graphs that Dynamo found, compiled: what `torch.compile(..., backend="deplodock")` calls.
+"""Backend of `torch.compile(..., backend="deplodock")`. Compiles the graphs that Dynamo captures.
 
-A graph of fixed sizes is one program. In one of sizes that vary, which Dynamo hands over as arguments in front of the
-tensors that have them, the sizes stay symbols; where that is refused there is a program for each, as Dynamo itself has
-one for each shape before it takes a size for one that varies. Gradients are those of AOTAutograd, which makes a forward
-and a backward graph: both are compiled.
+- A graph of fixed sizes becomes one program (`compile_fixed`).
+- Dynamo passes sizes that vary as integer arguments, before the tensors that have these sizes. Such a graph becomes a
+  program with symbolic sizes (`VaryingGraph`). If the compiler refuses that, each shape becomes a program of its own.
+- If gradients may be needed, AOTAutograd splits a graph into a forward and a backward graph, and both are compiled
+  (`compile_with_gradients`).
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from .capture.graph_capture import capture_graph
 from .capture.tracing import stand_ins
 
 LARGEST = 65535
-"""The largest value of a size that varies, where Dynamo knows no other."""
+"""Largest value of an integer argument that one program with symbols serves."""
 
 MODES = {"default": False, "reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
-"""The modes of torch.compile, and whether launches become CUDA graphs. They also say how much is tried; here a model of
-the GPU chooses every schedule, so all of them give the same program."""
+"""Mode of torch.compile -> value of the option `cuda_graphs`. In PyTorch a mode also sets how many schedules are tried.
+Here a cost model chooses every schedule, so the kernels are the same in all modes."""
 
 Run = Callable[..., Any]
 
@@ -56,14 +57,17 @@ _COMPARISONS = {aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, 
 _CHOOSING = ("amax", "amin", "max", "min", "maximum", "minimum", "sort", "topk", "kthvalue", "median", "nanmedian")
 _MOVING = ("cat", "clone", "gather", "index", "index_select", "flip", "roll", "repeat", "constant_pad_nd", "stack")
 _EXACT = {*_CHOOSING, *_MOVING, "aminmax", "where", "masked_fill", "_to_copy", "cummax", "cummin", "mode", "take"}
-"""Operators whose results have the same bits wherever they are computed, as those of elementwise ones have."""
+"""Operators whose results have the same bits in every graph that computes them, because they do not round.
+
+Elementwise operators have this property too (`_is_elementwise`)."""
 
 _SUMS = ("sum", "mean", "prod", "var", "var_mean", "std", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution")
 _ROUNDED = {*_SUMS, "cumsum", "cumprod", "linalg_vector_norm", "native_layer_norm", "_softmax", "_log_softmax"}
-"""Operators whose last bits depend on the order in which they add, or multiply."""
+"""Operators whose last bits depend on the order in which they add or multiply."""
 
 
-_NOT_OF_GRAPHS = ("dynamic_shapes", "prepack_weights")  # Dynamo marks sizes, and passes parameters like arguments
+# Dynamo itself marks the sizes that vary, and passes parameters as arguments.
+_NOT_OF_GRAPHS = ("dynamic_shapes", "prepack_weights")
 
 OPTIONS = [name for name in Options.__annotations__ if name not in _NOT_OF_GRAPHS]
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
@@ -76,21 +80,30 @@ def torch_compile_backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found, and its
-    gradients where they may be asked for.
+    """Compiles a graph that Dynamo captured, and its gradients if they may be needed.
 
-    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`. Every
-    `mode` of PyTorch is taken; all give the same program, `reduce-overhead` and `max-autotune` with `cuda_graphs`.
-    Raises CompileError.
+    `torch.compile(m, backend="deplodock", options={"fallback": "eager"})` calls this function.
+
+    Args:
+        graph: the graph.
+        example_inputs: its arguments: tensors, and symbols for the sizes that vary.
+        mode: mode of torch.compile (`MODES`). `reduce-overhead` and `max-autotune` turn on `cuda_graphs`.
+        options: keyword arguments of `compile`, except `_NOT_OF_GRAPHS`.
+
+    Returns:
+        a function of the arguments of the graph that returns its results as a tuple or a list.
+
+    Raises:
+        CompileError: the graph, the mode or an option is not supported.
     """
     try:
         if mode not in (None, *MODES):
-            raise CompileError(f"is {mode!r}; the modes are {', '.join(MODES)}", argument="mode")
+            raise CompileError(f"expected one of {', '.join(MODES)}, but got {mode!r}", argument="mode")
         given = dict(options or {})
         if mode is not None:
             given.setdefault("cuda_graphs", MODES[mode])
         for unknown in sorted(set(given) - set(OPTIONS)):
-            raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
+            raise CompileError(f"expected one of the options {', '.join(OPTIONS)}", argument=unknown)
         varying = VaryingGraph(graph, given)
         return compile_fixed(graph, [_example(e) for e in example_inputs], given) if varying.is_fixed else varying
     except DeplodockError as error:
@@ -98,50 +111,77 @@ def torch_compile_backend(
 
 
 class RecompileWarning(UserWarning):
-    """A graph of sizes that vary is compiled for each size, or not any more."""
+    """Warning that a graph of varying sizes is compiled for each shape, or that its limit of programs is reached."""
 
 
 def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Run:
-    """A program for tensors of these shapes, and its gradients if they may be asked for. PyTorch's exporter cannot take
-    apart every graph that switches autocast or gradients, so these go through AOTAutograd, too. Arguments that share
-    memory, and of which one is changed, as a tensor and its view after a graph break, become views of that memory."""
+    """Compiles a graph for tensors of the shapes of the examples, and its gradients if they may be needed.
+
+    A graph that switches autocast or gradients goes through AOTAutograd too, because PyTorch's exporter does not
+    support every such graph. After a graph break, a tensor and its view may both be arguments. If the graph changes one
+    of two arguments that share memory, both become views of that memory (`CommonMemory`).
+
+    Args:
+        graph: the graph.
+        examples: an example of each argument.
+        options: keyword arguments of `compile`.
+
+    Returns:
+        a function of the arguments of the graph that returns its results as a tuple or a list.
+
+    Raises:
+        CompileError: an operator is not supported.
+    """
     tensors = [t for t in (*examples, *graph.parameters()) if isinstance(t, torch.Tensor)]
     graphs = (m.graph for m in graph.modules() if isinstance(m, GraphModule))
     switches = any(n.target in (_enter_autocast, torch._C._set_grad_enabled) for g in graphs for n in g.nodes)
     if switches or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return compile_with_gradients(graph, examples, options)
     common = CommonMemory(graph, examples)
-    with tracing(None) if common.views else nullcontext():  # or Dynamo would guard what is asked of the memory
+    # Outside of Dynamo's tracing, so that accesses to the memory add no guards.
+    with tracing(None) if common.views else nullcontext():
         try:
             compiled = compile(graph, examples, **options)
         except CompileError as error:
             if error.kind != "mutation-and-aliasing" or not common.views:
                 raise
-            on_memory = compile(common, common.chosen(examples), **options)
-            return lambda *args: _as_tuple(on_memory(*common.chosen(args)))
+            on_memory = compile(common, common.forward_arguments(examples), **options)
+            return lambda *args: _as_tuple(on_memory(*common.forward_arguments(args)))
     return lambda *args: _as_tuple(compiled(*args))
 
 
 def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The graph, compiled for tensors of these shapes, such that results can be differentiated.
+    """Compiles a graph for tensors of the shapes of the examples, such that its results can be differentiated.
 
-    What the backward graph needs is saved by the forward graph, or computed again (PyTorch's partitioner decides).
-    Attention is differentiated as the products and the softmax that it is made of. Raises CompileError for an operator
-    of either graph that is not supported; with `fallback="eager"` it is left to PyTorch and listed.
+    PyTorch's partitioner decides which values the forward graph saves and which the backward graph computes again.
+    Attention is differentiated as two matmuls and a softmax.
+
+    Args:
+        graph: the graph.
+        examples: an example of each argument.
+        options: keyword arguments of `compile`.
+
+    Returns:
+        a function of the arguments of the graph. Its results are part of PyTorch's autograd graph.
+
+    Raises:
+        CompileError: an operator of the forward or the backward graph is not supported. With `fallback="eager"`
+            PyTorch computes such an operator.
     """
 
     def compiler(part: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        how = {name: value for name, value in options.items() if name != "fallback"}
-        with unset_fake_temporarily():  # constants of the graph have contents
-            program = CompiledFunction(capture_graph(part, options.get("fallback")), **how)
+        compile_options = {name: value for name, value in options.items() if name != "fallback"}
+        with unset_fake_temporarily():  # Constants of the graph are real tensors.
+            program = CompiledFunction(capture_graph(part, options.get("fallback")), **compile_options)
             program.check()
 
-        tokens = any(map(has_effects, part.graph.nodes))  # which PyTorch hands over as None
+        # Operators with side effects take tokens that order them. PyTorch passes None as a token.
+        tokens = any(map(has_effects, part.graph.nodes))
 
         def run(*args: Any) -> list[Any]:
-            given = [torch.empty(0) if a is None else a for a in args] if tokens else args
+            arguments = [torch.empty(0) if a is None else a for a in args] if tokens else args
             with torch.no_grad():
-                return list(program(*given))
+                return list(program(*arguments))
 
         return make_boxed_func(run)
 
@@ -154,26 +194,36 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
 
 def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
-    """The forward and the backward graph. Random numbers are drawn once, and saved also where a checkpoint says that
-    they are drawn again: programs have no state of a generator that could be restored for that. Nor is recomputed what
-    has to be the same in both graphs (`_save_compared`)."""
+    """Splits a joint graph into the forward and the backward graph.
+
+    The forward graph saves all random numbers, even inside of a checkpoint, which normally draws them again. A program
+    has no generator state that could be restored for that. The forward graph also saves the values that must have the
+    same bits in both graphs (`_save_compared`).
+    """
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            for drawn in (node, *(u for u in node.users if u.target is operator.getitem)):
-                drawn.meta.pop("recompute", None)
+            for random in (node, *(u for u in node.users if u.target is operator.getitem)):
+                random.meta.pop("recompute", None)
     _save_compared(joint.graph)
     return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
 
 class VaryingGraph:
-    """A graph with sizes, or with other numbers, that vary: called like it, compiled when it is called.
+    """A graph with varying sizes or numbers. It is called like the graph, and compiles a program when a call needs one.
 
-    Integers of the graph are symbols of its program, whether a tensor has them as a size or not. A program holds for
-    sizes that compare as those of its first call: `x[:n]` has one for `n` up to the size of `x`, and one for all
-    others. There is a program for each value of the other numbers: floats, integers beyond the range of a size, and all
-    integers where a program for all of them is refused. There is one for each shape where the form with symbols is
-    refused, or where gradients are needed. There are as many of them as Dynamo allows
-    (`torch._dynamo.config.recompile_limit`); then PyTorch itself computes the rest, and a RecompileWarning says so.
+    There are two kinds of programs:
+
+    - A program with symbols for all integer arguments from 2 to `LARGEST`. It serves calls whose sizes compare like
+      those of its first call: `x[:n]` has one program for `n` up to the size of `x`, and one for larger `n`.
+    - A program for one shape, if the compiler refuses symbols or if gradients are needed.
+
+    All other numbers (floats, integers out of range) are constants of a program, so each value has programs of its own.
+    If symbols for the integers are refused, the integers become constants too. After
+    `torch._dynamo.config.recompile_limit` programs, PyTorch runs the graph for further shapes and numbers, and a
+    RecompileWarning tells the user.
+
+    Attributes:
+        is_fixed: whether no size and no number varies, so that `compile_fixed` can compile the graph.
     """
 
     def __init__(self, graph: GraphModule, options: Mapping[str, Any]) -> None:
@@ -192,24 +242,25 @@ class VaryingGraph:
         )
 
     def __call__(self, *args: Any) -> Any:
-        """Run the program for these arguments. Raises CompileError."""
+        """Runs the program for these arguments, and compiles it if there is none. Raises CompileError."""
         numbers = {i: _number(args[i]) for i in self._numbers if not (i in self._integers and 1 < args[i] <= LARGEST)}
-        named = tuple((i, repr(n)) for i, n in numbers.items())  # by repr, because 0.0 is not -0.0
-        for general in self._general.get(named, ()):
+        # The key has the text of each number, because 0.0 and -0.0 are equal but need two programs.
+        number_key = tuple((i, repr(n)) for i, n in numbers.items())
+        for general in self._general.get(number_key, ()):
             try:
                 return general(*args)
-            except ShapeError:  # the sizes are not those for which the program holds
+            except ShapeError:  # The program does not serve these sizes.
                 pass
         others = (a for i, a in enumerate(args) if i not in numbers)
-        key = (named, *((t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in others))
+        key = (number_key, *((t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in others))
         program = self._programs.get(key) or self._compile(numbers, key, args)
         return program(*args)
 
     def _compile(self, numbers: Mapping[int, Any], key: Any, args: Sequence[Any]) -> Run:
         if len(self._programs) + sum(map(len, self._general.values())) >= config.recompile_limit:
             if None not in self._programs:
-                done = f"compiled for {config.recompile_limit} shapes or numbers, torch._dynamo.config.recompile_limit"
-                warnings.warn(f"{done}; others of this graph are left to PyTorch", RecompileWarning, stacklevel=4)
+                limit = f"compiled for {config.recompile_limit} shapes or numbers, torch._dynamo.config.recompile_limit"
+                warnings.warn(f"{limit}; PyTorch runs this graph for all others", RecompileWarning, stacklevel=4)
                 self._programs[None] = self._graph
             return self._graph
         grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
@@ -221,31 +272,36 @@ class VaryingGraph:
                 self._general.setdefault(key[0], []).extend([program] if program is not self else [])
                 return program
         tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in numbers]
-        known = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
-        run = compile_fixed(with_numbers(self._graph, known), [args[i] for i in tensors], self._options)
+        constants = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
+        run = compile_fixed(with_numbers(self._graph, constants), [args[i] for i in tensors], self._options)
         self._programs[key] = lambda *args: run(*(args[i] for i in tensors))
         return self._programs[key]
 
     def _compile_general(self, numbers: Mapping[int, Any], args: Sequence[Any]) -> Run | None:
-        """One program for all sizes and all other integers, or None where that is refused."""
+        """Returns a program with symbols for all sizes and integers, or None if the compiler refuses the symbols.
+
+        Returns `self` if the integers of the graph have become constants, so that the caller tries again.
+        """
         others = [i for i in range(len(args)) if i not in numbers]
         try:
             program = TensorsOnly(with_numbers(self._graph, numbers))
             shapes = {"tensors": tuple(program.shapes)}
             if not any(program.shapes):
                 return None
-            examples = program.chosen([args[i] for i in others])
-            with tracing(None):  # or the sizes here would be guarded as if they were Dynamo's
+            examples = program.forward_arguments([args[i] for i in others])
+            # Outside of Dynamo's tracing, so that comparisons of these sizes add no guards.
+            with tracing(None):
                 varying = compile(program, examples, dynamic_shapes=shapes, **self._options)
         except CompileError as error:
             if any(i not in numbers for i in self._integers):
-                self._integers.clear()  # they are fixed from now on, so the sizes may vary at least
+                # Integers are constants from now on. The sizes of tensors may still vary.
+                self._integers.clear()
                 return self
             text = re.sub(r"\b(the size )?(s|size|number)\d+\b", "a size", str(error))
             reason = f"{text}; so there is a program for each shape"
             warnings.warn(f"a graph of sizes that vary is refused: {reason}", RecompileWarning, stacklevel=5)
             return None
-        return lambda *args: program.called(varying, program.chosen([args[i] for i in others]))
+        return lambda *args: program.run(varying, program.forward_arguments([args[i] for i in others]))
 
 
 def _is_symbol(value: Any) -> bool:
@@ -253,7 +309,7 @@ def _is_symbol(value: Any) -> bool:
 
 
 def _is_boxed_number(placeholder: Node) -> bool:
-    """Whether an argument is a tensor only to be made a number: so Dynamo passes floats that vary."""
+    """Returns true if the graph uses an argument only as `x.item()`. Dynamo passes varying floats as such tensors."""
     users = list(placeholder.users)
     return bool(users) and all(u.op == "call_method" and u.target == "item" and not u.args[1:] for u in users)
 
@@ -263,7 +319,7 @@ def _number(value: Any) -> Any:
 
 
 def with_numbers(graph: GraphModule, numbers: Mapping[int, Any]) -> GraphModule:
-    """The graph without the arguments at these places, which are these numbers."""
+    """Returns a copy of a graph with constants in place of some arguments. `numbers`: argument index -> constant."""
     if not numbers:
         return graph
     inputs = graph.graph.find_nodes(op="placeholder")
@@ -275,9 +331,17 @@ def with_numbers(graph: GraphModule, numbers: Mapping[int, Any]) -> GraphModule:
 
 
 class TensorsOnly(nn.Module):
-    """A graph as a function of its tensors: the sizes among its arguments are read off them, and those among its
-    results are computed from them. An integer that is the size of no tensor is that of one more tensor, which has no
-    elements (`chosen` adds it).
+    """Wraps a graph of tensors and integers as a module that takes and returns tensors only.
+
+    The exporter allows symbolic sizes, but no symbolic integer arguments. So `forward` computes the integer arguments
+    from the sizes of its tensors. An integer `n` that is not a size gets a tensor of shape `[n, 0]`, without elements.
+
+    Attributes:
+        tensors: indices of the tensors among the arguments of the graph.
+        integers: indices of the integers that are not the size of a tensor.
+        shapes: for each tensor of `forward`, dimension -> `Dim.AUTO` for the dimensions that vary.
+        sources: for each argument of the graph, the index of a tensor of `forward`, or (tensor, dimension) of a size.
+        computed: index of an integer result of the graph -> its expression in symbols.
     """
 
     def __init__(self, graph: GraphModule) -> None:
@@ -285,53 +349,56 @@ class TensorsOnly(nn.Module):
         self.graph = graph
         values = [n.meta.get("example_value") for n in graph.graph.nodes if n.op == "placeholder"]
         self.tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
-        self.places: dict[str, tuple[int, int]] = {}
-        """Symbol -> the tensor that has it as a size, and its dimension."""
+        self.dimensions: dict[str, tuple[int, int]] = {}
+        """Symbol -> a tensor that has it as a size, and the dimension of that size."""
         self.shapes: list[dict[int, Any]] = []
         self.equal: list[tuple[tuple[int, int], tuple[int, int]]] = []
         """Pairs of (tensor, dimension) that have the same size."""
         for position, i in enumerate(self.tensors):
             varying = [d for d, n in enumerate(values[i].shape) if isinstance(n, torch.SymInt)]
             for d in varying:
-                place = self.places.setdefault(str(values[i].shape[d]), (position, d))
-                self.equal += [(place, (position, d))] if place != (position, d) else []
+                dimension = self.dimensions.setdefault(str(values[i].shape[d]), (position, d))
+                self.equal += [(dimension, (position, d))] if dimension != (position, d) else []
             self.shapes.append(dict.fromkeys(varying, Dim.AUTO))
-        self.integers = [i for i, v in enumerate(values) if i not in self.tensors and str(v) not in self.places]
+        self.integers = [i for i, v in enumerate(values) if i not in self.tensors and str(v) not in self.dimensions]
         for i in self.integers:
-            self.places[str(values[i])] = len(self.shapes), 0
+            self.dimensions[str(values[i])] = len(self.shapes), 0
             self.shapes.append({0: Dim.AUTO})
         self.sources = [
-            self.tensors.index(i) if i in self.tensors else self.places[str(v)] for i, v in enumerate(values)
+            self.tensors.index(i) if i in self.tensors else self.dimensions[str(v)] for i, v in enumerate(values)
         ]
         results: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
-        known = [n.meta.get("example_value") if isinstance(n, Node) else None for n in results]
-        self.computed = {i: n.node.expr for i, n in enumerate(known) if isinstance(n, torch.SymInt)}
+        result_values = [n.meta.get("example_value") if isinstance(n, Node) else None for n in results]
+        self.computed = {i: n.node.expr for i, n in enumerate(result_values) if isinstance(n, torch.SymInt)}
         for symbol in (s for expr in self.computed.values() for s in expr.free_symbols):
-            if str(symbol) not in self.places:
+            if str(symbol) not in self.dimensions:
                 raise UnsupportedError(f"a result that depends on {symbol}, whose value is fixed, is not supported")
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """The tensors among the results of the graph on its tensors."""
+        """Returns the tensors among the results of the graph."""
         for (t, d), (other, e) in self.equal:
             torch._check(tensors[t].shape[d] == tensors[other].shape[e])
         full = [tensors[s] if isinstance(s, int) else tensors[s[0]].shape[s[1]] for s in self.sources]
         return tuple(r for i, r in enumerate(self.graph(*full)) if i not in self.computed)
 
-    def called(self, program: Run, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """All results of the graph, those that are tensors by `program`."""
+    def run(self, program: Run, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """Returns all results of the graph: runs `program`, the compiled `forward`, and computes the integers."""
         results = list(program(*tensors))
         for i, expr in sorted(self.computed.items()):
-            symbols = {s: self.places[str(s)] for s in expr.free_symbols}
+            symbols = {s: self.dimensions[str(s)] for s in expr.free_symbols}
             results.insert(i, int(expr.subs({s: tensors[t].shape[d] for s, (t, d) in symbols.items()})))
         return results
 
-    def chosen(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """The tensors among the arguments of the graph, and one without elements for each of the integers."""
+    def forward_arguments(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Returns the arguments of `forward`: the tensors among those of the graph, and a tensor for each integer."""
         return [arguments[i] for i in self.tensors] + [torch.empty(arguments[i], 0) for i in self.integers]
 
 
 class CommonMemory(nn.Module):
-    """A graph as a function of its tensors, in which those that share memory are views of one argument, that memory."""
+    """Wraps a graph such that arguments that share memory become views of one argument, the whole memory.
+
+    A program cannot change an argument that overlaps another one. It can change one argument through its views.
+    """
 
     def __init__(self, graph: nn.Module, examples: Sequence[Any]) -> None:
         super().__init__()
@@ -341,22 +408,23 @@ class CommonMemory(nn.Module):
             if isinstance(t, torch.Tensor):
                 owners.setdefault((t.untyped_storage()._cdata, t.dtype), []).append(i)
         self.views = {i: same[0] for same in owners.values() if len(same) > 1 for i in same}
-        """Argument -> the first one that has its memory."""
-        self.places = {i: (examples[i].shape, examples[i].stride(), examples[i].storage_offset()) for i in self.views}
+        """Index of an argument that shares memory -> index of the first argument with that memory."""
+        self.layouts = {i: (examples[i].shape, examples[i].stride(), examples[i].storage_offset()) for i in self.views}
 
     def forward(self, *args: Any) -> Any:
-        """The results of the graph."""
-        views = (args[self.views[i]].as_strided(*self.places[i]) if i in self.views else a for i, a in enumerate(args))
+        """Returns the results of the graph on the arguments of `forward_arguments`."""
+        views = (args[self.views[i]].as_strided(*self.layouts[i]) if i in self.views else a for i, a in enumerate(args))
         return self.graph(*views)
 
-    def chosen(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments of the graph, with the whole memory in place of those that share it."""
+    def forward_arguments(self, args: Sequence[Any]) -> list[Any]:
+        """Returns the arguments of `forward`: the whole memory for the first argument that has it, None for its
+        others."""
         memory: Callable[[Any], Any] = lambda t: t.new_empty(0).set_(t.untyped_storage())  # noqa: E731
         return [memory(a) if i in self.views.values() else None if i in self.views else a for i, a in enumerate(args)]
 
 
 def _example(value: Any) -> Any:
-    """Dynamo may hand over fake tensors; an example of the same type stands in for one."""
+    """Returns an argument, or a tensor of zeros of the same type and strides for a fake tensor of Dynamo."""
     if isinstance(value, torch.Tensor) and type(value).__name__ == "FakeTensor":
         empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         return empty.zero_().requires_grad_(value.requires_grad)
@@ -368,35 +436,37 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _save_compared(graph: Graph) -> None:
-    """Mark in a graph of both directions what a backward graph must not compute again, so that the forward graph saves
-    it: decisions, and sums that are compared with themselves.
+    """Marks the values of a joint graph that the forward graph must save, because recomputing them may change bits.
 
-    PyTorch's partitioner lets the backward graph recompute what is cheap, or what a checkpoint says. A sum that is
-    computed in two graphs may be added in two orders, and the last bits differ. Then no element equals the maximum that
-    the forward graph has saved, so the gradient of the maximum is 0 / 0; and an `argmax` may decide otherwise than the
-    forward graph did. `passes/tensor/fusion/inline.py` has the same rule for the kernels of one graph."""
+    These are the results of decisions (`_decides`), and rounded values (sums) from which both sides of a comparison are
+    computed. PyTorch's partitioner lets the backward graph recompute cheap values and those of a checkpoint. Two
+    kernels may add a sum in two orders, with different last bits. Then no element equals the maximum that the
+    forward graph has saved, so the gradient of the maximum is 0 / 0. An `argmax` may choose another element.
+    `passes/tensor/fusion/inline.py` has the same rule for the kernels of one graph.
+    """
     sums: list[Node] = []
+    # Bit i of `nearest[node]` is set if sum i reaches the node through exact and elementwise operators.
     nearest: dict[Node, int] = {}
-    found = 0
+    compared = 0
     for node in graph.nodes:
         if not isinstance(target := node.target, torch._ops.OpOverload):
             nearest[node] = nearest[node.args[0]] if target is operator.getitem else 0
             continue
         name = target._schema.name.removeprefix("aten::")
-        read = [nearest[n] for n in node.all_input_nodes]
+        of_inputs = [nearest[n] for n in node.all_input_nodes]
         if target in _COMPARISONS and node.args[0] is not node.args[1]:
-            found |= nearest[node.args[0]] & nearest[node.args[1]]  # pyright: ignore[reportArgumentType]
+            compared |= nearest[node.args[0]] & nearest[node.args[1]]  # pyright: ignore[reportArgumentType]
         elif _decides(node):
             _save(node)
         through = 0
-        for one in read if name not in _ROUNDED else ():
-            through |= one
+        for bits in of_inputs if name not in _ROUNDED else ():
+            through |= bits
         if name not in _EXACT and not _is_elementwise(target):
             through |= 1 << len(sums)
             sums.append(node)
         nearest[node] = through
     for i, node in enumerate(sums):
-        if found >> i & 1:
+        if compared >> i & 1:
             _save(node)
 
 
@@ -405,12 +475,12 @@ def _is_elementwise(target: torch._ops.OpOverload) -> bool:
 
 
 def _decides(node: Node) -> bool:
-    """Whether an operator chooses among numbers, and tells places: an `argmax`, a `topk`."""
+    """Returns true if an operator compares floats and returns integers or booleans, such as `argmax` and `topk`."""
     if _is_elementwise(node.target):  # pyright: ignore[reportArgumentType]
         return False
     read = (n.meta.get("val") for n in node.all_input_nodes)
-    made = pytree.tree_leaves(node.meta.get("val"))
-    chosen = any(isinstance(v, torch.Tensor) and not v.dtype.is_floating_point for v in made)
+    results = pytree.tree_leaves(node.meta.get("val"))
+    chosen = any(isinstance(v, torch.Tensor) and not v.dtype.is_floating_point for v in results)
     return chosen and any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in read)
 
 

@@ -52,11 +52,11 @@ quick(
 )
 quick(
     "modes",
-    "no such option",
+    "expected one of the options",
     True,
     unknown_option=lambda c: seq(c, torch.sin, (r(3),), options={"triton.cudagraphs": True}),
 )
-quick("modes", "the modes are", True, unknown_mode=lambda c: seq(c, torch.sin, (r(3),), mode="fastest"))
+quick("modes", "mode: expected one of", True, unknown_mode=lambda c: seq(c, torch.sin, (r(3),), mode="fastest"))
 quick("modes", "linalg", True, unsupported=lambda c: seq(c, lambda x: torch.linalg.inv(x), (r(3, 3),)))
 
 # Sizes and numbers that change
