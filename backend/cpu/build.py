@@ -1,4 +1,7 @@
-"""Compiles printed C++ to shared objects, which are cached in a folder of the user."""
+"""Compilation of printed C++ to shared objects, with a cache in the user's cache folder.
+
+A large program is divided into parts, which are compiled in parallel.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from ..host.build_cache import cached_file, digest
 from ..host.compiler import compiler_identity, run_compiler
 
 KERNELS = 6
-"""Least number of kernels in a part. Every part compiles the helpers again."""
+"""Smallest number of kernels in a part. Each part compiles the helpers again, so small parts do not pay off."""
 
 FLAGS = (
     *("-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-w", "-fno-exceptions", "-fno-rtti"),
-    # Integers wrap; errno and floating-point exceptions are never read; only explicit calls fuse multiply and add.
+    # Integers wrap around. errno and floating-point exceptions are not read. Only explicit calls fuse multiply and add,
+    # so that results do not depend on the compiler.
     *("-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-strict-aliasing"),
 )
 
@@ -26,7 +30,7 @@ def build(text: str, march: str = "native") -> Path:
 
     Args:
         text: the program.
-        march: processor, as g++ names it.
+        march: processor: the value of the option `-march` of g++.
 
     Raises:
         ExecutionError: if there is no compiler, or the text does not compile.
@@ -41,7 +45,7 @@ def build_at(target: Path, text: str, march: str = "native") -> None:
     Args:
         target: path of the shared object.
         text: the program.
-        march: processor, as g++ names it.
+        march: processor: the value of the option `-march` of g++.
 
     Raises:
         ExecutionError: as `build`.
@@ -64,7 +68,7 @@ def build_at(target: Path, text: str, march: str = "native") -> None:
 
 
 def options(march: str) -> tuple[str, ...]:
-    """Returns the options of the compiler.
+    """Returns the options of the compiler for a processor, a value of `-march`.
 
     With the tuning of Intel processors g++ prefers vectors of 256 bits, and splits vectors of 512 bits element by
     element. The option `-mprefer-vector-width=512` prevents this.
@@ -76,7 +80,7 @@ def options(march: str) -> tuple[str, ...]:
 def parts(text: str, most: int) -> list[str]:
     """Splits a program into at most `most` texts, to compile them in parallel.
 
-    Every text has the helpers and at least `KERNELS` kernels.
+    Every text has the helpers and at least `KERNELS` kernels. One has the host program. A small program is not split.
     """
     helpers, mark, body = text.partition(KERNELS_MARK)
     kernels, host_mark, host = body.partition(HOST_MARK)

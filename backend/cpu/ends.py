@@ -1,6 +1,8 @@
 """Trip counts of loops over register arrays.
 
-The analysis finds the number of leading registers whose values are used, so that loops skip the padding.
+A kernel has arrays of registers of a padded size; the array of a value may be divided into rows of equal size. In each
+row the registers from some register on may be padding: a store has a bounds check that they fail, or a reduction gets
+its identity. The analysis finds the first such register of a row, its end, so that loops skip the padding.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ Write = StoreOp | AtomicRmwOp
 
 @dataclass(frozen=True)
 class End:
-    """Bound of the used registers of a row: register r is used if origin + r < bound.
+    """End of the used registers of a row: register r of the row is used if origin + r < bound.
 
     Attributes:
-        origin: number, or a value if it is not constant.
-        bound: number or size.
-        row: registers of a row.
+        origin: index of the first register; an SSA value if it is not constant.
+        bound: upper bound of the index, which may be a symbolic extent.
+        row: number of registers of a row.
     """
 
     origin: SSAValue | int
@@ -40,16 +42,17 @@ class End:
 
     @property
     def length(self) -> int | None:
+        """The number of used registers if it is constant, or None."""
         return self.bound - self.origin if isinstance(self.bound, int) and isinstance(self.origin, int) else None
 
     @staticmethod
     def at(origin: SSAValue, steps: Sequence[int], bound: Extent) -> End | None:
-        """Returns the end of the check `origin` + (steps of the bits of a register) < `bound`, or None.
+        """Returns the end that the check `origin` + (steps of a register) < `bound` implies, or None.
 
         Args:
-            origin: value of the first register.
-            steps: step of each bit of the register number. They must be 1, 2, 4, … from the first non-zero one on. If
-                origin and bound are constant, leading zeros are allowed: groups of registers then share a number.
+            origin: index of the first register.
+            steps: step of the index for each bit of the register number. Only steps 1, 2, 4, … have an end. If origin
+                and bound are constant, zeros are allowed before them: 2 or more adjacent registers then share an index.
             bound: upper bound of the check.
         """
         number = constant_index(origin)
@@ -64,8 +67,14 @@ class End:
 
 @dataclass(frozen=True)
 class Limit:
-    """Bound of a loop over one row. `start`: first register. `length`: maximum trip count. `checked`: C++ condition
-    that ends the loop early, with `{i}` for the register. `end`: the analysis result, if any."""
+    """Bound of a C++ loop over the registers of one row.
+
+    Attributes:
+        start: C++ of the first register.
+        length: largest number of registers that the loop visits.
+        checked: C++ condition under which the loop continues, with `{i}` for the register; "" if there is none.
+        end: the end that the bound is derived from, or None.
+    """
 
     start: str
     length: int
@@ -73,22 +82,27 @@ class Limit:
     end: End | None = None
 
     def below(self, register: str) -> str:
+        """Returns the C++ condition of the loop with the loop variable `register`."""
         last = f"{self.start} + {self.length}" if self.start != "0" else f"{self.length}"
         return f"{register} < {last}" + (f" && {self.checked.format(i=register)}" if self.checked else "")
 
     def divides(self, registers: int) -> bool:
+        """Returns true if the number of registers is constant and a multiple of `registers`."""
         return not self.checked and self.length % registers == 0
 
 
 def end_of_access(op: LoadOp | Write) -> End | None:
-    """Returns the end of an access along the fastest register bits, or None."""
+    """Returns the end that the checks of an access imply, for the shortest row, or None."""
     checks = enumerate(zip(op.checks, op.bounds, strict=True))
     ends = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
     return min((end for end in ends if end is not None), key=lambda end: end.row, default=None)
 
 
 class Ends:
-    """Ends of the used registers of values, memoised."""
+    """Analysis of the ends of values, memoised.
+
+    The end of a value is the end that all its uses have in common.
+    """
 
     def __init__(self) -> None:
         self._needed: dict[SSAValue, frozenset[End | None]] = {}
@@ -123,14 +137,17 @@ class Ends:
 
 
 def _is_repeated(op: ShuffleRegistersOp) -> bool:
-    """Returns true if a shuffle repeats the registers of its source."""
+    """Returns true if a shuffle is copies of its source, one after the other."""
     steps, bits = linear_steps(op.registers), registers(op.source).bit_length() - 1
-    same = tuple(1 << bit for bit in range(bits))
-    return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
+    identity_steps = tuple(1 << bit for bit in range(bits))
+    return steps is not None and steps[0] == 0 and steps[1][:bits] == identity_steps and not any(steps[1][bits:])
 
 
 def _end_of_read(op: Write | ReduceRegistersOp) -> End | None:
-    """Returns the end after which a write stores nothing, or a reduced row is the identity of the reduction."""
+    """Returns the end of the registers that an operation reads, or None.
+
+    After it, a write stores nothing, and the source of a reduction is the identity of the reduction.
+    """
     if isinstance(op, Write):
         return end_of_access(op)
     row, neutral = row_of(op), identity(op.kind.data, element_type(op.source.type))

@@ -1,4 +1,4 @@
-"""Prints operations, reductions and scans of registers on SIMD vectors, for blocks of one thread."""
+"""Printing of elementwise operations, reductions and scans of registers as C++ on SIMD vectors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from .groups import VectorStatements
 
 FUNCTION_OPERATIONS = 32
-"""Estimated vector operations of one function: 20 for exp, 45 for erf."""
+"""Estimated vector operations of one math function. Counted: 20 for exp, 45 for erf."""
 
 _LIBRARY = "acos acosh asin asinh atan atanh atan2 cbrt cosh log10 pow sinh tan".split()
+"""Functions that glibc computes, for f32 and f64; on vectors (libmvec) if it can."""
 
 FUNCTIONS = dict.fromkeys("expf exp2f logf tanhf erff".split(), "vector.{}") | {"expm1f": "vector.expf"}
 FUNCTIONS |= dict.fromkeys(("log2f", "log1pf"), "vector.logf") | dict.fromkeys(("sinf", "cosf"), "vector.turn")
@@ -31,15 +32,15 @@ FUNCTIONS |= dict.fromkeys("sqrtf rsqrtf fabsf floorf ceilf truncf rintf".split(
 FUNCTIONS |= {f"{name}f": "vector.library.f32" for name in _LIBRARY}
 FUNCTIONS |= dict.fromkeys((*_LIBRARY, *"cos erf exp exp2 expm1 log log1p log2 sin tanh".split()), "vector.library.f64")
 FUNCTIONS |= dict.fromkeys("sqrt rsqrt fabs floor ceil trunc rint".split(), "vector.builtin.f64")
-"""Name of a function in C -> section of functions.hpp with the function of vectors of f32 or f64."""
+"""Name of a C math function -> section of functions.hpp that defines it for vectors."""
 
 _FUNCTION = re.compile(rf"\b(?:{'|'.join(name for name, section in FUNCTIONS.items() if 'builtin' not in section)})\(")
 
 HELPERS = {"payload.logaddexp": "vector.log_add_exp"}
-"""Operation on two vectors of f32 that is a function -> section of functions.hpp."""
+"""Binary operation that is printed as a call -> section of functions.hpp with the function, on vectors of f32."""
 
 BITWISE = (BIT_AND, BIT_XOR, BIT_OR)
-"""Precedence levels of the operators that masks support."""
+"""Precedence levels of bitwise operators. Only these apply to masks (vectors of i1)."""
 
 
 def operations(lines: Sequence[str]) -> int:
@@ -50,13 +51,13 @@ def operations(lines: Sequence[str]) -> int:
 
 
 def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Sequence[Expr]) -> Expr | None:
-    """Returns an operation on vectors, or None if C++ has no such operator or function. Integers wrap.
+    """Returns a binary operation on vectors, or None if it must be computed lane by lane.
 
     Args:
         name: name of the operation.
         element: element type.
-        operands: vectors or scalars, for an operator on elements of at least 4 bytes.
-        whole: vectors, for functions and narrow elements.
+        operands: the operands, of which one may be a scalar. Infix operators on elements of 4 or more bytes use them.
+        whole: the operands, both as vectors. Functions and narrower elements use them.
     """
     operator, narrow = OPERATORS.get(name), c_size(element) < 4
     if name in HELPERS and element != f32:
@@ -75,7 +76,7 @@ def combining(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp, a: str = "a
     """Returns the C++ that combines two vectors or elements of a reduced value, or None if there is none.
 
     Args:
-        op: the reduction.
+        op: the reduction, scan or atomic operation.
         a, b: C++ of the operands.
     """
     both, t = (Expr(a), Expr(b)), op.value.type if isinstance(op, AtomicRmwOp) else op.result.type
@@ -84,25 +85,37 @@ def combining(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp, a: str = "a
 
 
 def row_of(op: ReduceRegistersOp) -> int | None:
-    """Returns the number of neighbouring registers that a reduction combines, or None for other reductions."""
+    """Returns the row length of a reduction along rows, or None for other reductions.
+
+    The reduction combines each row, a number of contiguous registers, into one register.
+    """
     bits = sorted(op.bits.get_values())
     return 1 << len(bits) if combining(op) is not None and bits == list(range(len(bits))) else None
 
 
 def columns_of(op: ReduceRegistersOp) -> int | None:
-    """Returns the row length in registers, a multiple of a vector, of a reduction down columns; None for others."""
+    """Returns the row length of a reduction over rows, or None for other reductions.
+
+    The reduction combines rows elementwise. A row is a multiple of `MAX_LANES` registers.
+    """
     bits = sorted(op.bits.get_values())
     wide = bits and 1 << bits[0] >= MAX_LANES and bits == [*range(bits[0], bits[-1] + 1)]
     return 1 << bits[0] if wide and combining(op) is not None else None
 
 
 def combiner(op: ReduceRegistersOp | ScanRegistersOp | AtomicRmwOp) -> str:
+    """Returns the C++ lambda that combines two partial results of a reduction, as vectors or scalars."""
     return f"[](auto a, auto b) {{ return {combining(op)}; }}"
 
 
 class ScanLoop(NamedTuple):
-    """Loop of a scan over `row` registers, of which `inner` neighbours are in different scans. `short`: registers of a
-    row, where one loop takes several rows that are shorter than a vector; else 0."""
+    """Loop of a scan over vectors.
+
+    Attributes:
+        row: number of registers that one execution of the loop visits.
+        inner: number of interleaved scans: registers r and r + inner belong to the same scan.
+        short: row length in registers if the loop scans several rows, each shorter than a vector; otherwise 0.
+    """
 
     row: int
     inner: int
@@ -112,8 +125,8 @@ class ScanLoop(NamedTuple):
 def row_of_scan(op: ScanRegistersOp) -> ScanLoop | None:
     """Returns the loop of a scan, or None.
 
-    There is no loop if the bits of the scan have gaps, or if no vector operation combines two elements. Rows that are
-    shorter than a vector must start with the identity.
+    There is no loop if the register bits of the scan are not contiguous, or if no vector operation combines elements.
+    Rows that are shorter than a vector have a loop only if their initial value is the identity.
     """
     bits, size = [*op.bits.get_values()], registers(op.source)
     if not bits or bits != [*range(bits[0], bits[-1] + 1)] or element_type(op.source.type) == i1 or not combining(op):
@@ -126,7 +139,7 @@ def row_of_scan(op: ScanRegistersOp) -> ScanLoop | None:
 
 
 class RowScan:
-    """Text of a scan in a loop over the vectors of a row. Its state is a variable of the C++ class `Scan`."""
+    """Printer of one scan in a loop over vectors. The running value is a C++ variable of the class `Scan`."""
 
     def __init__(self, statements: VectorStatements, op: ScanRegistersOp) -> None:
         self.op, self.writer = op, statements.writer
@@ -143,22 +156,25 @@ class RowScan:
         self.neutral = self.writer.identity(op)
 
     def _at(self, lane: str) -> str:
-        """Returns the index of the carry of a lane in the current row, as C++."""
+        """Returns the C++ index, in the array of initial or last values, of interleaved scan number `lane`."""
         rows = registers(self.op.source) // self.row
         return f"row / {self.row} * {self.inner} + {lane}" if rows > 1 else lane
 
     def begin(self) -> None:
+        """Prints the start of a row: the declaration of the `Scan`, and its initial value."""
         writer, op = self.writer, self.op
-        same = constant_of(op.init) is not None or not self.several
-        start = writer.read(op.init, 0 if same else self._at("l")).text
+        is_scalar = constant_of(op.init) is not None or not self.several
+        start = writer.read(op.init, 0 if is_scalar else self._at("l")).text
         short = f", {self.short}" if self.short else ""
         writer.line(f"Scan<{self.element}, {self.inner}{short}> {self.name};")
         writer.line(f"{self.name}.start_row([&](int l) {{ return ({self.element}){start}; }}, {self.neutral});")
 
     def next(self, source: str) -> str:
+        """Returns the C++ of the scanned vector for the next vector `source`."""
         return f"{self.name}.next_vector({source}, i, {self.neutral}, {combiner(self.op)})"
 
     def end(self) -> None:
+        """Prints the assignment of the last elements of a row to the result `carry`, if it is used."""
         last = f"{self.name}.last_lane({'l' if self.several else '0'}, {combiner(self.op)})"
         if self.carry is not None:
             self.writer.line(f"for (int l = 0; l < {self.inner}; ++l) {self.carry[self._at('l')].text} = {last};")

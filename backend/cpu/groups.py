@@ -1,9 +1,15 @@
-"""Prints groups of operations on registers as loops over SIMD vectors, for blocks of one thread.
+"""Printing of the statements of CPU kernels: groups of operations become loops over SIMD vectors.
 
-A group has pointwise operations, loads and stores on the same number of registers. Its loop computes `lanes` registers
-per iteration: the lowest bits of a register number are the lane. Contiguous memory is read as vectors. A value that is
-equal in all lanes stays a scalar. Operations without a vector form are computed lane by lane, in the text of the CUDA
-printer.
+A group has pointwise operations, loads, stores, reductions and scans on the same number of registers. An iteration of
+its loop computes one vector of `lanes` contiguous registers:
+
+    for (int i = 0; i < 256; i += lanes) {
+      const auto x = load(&a[i]);
+      store(&b[i], x * x);
+    }
+
+A value that is equal in all lanes stays a scalar. Operations without a vector form are computed lane by lane, by the
+scalar expressions of `cpp`.
 """
 
 from __future__ import annotations
@@ -62,35 +68,46 @@ from .panels import SIDE_BY_SIDE, BlockTranspose, block_transpose, extents, is_r
 from .writer import LANE, VECTOR, Lanes, VectorWriter, gathered
 
 WIDE = ("double", "long long", "unsigned long long")
-"""C++ types whose vectors need two registers."""
+"""C++ types of 8 bytes, whose vectors need two hardware registers."""
 
 UNROLLED = 64
-"""Largest group whose loop is unrolled, so that g++ holds arrays of its results in registers."""
+"""Largest group, in elements, whose loop is unrolled, so that g++ holds arrays of its results in registers."""
 
 UNROLLED_OPERATIONS = 2048
-"""Largest number of vector operations in all copies of an unrolled body. g++ 12.2 takes 0.3 s for twice as many
-additions, 3 s for 128 sines, and minutes for 64 bodies with seven operations by lanes (measured, -O3, AVX-512)."""
+"""Largest number of vector operations in all copies of an unrolled body; limits the compile time.
+
+Measured with g++ 12.2 -O3, AVX-512: 0.3 s for twice as many additions, 3 s for 128 sines, and minutes for 64 bodies
+with seven operations that are computed lane by lane.
+"""
 
 ACCUMULATORS = 4
-"""Number of accumulators of a reduction, which hide the latency of the addition."""
+"""Number of independent accumulators of a reduction, which hide the latency of the addition."""
 
-LEAST_ROW = 4 * MAX_LANES
-"""Shortest row, in elements, with several accumulators if there are several rows. Shorter rows overlap by themselves,
-and adding up the accumulators would take as long as the row."""
+MIN_ROW_PER_ACCUMULATOR = 4 * MAX_LANES
+"""Smallest row, in registers for each accumulator, that is reduced with several accumulators if there are several rows.
+
+The processor overlaps shorter rows, and combining the accumulators would take as long as the row.
+"""
 
 PREFETCH_BYTES = 2 * PAGE
-"""Prefetch distance of reduced rows, in bytes."""
+"""Prefetch distance of reduced rows, in bytes: two pages. Tuned by hand."""
 
 
 class VectorStatements(statements.Statements):
-    """Printer of statements that prints groups of whole vectors as loops."""
+    """Printer of the statements of a CPU kernel.
+
+    Attributes:
+        common: values that are equal for all blocks, computed before the loop over blocks.
+        row: number of registers of a row in the current group: the part that one vector loop visits.
+        rows: end of the used rows of the current group, or None.
+        limit: bound of the current vector loop.
+    """
 
     writer: VectorWriter
     order: VectorOrdering
     ordering = VectorOrdering
     printers = {**statements.PRINTERS, **reductions.PRINTERS, kernel.PanelFmaOp: lambda s, op: s.panel_fma(op)}
     common: frozenset[SSAValue] = frozenset()
-    """Values that are computed before the loop over blocks."""
 
     def print_blocks(self, block: str, begin: str, end: str) -> None:
         """Prints all statements for the blocks from `begin` to `end`, exclusive.
@@ -103,15 +120,15 @@ class VectorStatements(statements.Statements):
             end: C++ of the end of the blocks.
         """
         statements = self.order.statements
-        once = [self._is_common(statement) for statement in statements]
+        are_common = [self._is_common(statement) for statement in statements]
         for common in (True, False):
             loop = f"for (int {block} = {begin}; {block} < {end}; ++{block})"
             with nullcontext() if common else self.writer.braces(loop):
-                for self.number in (n for n, is_common in enumerate(once) if is_common == common):
+                for self.number in (n for n, is_common in enumerate(are_common) if is_common == common):
                     self._print(statements[self.number])
 
     def _is_common(self, statement: Statement) -> bool:
-        """Returns true if a statement computes the same values for all blocks. Adds these values to `common`."""
+        """Returns true if a statement computes the same values for all blocks, and adds these to `common`."""
         ops = statement.ops if isinstance(statement, Group) else [statement]
         inner = [op for top in ops for op in top.walk()]
         results = {r for op in inner for r in op.results}
@@ -128,24 +145,24 @@ class VectorStatements(statements.Statements):
         return value not in self.common and super().is_last_use(value)
 
     def identify(self, op: kernel.IdOp) -> None:
-        """Defines the number of the block. The other numbers are 0, because there is one thread."""
+        """Assigns `kernel.id` its expression: the loop variable for the block, 0 for thread, lane and warp."""
         self.writer.variables[op.result] = Variable(self.writer.ids[op.kind.data.value], 1)
 
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
-        """Prints a matmul. The result reuses the memory of the accumulator if nothing else reads it."""
+        """Prints `kernel.panel_fma`, a matmul, in place if the accumulator may be overwritten."""
         writer, arguments, matrices = self.writer, list[str](), operands(op)
         for matrix in matrices:
             if matrix.load is None and matrix.source not in writer.variables:
                 self.copy_to_array(matrix.source)
             arguments.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         ends = extents(writer, op, matrices)
-        fresh = ends is None and constant_of(op.acc) == 0
-        target = writer.declare(op.result) if fresh else self.reuse_or_copy(op.acc, op.result)
+        is_initial = ends is None and constant_of(op.acc) == 0
+        target = writer.declare(op.result) if is_initial else self.reuse_or_copy(op.acc, op.result)
         writer.use("vector.panel_fma" if packed_type(matrices[0]) is None else "vector.panel_fma.words")
         step = matrices[0].row if is_read_by_columns(matrices[0]) else 0
-        how = f", {step}, true" if fresh else f", {step}" if step else ""
+        options = f", {step}, true" if is_initial else f", {step}" if step else ""
         sizes = ", ".join(map(str, (*op.extents, op.depth.data)))
-        writer.line(f"panel_fma<{sizes}{how}>({', '.join([target.name, *arguments, *([ends] if ends else [])])});")
+        writer.line(f"panel_fma<{sizes}{options}>({', '.join([target.name, *arguments, *([ends] if ends else [])])});")
 
     def _group(self, group: Group) -> None:
         if group.size < MAX_LANES:
@@ -159,21 +176,27 @@ class VectorStatements(statements.Statements):
             # Every user rematerializes the group, so it needs no storage.
             return
         columns = columns_of(folds[0]) if folds else None
-        squares = self._block_transposes(group)
+        transposes = self._block_transposes(group)
         arrays = dict[SSAValue, Variable]()
         for result in stored:
             arrays[result] = (
                 writer.preferred.get(result) or self._reused(result, group, arrays) or writer.declare(result)
             )
         if columns is None:
-            self._rows(group, folds, arrays, squares)
+            self._rows(group, folds, arrays, transposes)
         else:
             self._columns(group, folds, arrays, columns)
         writer.locals.clear()
         writer.variables |= arrays
 
     def _reused(self, result: SSAValue, group: Group, arrays: Mapping[SSAValue, Variable]) -> Variable | None:
-        """Returns the array of an operand whose last use is the computation of `result`, or None."""
+        """Returns the array of an operand that the result can overwrite, or None.
+
+        Args:
+            result: result of the group.
+            group: the group.
+            arrays: arrays that other results of the group have already.
+        """
         for value in dict.fromkeys(v for op in group.ops for v in op.operands if v.type == result.type):
             variable, op = self.reusable_variable(value), result.owner
             if variable is None or variable in arrays.values() or not isinstance(value.owner, Operation):
@@ -189,13 +212,13 @@ class VectorStatements(statements.Statements):
     def _columns(
         self, group: Group, folds: Sequence[kernel.ReduceRegistersOp], arrays: Mapping[SSAValue, Variable], columns: int
     ) -> None:
-        """Prints reductions over rows: a loop over blocks of SIMD vectors of columns, with a loop over rows inside.
+        """Prints reductions over rows: a loop over blocks of SIMD vectors in a row, with a loop over the rows inside.
 
         Args:
             group: the group.
             folds: its reductions.
-            arrays: variables of the results that are stored.
-            columns: number of columns of one group (`columns_of`).
+            arrays: arrays of the results that later statements read.
+            columns: row length in registers (`columns_of`).
         """
         writer, count, all_columns = self.writer, min(ACCUMULATORS, columns // MAX_LANES), registers(folds[0].result)
         self.row, self.rows, self.limit = group.size, None, Limit("0", group.size)
@@ -221,28 +244,39 @@ class VectorStatements(statements.Statements):
         group: Group,
         folds: Sequence[kernel.ReduceRegistersOp],
         arrays: Mapping[SSAValue, Variable],
-        squares: Mapping[SSAValue, BlockTranspose],
+        transposes: Mapping[SSAValue, BlockTranspose],
     ) -> None:
-        """Prints a loop over the vectors of a group, or of each row of it that is reduced."""
+        """Prints a loop over the vectors of a group; for reductions and scans of rows, a loop for each row.
+
+        Args:
+            group: the group.
+            folds: its reductions.
+            arrays: arrays of the results that later statements read.
+            transposes: operands that are transposed in blocks.
+        """
         writer = self.writer
         scanned = [op for op in group.ops if isinstance(op, ScanRegistersOp)]
-        walk = row_of_scan(scanned[0]) if scanned else None
-        self.row = row = (row_of(folds[0]) if folds else None) or (walk.row if walk else group.size)
-        takes_long = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
+        scan_loop = row_of_scan(scanned[0]) if scanned else None
+        self.row = row = (row_of(folds[0]) if folds else None) or (scan_loop.row if scan_loop else group.size)
+        has_slow_operations = any(op.name.startswith("math.") or op.name == "arith.divf" for op in group.ops)
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         scans = {op: RowScan(self, op) for op in scanned}
-        several = bool(folds) and row >= (LEAST_ROW if results else MAX_LANES) * ACCUMULATORS and not takes_long
-        self.limit = limit = Limit("0", row) if squares else self._limit(group, list(arrays), row)
-        alone = not arrays and not scans and not any(isinstance(op, Write) for op in group.ops)
-        self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if alone else None
+        has_several_accumulators = (
+            bool(folds)
+            and row >= (MIN_ROW_PER_ACCUMULATOR if results else MAX_LANES) * ACCUMULATORS
+            and not has_slow_operations
+        )
+        self.limit = limit = Limit("0", row) if transposes else self._limit(group, list(arrays), row)
+        only_reduces = not arrays and not scans and not any(isinstance(op, Write) for op in group.ops)
+        self.rows = writer.ends.of([], [op.result for op in results], group.size // row) if only_reduces else None
         with self._each_row(group, row) if (results or scans) and row < group.size else nullcontext():
             for scan in scans.values():
                 scan.begin()
-            sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
-            vectors = self._vectors(group, limit, several)
-            with self._transposed_blocks(group, squares) if squares else vectors:
-                at = {op: f"{name}[{'n' if several else 0}]" for op, name in sums.items()}
-                self._body(group, arrays, at, bool(folds), scans)
+            sums = {op: self._accumulators(op, ACCUMULATORS if has_several_accumulators else 1) for op in folds}
+            vectors = self._vectors(group, limit, has_several_accumulators)
+            with self._transposed_blocks(group, transposes) if transposes else vectors:
+                accumulators = {op: f"{name}[{'n' if has_several_accumulators else 0}]" for op, name in sums.items()}
+                self._body(group, arrays, accumulators, bool(folds), scans)
             for scan in scans.values():
                 scan.end()
             for op, name in sums.items():
@@ -264,10 +298,10 @@ class VectorStatements(statements.Statements):
 
         Args:
             group: the group.
-            arrays: variables of the results that are stored.
-            sums: accumulators of reductions, as C++.
+            arrays: arrays of the results that later statements read.
+            sums: C++ of the accumulator of each reduction.
             prefetch: whether loaded rows are prefetched.
-            scans: state of the scans.
+            scans: printers of the scans.
         """
         writer = self.writer
         for op in group.ops:
@@ -296,13 +330,16 @@ class VectorStatements(statements.Statements):
             writer.row = 0
 
     @contextmanager
-    def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
+    def _vectors(self, group: Group, limit: Limit, has_several_accumulators: bool) -> Generator[None]:
         """Prints a loop over the vectors of a group around the lines of the `with` block.
 
-        With `several` accumulators the loop is unrolled, and `n` is the number of the accumulator.
+        Args:
+            group: the group.
+            limit: bound of the loop.
+            has_several_accumulators: whether to unroll by the accumulators. The variable `n` is then the accumulator.
         """
         writer = self.writer
-        if several:
+        if has_several_accumulators:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
             ended = "" if limit.divides(ACCUMULATORS * MAX_LANES) else f" && {limit.below('i')}"
@@ -317,12 +354,14 @@ class VectorStatements(statements.Statements):
 
     @contextmanager
     def _unrolled(self, times: int, enabled: bool, inner: int = 1) -> Generator[None]:
-        """Unrolls the loop of the `with` block, if `enabled` and if all copies have at most `UNROLLED_OPERATIONS`.
+        """Prints an unroll pragma for the loop that the `with` block prints.
+
+        The unrolling is revoked if all copies together have more than `UNROLLED_OPERATIONS` operations.
 
         Args:
-            times: number of copies.
-            enabled: whether to unroll.
-            inner: copies of an unrolled loop inside.
+            times: number of copies of the body.
+            enabled: whether to print the pragma.
+            inner: number of copies of the body of an unrolled loop inside.
         """
         writer = self.writer
         if enabled:
@@ -333,21 +372,30 @@ class VectorStatements(statements.Statements):
             writer.lines[begin - 1] = writer.lines[begin - 1].replace(f"unroll {times}", "unroll 1")
 
     @contextmanager
-    def _transposed_blocks(self, group: Group, squares: Mapping[SSAValue, BlockTranspose]) -> Generator[None]:
-        """Prints a loop over the vectors of a group that transposes its operands in blocks of lanes × lanes."""
-        writer, across = self.writer, next(iter(squares.values())).across
+    def _transposed_blocks(self, group: Group, transposes: Mapping[SSAValue, BlockTranspose]) -> Generator[None]:
+        """Prints a loop over the vectors of a group, after transposes of its operands in blocks of lanes × lanes.
+
+        Args:
+            group: the group.
+            transposes: the operands with their transposes, which all have the same stride in the result.
+        """
+        writer, across = self.writer, next(iter(transposes.values())).across
         with writer.braces(f"for (int first = 0; first < {group.size}; first += lanes)"):
             writer.line(f"if (first & {across} * (lanes - 1)) continue;")
-            for value, square in squares.items():
+            for value, transpose in transposes.items():
                 name = writer.names.mint(hint_of(value))
                 writer.line(f"alignas(64) {writer.type_of(value)} {name}[lanes * lanes];")
-                writer.line(f"transpose({name}, lanes, {square.source(writer, 'first')});")
+                writer.line(f"transpose({name}, lanes, {transpose.source(writer, 'first')});")
                 writer.locals[value] = writer.lanes(value, Expr(f"load(&{name}[n * lanes])"))
             with writer.braces(f"for (int i = first, n = 0; n < lanes; i += {across}, ++n)"):
                 yield
 
     def _block_transposes(self, group: Group) -> dict[SSAValue, BlockTranspose]:
-        """Returns the transposed operands of a group, if all have the same transposition. Otherwise prints loads."""
+        """Returns the operands of a group that its loop can transpose in blocks.
+
+        Returns none, and prints their loads as separate groups, if the group reduces or scans, or if the transposes
+        differ.
+        """
         operands = dict.fromkeys(v for op in group.ops for v in op.operands if v not in self.writer.variables)
         transposes = {v: t for v in operands if (t := block_transpose(v.owner))}
         ready = {v: s for v, s in transposes.items() if s.source(self.writer, "first") is not None}
@@ -360,13 +408,20 @@ class VectorStatements(statements.Statements):
         return {}
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
-        """Declares an array of `count` vectors, set to the identity of a reduction. Returns its name."""
+        """Declares `count` vectors as accumulators, initialised with the identity of `op`. Returns the array's name."""
         writer, name = self.writer, self.writer.names.mint(hint_of(op.result))
         start = ", ".join([f"all({writer.identity(op)})"] * count)
         writer.line(f"vec<{writer.type_of(op.result)}> {name}[{count}] = {{{start}}};")
         return name
 
     def _limit(self, group: Group, used: Sequence[SSAValue], row: int) -> Limit:
+        """Returns the bound of the loop over one row of a group.
+
+        Args:
+            group: the group.
+            used: results that later statements read.
+            row: number of registers of a row.
+        """
         writer, start = self.writer, "row" if row < group.size else "0"
         end = writer.ends.of(group.ops, used, row)
         length = None if end is None else end.length
@@ -375,12 +430,18 @@ class VectorStatements(statements.Statements):
         return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
     def _before(self, end: End, register: str) -> str:
-        """Returns the C++ condition that a register number is before `end`, so that the register is used."""
+        """Returns the C++ condition that a register number is less than `end`, so that the register is used."""
         origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
         return f"{add(origin, Expr(register, ADD)).text} < {self.writer.size(end.bound).text}"
 
     def _is_limit(self, value: SSAValue, steps: Sequence[int], bound: Extent) -> bool:
-        """Returns true if a check holds in all iterations, because the printed loop ends at its bound."""
+        """Returns true if a bounds check holds in all iterations, because the loop ends at the bound.
+
+        Args:
+            value: index that is checked, for the first register.
+            steps: step of the index for each bit of a register number.
+            bound: upper bound of the index.
+        """
         end, low = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
         if not steps:
             return False
@@ -389,7 +450,10 @@ class VectorStatements(statements.Statements):
         return end is not None and self.limit.divides(MAX_LANES) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
-        """Prefetches reduced rows two pages ahead. The prefetcher of a processor stops at the end of a page."""
+        """Prints a prefetch of a reduced row, `PREFETCH_BYTES` after the load.
+
+        The hardware prefetcher stops at the end of a page.
+        """
         writer = self.writer
         if enclosing(op, ForOp) is None and lane_steps(op) == SIDE_BY_SIDE and op not in writer.prefetched:
             writer.prefetched.add(op)
@@ -397,13 +461,13 @@ class VectorStatements(statements.Statements):
             writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {distance}, 0, locality);")
 
     def _define(self, op: Operation, read: Lanes, variable: Variable | None, group: Group) -> None:
-        """Defines the result vector of an operation.
+        """Prints the definition of an operation's result: a local variable, a store to an array, or both.
 
         Args:
             op: the operation.
-            read: its text.
-            variable: array to store it to, or None.
-            group: the group, whose other operations read the vector from a variable.
+            read: C++ of the result vector.
+            variable: array that holds the result for later statements, or None.
+            group: the group of the operation.
         """
         writer, result = self.writer, op.results[0]
         if variable is None or any(u.operation in group.ops for u in result.uses):
@@ -414,7 +478,7 @@ class VectorStatements(statements.Statements):
             writer.line(f"store(&{variable.name}[i], {read.whole.text});")
 
     def _vector(self, op: Operation) -> Lanes:
-        """Returns the result vector of an operation, or a scalar if all operands are scalars."""
+        """Returns the C++ of an operation on vectors, or on scalars if no operand is a vector."""
         writer, result = self.writer, op.results[0]
         read = [writer.read_vector(v) for v in op.operands]
         if not any(r.is_vector for r in read):
@@ -425,11 +489,11 @@ class VectorStatements(statements.Statements):
         return writer.lanes(result, text)
 
     def _instructions(self, op: Operation, read: Sequence[Lanes]) -> Expr | None:
-        """Returns an operation on vectors, or None if it must be computed lane by lane."""
+        """Returns the C++ of an operation on whole vectors, or None if it must be computed lane by lane."""
         writer, t, source = self.writer, element_type(op.results[0].type), element_type(op.operands[0].type)
         operands, whole = [r.text for r in read], [r.whole for r in read]
         if isinstance(op, CmpOp):
-            # The operands are swapped for masks, because true is -1.
+            # In a mask true is -1, so comparisons of two masks swap their operands.
             if c_type(source, writer.index) in WIDE:
                 function = f"[](auto a, auto b) {{ return {writer.scalars.print(op, [Expr('a'), Expr('b')]).text}; }}"
                 return call("compare", [Expr(function), *whole])
@@ -458,6 +522,7 @@ class VectorStatements(statements.Statements):
         return call(name, whole)
 
     def _cast(self, a: Expr, source: object, target: object) -> Expr:
+        """Returns the C++ conversion of a vector from the element type `source` to `target`."""
         c_source, c_target = (c_type(t, self.writer.index) for t in (source, target))  # pyright: ignore
         if c_source == c_target:
             return a
@@ -474,9 +539,9 @@ class VectorStatements(statements.Statements):
         return Expr(f"convert<{c_target}>({a.text})")
 
     def _load(self, op: LoadOp) -> Lanes:
-        """Returns the vector of a load: from contiguous or near elements, as a gather, or lane by lane.
+        """Returns the C++ of a load: of contiguous or near elements, as a gather, lane by lane, or as a scalar.
 
-        A load with one address for all lanes gives a scalar.
+        It is a scalar if all lanes have the same address.
         """
         writer, result, steps = self.writer, op.result, lane_steps(op)
         inside, at = self._inside(op) if steps else None, element_at(writer, op, VECTOR)
@@ -484,8 +549,8 @@ class VectorStatements(statements.Statements):
             return writer.lanes(result, near)
         if inside is not None and steps == SIDE_BY_SIDE:
             begin, end = inside
-            some = f"first(&{at}, {end}" if begin == "" else f"between(&{at}, {begin}, {end or 'lanes'}"
-            return writer.lanes(result, Expr(f"load_{some}, {writer.fill(op)})"))
+            call_head = f"first(&{at}, {end}" if begin == "" else f"between(&{at}, {begin}, {end or 'lanes'}"
+            return writer.lanes(result, Expr(f"load_{call_head}, {writer.fill(op)})"))
         differ = any(registers(v) > 1 for v in op.checks) or any(map(any, op.check_steps[:4]))
         same = steps is not None and not any(steps) and not differ
         if not same and (read := gathered(writer, op, self._is_limit)) is not None:
@@ -494,7 +559,7 @@ class VectorStatements(statements.Statements):
         return writer.lanes(result, Expr(one.at(ATOM)) if same else writer.by_lanes(result, one.text), not same)
 
     def _write(self, op: Write) -> None:
-        """Stores a vector, or combines it into memory by plain accesses: kernels with atomics run on one core."""
+        """Prints a store or an atomic operation. Kernels with atomics use one core, so these are plain accesses."""
         writer, combined = self.writer, isinstance(op, AtomicRmwOp)
         begin, end = (self._inside(op) if lane_steps(op) == SIDE_BY_SIDE else None) or ("no", "lanes")
         if begin or combined and combining(op) is None:
@@ -509,9 +574,9 @@ class VectorStatements(statements.Statements):
             writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
 
     def _inside(self, op: LoadOp | Write) -> tuple[str, str] | None:
-        """Returns the first lane, and the end of the lanes, for which all checks hold, as C++.
+        """Returns the C++ of the range of lanes that are in bounds: first lane, and end (exclusive).
 
-        An empty text means the first or the last lane. Returns None if the lanes are not contiguous.
+        An empty text stands for lane 0 or `lanes`. Returns None if the lanes in bounds are not a range.
         """
         writer, begins, ends, all_or_none = self.writer, list[str](), list[str](), list[str]()
         if not all(map(is_same_in_lanes, op.checks)):

@@ -1,4 +1,4 @@
-"""Measures the rates of the cores for the planner: copying, reading and multiplying."""
+"""Measurement of memory bandwidth and FLOP/s of the CPU, for the cost model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,27 @@ from .build import build
 from .printer import helper_section
 
 ELEMENTS = 256 << 20
-"""Number of f32 elements that are read: 1 GB, much more than the caches. A quarter of them is copied. NumPy uses huge
-pages for arrays of this size."""
+"""Number of f32 elements that are read: 1 GB, much more than the caches. A quarter of them is copied.
+
+NumPy uses huge pages for arrays of this size.
+"""
 
 STREAMS = (1, 2, 4, 8)
-"""Numbers of sequential read streams that a core reads in turn. The fastest one differs between processors."""
+"""Numbers of parallel read streams that are measured. A core reads the streams alternately.
+
+The fastest number differs between processors.
+"""
 
 ROUNDS, CHAINS, TRIES = 1_000_000, 12, 11
 """Multiply-adds of a dependence chain, chains per core, and repetitions of a measurement."""
 
 
 def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
-    """Measures bandwidth of copies and reads, and FLOP/s, on all cores, in a few seconds.
+    """Measures the bandwidth of copies and reads, and FLOP/s, of all cores. Takes a few seconds.
+
+    Args:
+        elements: number of f32 elements to read.
+        rounds: multiply-adds of a dependence chain.
 
     Raises:
         ExecutionError: if there is no compiler.
@@ -43,17 +52,16 @@ def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
 
 
 def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
-    """Returns the bytes per second that `threads` cores, or all, read in total. Raises ExecutionError if there is no
-    compiler."""
+    """Returns the read bandwidth of `threads` cores together, or of all cores, in bytes per second.
+
+    Raises ExecutionError if there is no compiler.
+    """
     source = np.ones(elements, np.float32)
     return source.nbytes / min(_read(_library(), source, threads or cores()))
 
 
 def _streams(library: ctypes.CDLL, elements: int) -> int:
-    """Returns the number of sequential read streams, read by one core in turn, with the highest bandwidth.
-
-    The memory has small pages, as PyTorch allocates it.
-    """
+    """Returns the number of `STREAMS` with which one core reads fastest, from memory in small pages as PyTorch's."""
     source = np.frombuffer(mmap.mmap(-1, 4 * elements), np.float32)
     source.fill(1.0)
     times = _read(library, source, 1)

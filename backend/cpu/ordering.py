@@ -1,4 +1,8 @@
-"""Groups the operations of a block of one thread into loops over SIMD vectors."""
+"""Grouping of the operations of a CPU kernel into loops over SIMD vectors.
+
+A vector loop visits the registers of its values, several at a time: the lanes of a vector are contiguous registers. A
+block of a CPU kernel has one thread, which holds all registers of a tile.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +26,24 @@ from .panels import SIDE_BY_SIDE, distances, is_read_by_panels, is_read_by_trans
 class VectorOrdering(Ordering):
     """Ordering whose groups include loads, stores and reductions of rows.
 
-    A later group repeats loads from global memory and their conversions. The repeated loads hit L1, whereas an array
-    for the values would have to be written and read.
+    If two groups need a value that is loaded from global memory, or converted from one, the second loads it again.
+    The repeated load hits L1, whereas an array for the value would have to be written and read.
     """
 
     def __init__(self, block: Block) -> None:
         self._loadable: set[SSAValue] = set()
-        """Loaded or converted values that a later group may load again, because nothing was written since."""
+        """Loaded or converted values that a later group may load again, because nothing has been written since."""
         self._readers: dict[SSAValue, set[Operation]] = {}
-        """Value that could be loaded again -> operations of all groups that compute it."""
+        """Value that may be loaded again -> operations of all groups that load it, which need no array for it."""
         super().__init__(block)
         self._number = {op: n for n, s in enumerate(self.statements) for op in (s.ops if isinstance(s, Group) else [s])}
-        """Operation -> number of the last statement that computes it."""
+        """Operation -> index of the last statement that contains it."""
 
     def operations(self, block: Block) -> Iterator[Operation]:
         """Yields the operations of a block. A reduction directly follows its source, so that one loop computes both."""
-        early = {op: op.source.owner for op in block.ops if isinstance(op, kernel.ReduceRegistersOp)}
+        sources = {op: op.source.owner for op in block.ops if isinstance(op, kernel.ReduceRegistersOp)}
         for op in block.ops:
-            if getattr(early.get(op), "parent", None) is not block:
+            if getattr(sources.get(op), "parent", None) is not block:
                 yield op
                 yield from self._reductions_of(op)
 
@@ -75,13 +79,16 @@ class VectorOrdering(Ordering):
             self._readers[op.results[0]] = set()
 
     def _predecessors(self, op: Operation) -> list[Group]:
-        """Returns the open groups that must be printed before an operation."""
-        if not isinstance(op, LoadOp | Write | Walk):
+        """Returns the open groups that must be closed before `op`, because of memory accesses or different loops."""
+        if not isinstance(op, LoadOp | Write | RowOp):
             return []
         return [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
 
     def _load_again(self, size: int, value: SSAValue) -> None:
-        """Adds the load or conversion of `value` to the open group of `size`, unless an open group computes it."""
+        """Adds the load or conversion of `value` to the open group of `size` registers, if it may be loaded again.
+
+        Does nothing if an open group computes the value.
+        """
         op = value.owner
         if value in self._loadable and value not in self._open_group_of and isinstance(op, Operation):
             for operand in op.operands:
@@ -96,21 +103,21 @@ class VectorOrdering(Ordering):
         super()._flush(groups)
 
     def is_read_by(self, value: SSAValue, number: int, last: Operation) -> bool:
-        """Returns true if all users of a value are computed before a point.
+        """Returns true if no operation after `last` reads a value.
 
         Args:
             value: the value.
-            number: number of a statement.
-            last: operation of the statement; the point is after it.
+            number: index of the group that contains `last`.
+            last: operation of the group.
         """
         group = self.statements[number]
         assert isinstance(group, Group)
-        late = {*group.ops[group.ops.index(last) + 1 :]}
+        later_ops = {*group.ops[group.ops.index(last) + 1 :]}
         users = {use.operation for use in value.uses}
-        return all(self._number.get(op, number + 1) <= number and op not in late for op in users)
+        return all(self._number.get(op, number + 1) <= number and op not in later_ops for op in users)
 
     def is_kept(self, value: SSAValue, group: Group) -> bool:
-        """Returns true if a value must be stored: an operation that does not recompute it reads it later."""
+        """Returns true if a value of `group` needs an array: it is read by a group that does not load it again."""
         inside = self._readers.get(value, set()) | {*group.ops}
         return any(use.operation not in inside for use in value.uses)
 
@@ -131,40 +138,46 @@ def _size(op: Operation) -> int | None:
 
 
 def _is_loaded(op: Operation, loadable: Collection[SSAValue]) -> bool:
-    """Returns true for a load of contiguous global memory, or a conversion of one."""
+    """Returns true if `op` loads contiguous global memory, or converts one of the `loadable` values."""
     if isinstance(op, LoadOp):
-        same = op.fill is None or isinstance(op.fill.owner, ConstantOp)
-        one = all(registers(v) == 1 for v in op.coordinates)
-        return same and one and space_of(op.memory.type) is GLOBAL and lane_steps(op) == SIDE_BY_SIDE
+        has_constant_fill = op.fill is None or isinstance(op.fill.owner, ConstantOp)
+        is_scalar_address = all(registers(v) == 1 for v in op.coordinates)
+        return (
+            has_constant_fill
+            and is_scalar_address
+            and space_of(op.memory.type) is GLOBAL
+            and lane_steps(op) == SIDE_BY_SIDE
+        )
     return isinstance(op, CastOp) and op.operand in loadable
 
 
-Walk = kernel.ReduceRegistersOp | kernel.ScanRegistersOp
-"""Operations that determine the loop of their group."""
+RowOp = kernel.ReduceRegistersOp | kernel.ScanRegistersOp
+"""Operations that determine the form of the loop of their group: rows, or columns and rows."""
 
 
-def _walk(op: Walk) -> object:
+def _loop_form(op: RowOp) -> object:
+    """Returns a key that is equal for reductions and scans with the same form of loop."""
     if isinstance(op, kernel.ScanRegistersOp):
         loop = row_of_scan(op)
         return None if loop is None else ("scan", loop.row)
     return row_of(op), columns_of(op)
 
 
-def _conflict(op: LoadOp | Write | Walk, other: Operation) -> bool:
-    """Returns true if `op` must be printed after `other`.
+def _conflict(op: LoadOp | Write | RowOp, other: Operation) -> bool:
+    """Returns true if `op` cannot be in the same group as `other`.
 
-    One of them writes memory that the other accesses, or their loops differ. Buffers of a block may overlap, so all of
-    them count as the same memory.
+    Either one writes memory that the other accesses, or their loops differ. Shared buffers may overlap, so they all
+    count as the same memory. Different buffers in global memory do not overlap.
     """
-    if isinstance(op, Walk):
-        return isinstance(other, Walk) and _walk(op) != _walk(other)
+    if isinstance(op, RowOp):
+        return isinstance(other, RowOp) and _loop_form(op) != _loop_form(other)
     if not isinstance(other, LoadOp | Write) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
         return False
     return op.memory is other.memory or GLOBAL not in [space_of(o.memory.type) for o in (op, other)]
 
 
 def is_same_in_lanes(value: SSAValue) -> bool:
-    """Returns true if a value is equal in all lanes, such as a row number."""
+    """Returns true if a value is provably equal in all lanes of a vector, such as a row number."""
     seen, unvisited = set[SSAValue](), [value]
     while unvisited:
         current = unvisited.pop()
@@ -185,7 +198,7 @@ def is_same_in_lanes(value: SSAValue) -> bool:
 
 
 def lane_steps(op: LoadOp | Write) -> list[int] | None:
-    """Returns the offsets in memory, in elements, of lanes 1, 2, 4 and 8; None if they are not constant."""
+    """Returns the offsets of lanes 1, 2, 4 and 8 from lane 0 in memory, in elements; None if they are not constant."""
     if not all(map(is_same_in_lanes, op.coordinates)) or op.xor is not None:
         return None
     pitch = pitches(memory_extents(op.memory.type))

@@ -118,9 +118,11 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
     """
     (lhs, rhs), (rows, columns), depth = matrices, op.extents, op.depth.data
     sides = ((rows, ((lhs, ROWS),)), (columns, ((rhs, COLUMNS),)), (depth, ((lhs, COLUMNS), (rhs, ROWS))))
-    nowhere = {"begin": "> 0", "end": "<= 0"}
-    zero = dict.fromkeys(f"{text} {nowhere[kind]}" for m in matrices for kind, text in m.checks(writer, BOTH, 1))
-    ranges, whole = list[str](), not zero
+    failure = {"begin": "> 0", "end": "<= 0"}
+    zero_conditions = dict.fromkeys(
+        f"{text} {failure[kind]}" for m in matrices for kind, text in m.checks(writer, BOTH, 1)
+    )
+    ranges, is_unbounded = list[str](), not zero_conditions
     for most, sources in sides:
         bounds = dict.fromkeys(check for matrix, side in sources for check in matrix.checks(writer, side, most))
         begin, end = "0", str(most)
@@ -128,10 +130,10 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
             begin = f"max<long>({begin}, {text})" if kind == "begin" else begin
             end = f"min<long>({end}, {text})" if kind == "end" else end
         ranges.append(f"{{{begin}, {end}}}")
-        whole = whole and not bounds
-    if zero:
-        ranges[0] = f"{' || '.join(zero)} ? Range{{0, 0}} : Range{ranges[0]}"
-    return None if whole else f"{{{', '.join(ranges)}}}"
+        is_unbounded = is_unbounded and not bounds
+    if zero_conditions:
+        ranges[0] = f"{' || '.join(zero_conditions)} ? Range{{0, 0}} : Range{ranges[0]}"
+    return None if is_unbounded else f"{{{', '.join(ranges)}}}"
 
 
 def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
@@ -264,14 +266,14 @@ def block_transpose(op: Operation | Block) -> BlockTranspose | None:
     return BlockTranspose(op, 1 << first, pitch) if is_transposed else None
 
 
-def _load_of_rows(square: BlockTranspose) -> LoadOp | None:
+def _load_of_rows(transpose: BlockTranspose) -> LoadOp | None:
     """Returns the load of the source, if its blocks are contiguous rows in memory and only transposes read it."""
-    load = plain_load(square.shuffle.source)
+    load = plain_load(transpose.shuffle.source)
     if load is None or load.checks or distances(load, SIDE_BY_SIDE) != SIDE_BY_SIDE:
         return None
-    rows = distances(load, [square.pitch * lane for lane in SIDE_BY_SIDE])
-    squares = all(block_transpose(use.operation) for use in load.result.uses)
-    if rows != [rows[0] * lane for lane in SIDE_BY_SIDE] or not squares:
+    rows = distances(load, [transpose.pitch * lane for lane in SIDE_BY_SIDE])
+    are_transposes = all(block_transpose(use.operation) for use in load.result.uses)
+    if rows != [rows[0] * lane for lane in SIDE_BY_SIDE] or not are_transposes:
         return None
     users = [use.operation for shuffle in load.result.uses for use in shuffle.operation.results[0].uses]
     are_rows = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == load.registers for u in users)
@@ -281,4 +283,6 @@ def _load_of_rows(square: BlockTranspose) -> LoadOp | None:
 def is_read_by_transposes(op: Operation) -> bool:
     """Returns true for a load that only block transposes read, in place."""
     transposes = [block_transpose(use.operation) for use in op.result.uses] if isinstance(op, LoadOp) else []
-    return bool(transposes) and all(square is not None and _load_of_rows(square) is op for square in transposes)
+    return bool(transposes) and all(
+        transpose is not None and _load_of_rows(transpose) is op for transpose in transposes
+    )

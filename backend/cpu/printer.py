@@ -1,9 +1,9 @@
-"""Prints a module at the kernel level as C++ for a CPU.
+"""Printer of C++ for CPUs for a module at the kernel level.
 
-The text has helpers and one function for each kernel, like the CUDA text, with the same names and comments. The
-function of a kernel runs a range of blocks in a loop; values that are equal for all blocks are computed before the
-loop. `k0_grid` runs all blocks in parallel by OpenMP. Shared memory is a thread-local buffer. `run` executes all
-launches of a call, which the runtime describes as numbers.
+Like the CUDA text, the text has helpers and one function for each kernel. The function of a kernel `k0` runs a range of
+blocks in a loop; values that are equal for all blocks are computed before the loop. `k0_grid` runs all blocks of a
+launch in parallel with OpenMP. Shared memory is a thread-local buffer. `run` executes all launches of a call, which the
+runtime encodes as an array of numbers (`host.hpp`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ def print_cpp(module: ModuleOp) -> str:
     Raises:
         CompileError: for an operation without C++, with its location.
     """
-    most = max((len(op.body.block.args) for op in module.body.ops if isinstance(op, FuncOp)), default=1)
+    max_buffers = max((len(op.body.block.args) for op in module.body.ops if isinstance(op, FuncOp)), default=1)
     grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
     declared = f"Grid {grids};\n" if grids else ""
     entry = (_HERE / "host.hpp").read_text().replace("DECLARED\n", declared).replace("GRIDS", grids or "nullptr")
-    return text_of_kernels(module, helper_section, _print_kernel) + "\n" + entry.replace("BUFFERS", str(most))
+    return text_of_kernels(module, helper_section, _print_kernel) + "\n" + entry.replace("BUFFERS", str(max_buffers))
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     if func.threads != 1:
-        raise refused(func, f"has blocks of {func.threads} threads; a core runs blocks of one (lanes 1)", CompileError)
+        raise refused(
+            func, f"expected blocks of 1 thread for a CPU, but got {func.threads}; compile with lanes = 1", CompileError
+        )
     writer = VectorWriter(func)
     block, begin, end, memory = (writer.names.mint(name) for name in ("block", "begin", "end", "shared"))
-    for ours in sorted({*_OURS}):
-        writer.names.mint(ours)
+    for reserved in sorted({*_OURS}):
+        writer.names.mint(reserved)
     writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
     arguments = parameters(writer, func)
     declare_shared(writer, [op for op in func.walk() if isinstance(op, SharedOp)], memory)
@@ -58,7 +60,14 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
 
 
 def _grid(func: FuncOp, name: str, arguments: list[str], asserts: bool) -> str:
-    """Returns the C++ function that runs all blocks of a kernel, on buffers `a` with sizes `n`."""
+    """Returns the C++ function that runs all blocks of a kernel. Its parameter `a` has the buffers, `n` the sizes.
+
+    Args:
+        func: the kernel.
+        name: C++ name of the kernel.
+        arguments: C++ parameters of the kernel: buffers, then sizes.
+        asserts: whether the kernel has assertions.
+    """
     buffers = len(func.body.block.args)
     kinds = [parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip() for parameter in arguments]
     passed = [f"({k}){f'a[{i}]' if i < buffers else f'n[{i - buffers}]'}" for i, k in enumerate(kinds)]
@@ -73,18 +82,21 @@ def _grid(func: FuncOp, name: str, arguments: list[str], asserts: bool) -> str:
 
 
 _PRELUDE = "".join(f.read_text() for f in (_HERE.parent / "emulator" / "device_math.h", _HERE / "vector.hpp"))
-"""Start of every text."""
+"""Text before the helpers: the vector types and functions that all kernels use."""
 
 _HELPERS = read_helpers((_HERE / "functions.hpp").read_text())
 _HELPERS |= {c: Helper(c, f"{HELPERS[c].cuda}\nSTORED({c}, {word})") for c, word in STRUCTS.items()}
 
 _OURS = re.findall(r"\b([a-z]\w*)(?=[(<])", _PRELUDE + "".join(helper.cuda for helper in _HELPERS.values()))
 _OURS += ["lanes", "locality", "mask", "failure", "first", "i", "l", "n", "row"]
-"""Names of functions, types and loop counters in the text, which values must not have."""
+"""Identifiers of the prelude, the helpers and the printer, which variables of kernels must not have."""
 
 
 def helper_section(keys: Iterable[str]) -> str:
-    """Returns the definitions of helpers. A definition follows the definitions that it needs."""
+    """Returns the prelude, and the definitions of the helpers in `keys` and of all helpers that these call.
+
+    Each definition is after the definitions that it needs.
+    """
     definitions: dict[str, str] = {}
 
     def add(key: str) -> None:

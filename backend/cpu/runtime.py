@@ -1,8 +1,11 @@
-"""Runs compiled C++ on the CPU, on the memory of torch tensors.
+"""Executor `cpu`: runs a compiled program on torch tensors of the host.
 
-All launches between two steps of PyTorch are one call of the C++ function `run`. It reads them from an array of
-numbers, which is made once for a set of shapes. Pointers, scratch memory and assertion messages belong to the call, so
-several threads may call a program at the same time.
+A step of a program is a kernel launch, or a function that PyTorch computes. All launches between two functions of
+PyTorch are executed by one call of the C++ function `run`, which reads them from an array of numbers. The array is made
+once for a set of shapes. Pointers, scratch memory and assertion messages belong to one call, so that several threads
+can call a program at the same time.
+
+A constant launch depends on constants only. It runs at the first call, and again if an argument that it reads changes.
 """
 
 from __future__ import annotations
@@ -35,31 +38,34 @@ from ..host.timing import Span
 from .build import build
 
 SHARED_WORK = 1 << 19
-"""Least number of element operations of a launch on several cores. Waking a core costs some ten thousand vectors."""
+"""Smallest number of element operations of a launch that runs on several cores. Tuned by hand.
+
+Waking a core takes as long as some ten thousand vector operations.
+"""
 
 UNKNOWN_TRIPS = 32
-"""Assumed trip count of loops without a constant one, for estimates of work."""
+"""Trip count that the estimate of work assumes for loops whose trip count is not constant."""
 
 LONG_WORK = 1 << 16
-"""Least number of element operations of a call that releases the GIL."""
+"""Smallest number of element operations of a call that releases the GIL. Tuned by hand."""
 
-HUGE = 4 << 20
-"""Least size in bytes of a buffer that is mapped in huge pages."""
+MIN_BYTES_OF_HUGE_PAGES = 4 << 20
+"""Smallest buffer that is mapped in huge pages."""
 
 _LIBC, _MADV_COLLAPSE = ctypes.CDLL(None), 25
 """C library, and the advice MADV_COLLAPSE of Linux 6.1, which `mmap` does not name."""
 
-_MESSAGE = 200
-"""Bytes of the message of an assertion."""
+_MESSAGE_BYTES = 200
+"""Size of the buffer for the message of a failed assertion."""
 
 
 class _Launches:
-    """Launches as the numbers that the C++ function `run` reads.
+    """Consecutive launches, encoded for the C++ function `run` (`host.hpp` describes the encoding).
 
     Args:
-        numbers: the numbers.
+        numbers: the encoding.
         count: number of launches.
-        shared: whether a launch runs on several cores.
+        shared: whether at least one of the launches runs on several cores.
         work: estimated element operations of all launches.
     """
 
@@ -71,18 +77,23 @@ class _Launches:
 
 @dataclass(frozen=True)
 class _Constants:
-    """Results of constant launches.
+    """Results of the constant launches.
 
     Attributes:
-        memory: tensor with the results.
-        seen: number of an argument that they read -> its address and version then. A change makes the results invalid.
+        memory: tensor that contains the results, or None if there are none.
+        seen: number of an argument that the launches read -> its state when they ran (`_seen`). The results are valid
+            as long as the states are equal.
     """
 
     memory: Any
     seen: Mapping[int, tuple[int, ...]]
 
     def places(self, plan: LaunchPlan) -> list[tuple[int, int]]:
-        """Returns the memory and offset of each buffer; -1 and the address for constants."""
+        """Returns the location of each buffer of a plan.
+
+        It is the number of an argument or of the scratch memory, and an offset in bytes. Constants have -1 and their
+        address.
+        """
         base = 0 if self.memory is None else self.memory.data_ptr() - plan.call_bytes
         scratch = plan.buffers[plan.arguments :]
         scratch_places = [(-1, base + b.offset) if b.constant else (plan.arguments, b.offset) for b in scratch]
@@ -90,9 +101,10 @@ class _Constants:
 
 
 def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the state of arguments by number, to notice changes.
+    """Returns the states of the arguments with the given numbers. If an argument changes, its state changes.
 
-    The state is the address and PyTorch's version counter, with the extension module also a sample of the contents.
+    The state is the address and PyTorch's version counter. With the extension module it also contains a sample of the
+    elements.
     """
     native = extension()
     plain = {n: (args[n].data_ptr(), 0 if args[n].is_inference() else args[n]._version) for n in numbers}
@@ -101,11 +113,11 @@ def _seen(args: Sequence[Any], numbers: Iterable[int]) -> dict[int, tuple[int, .
 
 @dataclass(frozen=True)
 class _Placed:
-    """Program for one set of shapes.
+    """Program that is specialised for one set of shapes.
 
     Attributes:
         plan: launches and buffers.
-        parts: launches as numbers, and steps of PyTorch, without constant launches.
+        parts: encoded launches and functions of PyTorch, in order, without constant launches.
         constants: results of the constant launches.
     """
 
@@ -116,12 +128,12 @@ class _Placed:
 
 @dataclass(frozen=True)
 class CpuKernel:
-    """Kernel of a program.
+    """Properties of a kernel that the runtime needs.
 
     Attributes:
-        number: position in the text.
+        number: index of the kernel in the text.
         work: estimated element operations of a block.
-        serial: whether its blocks run on one core, because they update the same elements.
+        serial: whether all blocks must run on one core, because they update the same elements with atomics.
     """
 
     number: int
@@ -135,9 +147,14 @@ class CpuKernel:
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """Data of a module at the kernel level that the runtime needs to call its C++.
+    """Properties of a module at the kernel level that the runtime needs to call its C++.
 
-    With static sizes it can be sent to another process.
+    It can be pickled for another process if all sizes are static.
+
+    Attributes:
+        plan: launches and buffers.
+        asserts: whether the module has assertions.
+        kernels: kernels by their C++ names.
     """
 
     plan: LaunchPlan
@@ -146,6 +163,7 @@ class CpuPlan:
 
     @staticmethod
     def of(module: ModuleOp) -> CpuPlan:
+        """Returns the properties of a module at the kernel level."""
         names = kernel_names(module)
         functions = [op for op in module.body.ops if isinstance(op, FuncOp)]
         kernels = {
@@ -161,8 +179,8 @@ class CpuProgram:
     """Compiled program on torch tensors of the host.
 
     Args:
-        module: module at the kernel level, or its plan.
-        text: its C++, or the path of its shared object.
+        module: module at the kernel level, or its properties.
+        text: C++ of the module, or the path of its shared object.
         eager: functions that PyTorch computes, by name.
         cores: largest number of cores; default: the threads of PyTorch.
 
@@ -179,11 +197,13 @@ class CpuProgram:
     ) -> None:
         import torch
 
-        self.torch, self.eager, self.cores = torch, eager or {}, cores or 1 << 16  # more than a machine has
+        # The default is more cores than any host has.
+        self.torch, self.eager, self.cores = torch, eager or {}, cores or 1 << 16
         described = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
         self.plan, self.asserts, self._kernels = described.plan, described.asserts, described.kernels
         self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text))).run
-        building()  # the first call compiles for some seconds, after the compiler of the program
+        # Starts a thread that builds the extension module: after the program, because both take seconds.
+        building()
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         self._placed: dict[Key, _Placed] = {}
@@ -208,8 +228,9 @@ class CpuProgram:
         outputs = new_results(placed.plan, inputs, self._empty)
         scratch = self._scratch_of(placed.plan.call_bytes)
         memory = _pointers((*inputs, *outputs, scratch))
-        message = ctypes.create_string_buffer(_MESSAGE) if self.asserts else None
-        threads = torch.get_num_threads()  # the first call of a thread also sets the number for OpenMP
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES) if self.asserts else None
+        # In a new thread, the first call of this function also sets the number of threads of OpenMP.
+        threads = torch.get_num_threads()
         for part in placed.parts:
             if isinstance(part, EagerStep):
                 start = perf_counter()
@@ -233,7 +254,11 @@ class CpuProgram:
         return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
     def repeated_calls(self, *described: Any) -> Any:
-        """Returns a cache of calls that need no Python (`calls.cpp`), or None without the extension module."""
+        """Returns a cache of calls that run without Python (`calls.cpp`), or None without the extension module.
+
+        Args:
+            described: description of arguments and results (`frontend/repeated_calls.py`).
+        """
         native = extension()
         if native is None:
             return None
@@ -249,7 +274,7 @@ class CpuProgram:
             calls: the cache.
             inputs: arguments.
             results: results with the strides that the caller sees.
-            updates: pairs (result, argument) for arguments that change in place.
+            updates: pairs (result, argument) of results that are the new contents of arguments.
         """
         placed = self._placed[key_of(inputs)]
         plan, places = placed.plan, dict(placed.plan.in_place)
@@ -266,7 +291,7 @@ class CpuProgram:
         self._placed.clear()
 
     def _scratch_of(self, size: int) -> Any:
-        """Returns scratch memory of `size` bytes: free memory of an earlier call if it is large enough."""
+        """Returns scratch memory of at least `size` bytes: that of an earlier call if it is large enough."""
         try:
             scratch = self._scratch.pop()
         except IndexError:
@@ -302,15 +327,16 @@ class CpuProgram:
         if launches and (old.memory is None or old.seen != _seen(args, old.seen)):
             read = sorted({b for x in launches for b in x.buffers if b < plan.arguments})
             constants = _Constants(self._empty((plan.constant_bytes,), "ui8"), _seen(args, read))
-            once = self._launches(launches, constants.places(plan))
+            program = self._launches(launches, constants.places(plan))
             tensors = [_plain(a) if n in read else None for n, a in enumerate(args)]
-            message = ctypes.create_string_buffer(_MESSAGE)
-            self._launch(once.first, once.end, _pointers(tensors), self.torch.get_num_threads(), message, None)
+            message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+            self._launch(program.first, program.end, _pointers(tensors), self.torch.get_num_threads(), message, None)
             _check(message)
             self._constants = constants
         return self._constants
 
     def _launches(self, launches: Iterable[Launch], places: Sequence[tuple[int, int]]) -> _Launches:
+        """Returns the encoding of launches. `places` are the locations of the buffers (`_Constants.places`)."""
         numbers, works, any_shared = list[int](), list[int](), False
         for launch in launches:
             kernel, blocks = self._kernels[launch.kernel], prod(launch.blocks)
@@ -339,7 +365,7 @@ def _check(message: Any) -> None:
 
 
 def _work(block: Block) -> int:
-    """Estimates the element operations of a block."""
+    """Returns an estimate of the element operations of a basic block, including those of nested loops."""
     work = 0
     for op in block.ops:
         if isinstance(op, scf.ForOp):
@@ -358,21 +384,21 @@ def _plain(tensor: Any) -> Any:
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     if not tensor.is_cpu:
-        raise ExecutionError(f"a tensor is on {tensor.device}, the program runs on the host", operator="cpu")
+        raise ExecutionError(f"expected tensors on the host, but got one on {tensor.device}", operator="cpu")
     return tensor.detach().resolve_neg().contiguous()
 
 
 def _advise_huge_pages(tensor: Any, advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)) -> None:
     """Advises the system to map a large tensor in huge pages, which is several times faster for new memory."""
-    if advice is not None and tensor.nbytes >= HUGE:
+    if advice is not None and tensor.nbytes >= MIN_BYTES_OF_HUGE_PAGES:
         first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = tensor.data_ptr() + tensor.nbytes - first
         _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), advice)
 
 
 def collapse_pages(tensor: Any) -> None:
-    """Moves memory in use to huge pages, if the system supports it.
+    """Moves the memory of a tensor to huge pages, if the system supports it. Addresses and contents do not change.
 
-    It takes a second per GB, and makes reads some percent faster. Addresses and contents do not change.
+    It takes a second per GB, and makes reads some percent faster.
     """
     _advise_huge_pages(tensor, _MADV_COLLAPSE if sys.platform == "linux" else None)

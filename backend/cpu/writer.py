@@ -1,6 +1,7 @@
-"""Reads values as SIMD vectors or lane by lane, for blocks of one thread.
+"""Reading of values as SIMD vectors, or lane by lane, in the C++ of CPU kernels.
 
-A load whose lanes have arbitrary addresses is a gather: an offset for each lane, and a mask of the lanes in bounds.
+In a loop over vectors, `i` is the first register of the current vector, and `i + l` the register of lane `l`. A load
+whose lanes have arbitrary addresses is printed as a gather: a vector of offsets, and a mask of the lanes in bounds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ VECTOR, LANE = "i", "i + l"
 
 
 class Lanes(NamedTuple):
-    """Value in a loop over vectors: a vector of the C++ type `element`, or a scalar that is equal in all lanes."""
+    """C++ of a value in a loop over vectors.
+
+    Attributes:
+        text: the expression: a vector, or a scalar if the value is equal in all lanes.
+        is_vector: whether `text` is a vector.
+        element: C++ type of an element.
+    """
 
     text: Expr
     is_vector: bool
@@ -42,11 +49,18 @@ class Lanes(NamedTuple):
 
     @property
     def whole(self) -> Expr:
+        """The value as a vector; a scalar is broadcast."""
         return self.text if self.is_vector else Expr(f"all(({self.element}){self.text.at(UNARY)})")
 
 
 class VectorWriter(Writer):
-    """Writer of kernels with blocks of one thread."""
+    """Writer of a CPU kernel, whose blocks have one thread.
+
+    Attributes:
+        locals: values of the current vector loop that have a local C++ variable.
+        ends: analysis of the padding of register arrays.
+        prefetched: loads with a printed prefetch.
+    """
 
     def __init__(self, func: kernel.FuncOp) -> None:
         super().__init__(func)
@@ -55,12 +69,13 @@ class VectorWriter(Writer):
         self.ends = Ends()
         self.prefetched: set[LoadOp] = set()
         self.row = 0
-        """Registers of a row in a loop over rows, or 0. A row starts at the register with the C++ name `row`."""
+        """Row length in registers inside a loop over rows, or 0. The C++ variable `row` is the row's first register."""
 
     def line(self, text: str) -> None:
-        """Appends a line. In a loop over rows it replaces the parts of a register number by expressions of `row`.
+        """Appends a line.
 
-        Compilers do not see that the high part is constant in a row.
+        In a loop over rows, `i & mask` becomes `i - row` and `i >> bits` becomes `row >> bits`. Compilers do not detect
+        that the high bits of `i` are constant in a row.
         """
         if self.row:
             bits = self.row.bit_length() - 1
@@ -69,6 +84,7 @@ class VectorWriter(Writer):
         super().line(text)
 
     def read(self, value: SSAValue, register: int | str = 0) -> Expr:
+        """Returns the C++ of one register of `value`, or of the vector of registers if `register` is `VECTOR`."""
         local = self.locals.get(value)
         if local is None or not local.is_vector or register != LANE:
             return super().read(value, register) if local is None else local.text
@@ -91,10 +107,17 @@ class VectorWriter(Writer):
         """Prints nothing: compilers for CPUs choose the unrolling of loops over single elements."""
 
     def lanes(self, value: SSAValue, text: Expr, is_vector: bool = True) -> Lanes:
+        """Returns `text` as the C++ of `value`, with the value's element type.
+
+        Args:
+            value: the value.
+            text: the expression.
+            is_vector: whether the expression is a vector, and not a scalar.
+        """
         return Lanes(text, is_vector, self.type_of(value))
 
     def read_vector(self, value: SSAValue) -> Lanes:
-        """Returns a value in a loop over vectors, from the register `VECTOR` on."""
+        """Returns the current vector of `value`: the registers from `i` on."""
         if value in self.locals:
             return self.locals[value]
         if value in self.variables and is_same_in_lanes(value):
@@ -115,10 +138,10 @@ class VectorWriter(Writer):
         return self.lanes(value, self.by_lanes(value, self.read(value, LANE).text))
 
     def near(self, value: SSAValue, steps: Sequence[int], first: str) -> Expr | None:
-        """Returns a vector of elements near each other in memory, or None if they are too far apart.
+        """Returns a vector of elements that one or two loads can cover, or None if they are too far apart in memory.
 
         Args:
-            value: the value, for its type.
+            value: value with the element type of the vector.
             steps: offsets of lanes 1, 2, 4 and 8 in elements.
             first: C++ of the first element.
         """
@@ -138,26 +161,32 @@ class VectorWriter(Writer):
         return f"({self.type_of(t)}){self.scalars.literal(identity(op.kind.data, element_type(t)), t).at(UNARY)}"
 
     def by_lanes(self, value: SSAValue, single: str) -> Expr:
-        """Returns a vector of registers of `value` that the C++ expression `single` computes lane by lane."""
+        """Returns a vector that is computed lane by lane.
+
+        Args:
+            value: value with the element type of the vector.
+            single: C++ of one element, in terms of the lane `l`.
+        """
         return Expr(f"each<{self.type_of(value)}>([&](int l) {{ return {single}; }})")
 
 
 ELEMENTS = ("float", "double", "int", "long long")
-"""C++ types with a gather."""
+"""C++ types of elements that can be gathered."""
 
 LARGEST = 2**31 - 1
 """Largest number of elements of a gathered buffer: offsets have 32 bits."""
 
 Holds = Callable[[SSAValue, Sequence[int], Extent], bool]
+"""Function of (value, steps, bound) that returns true if the bounds check holds in all iterations of the loop."""
 
 
 def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
-    """Returns a load as a gather, or None if it has no such form.
+    """Returns the C++ of a load as a gather, or None if it cannot be a gather.
 
     Args:
         writer: the writer.
         op: the load. Coordinates or checks differ between lanes.
-        holds: function of (value, steps, bound) that returns true if a check holds in all vectors of the loop.
+        holds: function that returns true if a bounds check holds in all iterations of the loop.
     """
     extents, element = memory_extents(op.memory.type), writer.type_of(op.result)
     static = [e for e in extents if isinstance(e, int)]
@@ -185,7 +214,12 @@ def gathered(writer: VectorWriter, op: LoadOp, holds: Holds) -> Expr | None:
 
 
 def _across(steps: Sequence[int], element: str) -> Expr | None:
-    """Returns the vector of lane offsets for steps of the lane bits, or None if they are no multiple of the lane."""
+    """Returns the C++ vector of lane offsets `lane * step`, or None if the offsets have no constant step.
+
+    Args:
+        steps: step of each bit of a register number. The four lowest bits are the lane.
+        element: C++ type of the offsets.
+    """
     low = [*steps[:4]]
     if any(low) and low != [low[0] << bit for bit in range(4)]:
         return None
@@ -193,7 +227,13 @@ def _across(steps: Sequence[int], element: str) -> Expr | None:
 
 
 def _mask(writer: VectorWriter, op: LoadOp, holds: Holds) -> str | None:
-    """Returns the mask of the lanes in which the bounds checks of a load hold; None without a vector form."""
+    """Returns the C++ mask of the lanes that are in bounds, or None if it must be computed lane by lane.
+
+    Args:
+        writer: the writer.
+        op: the load.
+        holds: function that returns true if a bounds check holds in all iterations of the loop.
+    """
     masks, conditions = list[str](), list[str]()
     for value, steps, lo, hi, under, over in open_checks(writer, op):
         if not under and holds(value, steps, hi):

@@ -152,7 +152,7 @@ def test_machine_code_is_checked() -> None:
     assert unpack(data) == code
     assert data.count(b"abc") == 1
     for wrong in (b"", b"\x7fELF", data[:-1], data.replace(b"[", b"{", 1), b"deplodock kernels []\n"):
-        with pytest.raises(ExecutionError, match="no machine code"):
+        with pytest.raises(ExecutionError, match="expected machine code"):
             unpack(wrong)
 
 
