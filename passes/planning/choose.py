@@ -1,4 +1,4 @@
-"""Choosing among the schedules of a nest: the one that the model predicts to be fastest."""
+"""Ranks the schedules of a nest by predicted time, and prints the ranking for `--explain`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from .nest_info import NestInfo
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule with its prediction, or with the reason why it is refused: a row of `predictions` of the `model`.
+    """One schedule of a nest, with its prediction or with the reason why it cannot be carried out.
 
-    cost    seconds that `rank` sorts by: the predicted time, weighted, and at least the time of equally fast schedules
+    predictions  predictions of a group of schedules
+    row          number of this schedule in the group
+    cost         seconds that `rank` sorts by: the weighted time (`Model.weighed`), or the same number for all schedules
+                 within `Model.tolerance` of the fastest
+    model        model that made the prediction
     """
 
     predictions: Predictions
@@ -32,17 +36,18 @@ class Candidate:
 
     @cached_property
     def schedule(self) -> ScheduleAttr:
-        """The schedule, with the number of blocks that it counts on at once on a multiprocessor."""
+        """The schedule, with the decision `blocks_per_sm` that its prediction assumes."""
         schedule = self.predictions.points.schedule(self.row)
         return schedule if self.prediction is None else self.model.counted_on(schedule, self.prediction)
 
     @cached_property
     def prediction(self) -> Prediction | None:
+        """Predicted cost, or None if the schedule cannot be carried out."""
         return None if self.predictions.violated[self.row] else self.predictions.at(self.row)
 
     @property
     def refused(self) -> str:
-        """The reason why the schedule cannot be carried out; empty if it can."""
+        """Reason why the schedule cannot be carried out, or an empty text."""
         try:
             self.predictions.at(self.row)
         except ScheduleError as error:
@@ -67,17 +72,21 @@ class Candidate:
 def rank(
     info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True, cluster_sums: bool = False
 ) -> list[Candidate]:
-    """Returns all candidates, the fastest first.
+    """Returns the candidates of a nest, the best first.
 
-    Candidates whose registers would spill are behind the others, those that cannot be carried out last. Of equally fast
-    ones those with one kernel come first, then the one that was enumerated first.
+    Schedules are sorted by these criteria, in this order: they can be carried out; their registers do not spill; lowest
+    cost; a single kernel; order of enumeration.
 
     Args:
         info: the nest.
         target: the target.
-        precision: permission of `f32_matmul_precision`.
-        divide: whether sums may be divided and operands packed.
-        cluster_sums: whether blocks of a cluster may share sums. No GPU has confirmed their predicted times yet.
+        precision: the option `f32_matmul_precision`.
+        divide: whether to consider split-K and packed operands.
+        cluster_sums: whether to consider clusters whose blocks share accumulators (`cluster_k`). No GPU has confirmed
+            their predicted times yet.
+
+    Returns:
+        All candidates; an empty list if the model enumerates none.
     """
     model = model_of(info, target)
     points = (p if divide else replace(p.at(p.split_k == 1), pack=()) for p in model.space(precision, cluster_sums))
@@ -99,8 +108,15 @@ def rank(
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:
-    """Returns the considered schedules of a nest as text: a line for each of the first `shown` candidates of `rank`,
-    and for as many that are refused. A line begins with the cost that `rank` sorts by, in microseconds."""
+    """Returns the ranked schedules of a nest as text, one line for each. A line begins with the cost in microseconds.
+
+    Args:
+        name: name of the nest in the text, such as `k0`.
+        nest: the nest.
+        target: the target.
+        shown: number of schedules that are listed, and of refused schedules that are listed with the reason.
+        precision: the option `f32_matmul_precision`.
+    """
     info = NestInfo(nest)
     ranked = rank(info, target, precision)
     reduced = ", ".join(extents_text(group[0].sizes) for group in info.groups)
@@ -124,4 +140,5 @@ def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precis
 
 
 def _us(seconds: float) -> str:
+    """Returns a time in microseconds as text."""
     return f"{seconds * 1e6:.2f}"

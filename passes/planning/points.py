@@ -1,4 +1,4 @@
-"""Schedules by the array: what a group of them has in common as words, and their numbers as columns."""
+"""Many schedules of one nest as arrays (`Points`), so that NumPy predicts and checks all of them at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Points:
-    """Schedules of one nest that agree in all decisions except for `COLUMNS`.
+    """Schedules of one nest that differ only in the decisions named in `COLUMNS`.
 
-    A column has a row for each schedule. `LISTS` have a column for each index as well (`thread` two or none). Of
-    equally good schedules the one with the lowest `order` is taken.
+    A field that is not an array is shared by all schedules. An array has one row for each schedule; the arrays named
+    in `LISTS` have a second dimension, with one column for each index (`thread`: two or none). The fields are those of
+    `#tile.schedule` (`docs/schedules.md`), and `order`, the rank by which equally fast schedules are sorted.
     """
 
     serial: tuple[int, ...]
@@ -52,14 +53,15 @@ class Points:
         return len(self.warps)
 
     def at(self, rows: Ints | Bools) -> Points:
-        """Returns the schedules that `rows` selects, by number or by mask."""
+        """Returns the schedules in `rows`, an array of row numbers or a mask."""
         return replace(self, **{name: getattr(self, name)[rows] for name in (*COLUMNS, "order")})
 
     def repeated(self, name: str, values: Sequence[int]) -> Points:
-        """Returns the schedules with every one of the values of a number."""
+        """Returns every schedule once for each of `values`, with the decision `name` set to it."""
         return join([replace(self, **{name: np.full(len(self), n)}) for n in values])
 
     def schedule(self, row: int) -> ScheduleAttr:
+        """Returns the schedule in `row`."""
         return ScheduleAttr.get(
             **{name: getattr(self, name) for name in WORDS},
             **{name: getattr(self, name)[row].tolist() for name in COLUMNS},
@@ -67,18 +69,26 @@ class Points:
 
 
 COLUMNS = tuple(f.name for f in fields(Points) if f.type == "Ints" and f.name in PLAIN)
+"""Decisions that are arrays in `Points`."""
+
 WORDS = tuple(name for name in Points.__dataclass_fields__ if name not in (*COLUMNS, "order"))
+"""Decisions that all schedules of a `Points` share."""
+
 LISTS = tuple(name for name in COLUMNS if isinstance(PLAIN[name], tuple))
-"""Decisions by their form in `Points`: arrays, values that all schedules share, and those of the arrays with an entry
-for each index."""
+"""Decisions in `COLUMNS` that are lists in a schedule, with one number for each index."""
 
 
 def points_of(schedules: Iterable[Schedule]) -> list[Points]:
-    """Returns schedules of one nest in groups. Raises ScheduleError for a register tile without rows and columns."""
+    """Returns schedules of one nest in groups that agree in `WORDS`.
+
+    Raises:
+        ScheduleError: if a register tile (`thread`) does not have two extents.
+    """
     groups: dict[tuple[Any, ...], list[tuple[int, Schedule]]] = {}
     for order, schedule in enumerate(schedules):
         if len(schedule.thread) not in (0, 2):
-            raise ScheduleError("a register tile has rows and columns", argument="thread")
+            reason = f"expected a register tile of 2 extents (rows, columns), but got {len(schedule.thread)}"
+            raise ScheduleError(reason, argument="thread")
         key = (*(getattr(schedule, n) for n in WORDS), bool(schedule.thread))
         groups.setdefault(key, []).append((order, schedule))
     return [
@@ -92,25 +102,26 @@ def points_of(schedules: Iterable[Schedule]) -> list[Points]:
 
 
 def join(parts: Sequence[Points]) -> Points:
-    """Returns schedules that agree in their words as one group."""
+    """Concatenates schedules that agree in `WORDS`."""
     columns = {n: np.concatenate([getattr(p, n) for p in parts]) for n in (*COLUMNS, "order")}
     return replace(parts[0], **columns)
 
 
 def ceil_div(n: Any, divisor: Any) -> Any:
+    """Returns `n / divisor`, rounded up."""
     return -(-n // divisor)
 
 
 def product(values: Iterable[Any], rows: int) -> Floats:
-    """Returns the product of columns of `rows` numbers; ones without columns."""
+    """Returns the elementwise product of arrays of length `rows`; ones if there is no array."""
     return reduce(np.multiply, values, np.ones(rows))
 
 
 def total(values: Iterable[Any], rows: int) -> Floats:
-    """Returns the sum of columns of `rows` numbers; zeros without columns."""
+    """Returns the elementwise sum of arrays of length `rows`; zeros if there is no array."""
     return reduce(np.add, values, np.zeros(rows))
 
 
 def largest(values: Iterable[Any], rows: int) -> Floats:
-    """Returns the largest number of each row of columns that are not negative; zeros without columns."""
+    """Returns the elementwise maximum of zero and arrays of length `rows`; zeros if there is no array."""
     return reduce(np.maximum, values, np.zeros(rows))

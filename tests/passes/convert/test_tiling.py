@@ -166,7 +166,7 @@ def planned_nest(name: str, schedule: ScheduleAttr) -> ModuleOp:
         ("logsumexp", ScheduleAttr.get([1], [16, 32]), "chunk: the stages of a staged reduction need equal chunks"),
         ("relu_matmul", ScheduleAttr.get([16, 16], [8], atom="wgmma"), "atom: sm_80 has no wgmma"),
         ("relu_matmul", ScheduleAttr.get([16, 16], [8], copy="tma"), "copy: sm_80 has no tma"),
-        ("relu_matmul", ScheduleAttr.get([16, 16], [8], thread=[2]), "thread: a register tile has rows and columns"),
+        ("relu_matmul", ScheduleAttr.get([16, 16], [8], thread=[2]), "thread: expected a register tile of 2 extents"),
         ("relu_matmul", ScheduleAttr.get([16, 16], []), "chunk: 0 extents for 1 reduction indices"),
         ("swiglu", ScheduleAttr.get([16, 16], [8, 8], split_k=2), "split_k: the nest has 2 outermost reductions"),
         ("softmax", ScheduleAttr.get([1, 64], [64, 64], serial=[1, 1]), "serial: an index is listed twice"),
