@@ -1,4 +1,4 @@
-"""The host program becomes one list of launches."""
+"""`host-inline-calls`: inlines function calls, so that the host program is one list of launches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ from ...dialects.support.calls import inline_calls
 
 
 class InlineCallsPass(ModulePass):
-    """Replace every call of a function by what the function does, and remove functions that nobody calls any more.
-
-    What: the ops of the callee are copied in place of the call, with the operands for the arguments and what it
-    returns for the results. Works at every level; functions called from inside are inlined first. Recursion is
-    refused; calls of what PyTorch computes (`torch.eager`) stay.
-    Why: whatever runs a program wants one order of launches, in which scratch memory can be shared.
-    Why here: at the end of the host side of the kernel level. By then a layer has been compiled once, and copying a
-    handful of launches costs nothing.
+    """Inlines every function call, and removes functions without callers.
 
     ```mlir
     func.func private @layer(%x: memref<4xf32>, %y: memref<4xf32>) { kernel.launch @k0(%x, %y) : ... func.return }
@@ -30,6 +23,13 @@ class InlineCallsPass(ModulePass):
     ```mlir
     func.func @main(%a: memref<4xf32>, %b: memref<4xf32>) { kernel.launch @k0(%a, %b) : ... }
     ```
+
+    The pass works at every level. Recursion is refused, and calls that PyTorch computes (`torch.eager`) stay.
+
+    **Rationale**: executors need one order of launches, in which buffers can share memory.
+
+    **Pipeline position**: after all kernels are compiled, so a layer that is called several times is compiled once and
+    only its launches are copied.
     """
 
     name = "host-inline-calls"

@@ -1,4 +1,4 @@
-"""Launches that give the same in every call of a program."""
+"""`host-mark-constants`: marks launches that compute the same values in every call of a program."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ from ...dialects.support.calls import CONSTANT, CONSTANTS, constant_arguments
 
 
 class MarkConstantsPass(ModulePass):
-    """Mark the launches that compute from constants alone: they need not run in every call.
-
-    What: `constants` of `@main` are the arguments that are the same in every call. A launch that reads nothing else,
-    and whose results nothing else writes, is `constant`. Results of the program are made anew in every call.
-    Why: weights that are packed for products (`loop-pack-operands`) are packed once. Whoever runs the program keeps
-    what constant launches give, or ignores the mark and runs them like the others.
-    Why here: the host program is one list of launches, so what is written elsewhere is seen.
+    """Marks the launches that read only constants, so that an executor can run them once and not in every call.
 
     ```mlir
     func.func @main(%x: memref<8x64xf32>, %w: memref<64x64xf32>, %y: memref<8x64xf32>)
@@ -40,6 +34,15 @@ class MarkConstantsPass(ModulePass):
       kernel.launch @k0(%w, %packed) {constant} : memref<64x64xf32>, memref<2x64x32xf32>
       kernel.launch @k1(%x, %packed, %y) : memref<8x64xf32>, memref<2x64x32xf32>, memref<8x64xf32>
     ```
+
+    The attribute `constants` of `@main` lists the arguments that are the same in every call. A launch is `constant` if
+    it reads only such arguments or results of constant launches, and if no other launch writes its results. A launch
+    that writes a result of the program, or that has a size known only at run time, is never constant.
+
+    **Rationale**: weights that are packed for matmuls (`loop-pack-operands`) need to be packed only once. An executor
+    keeps the results of constant launches. It may ignore the attribute and run all launches.
+
+    **Pipeline position**: after `host-inline-calls`, when one list of launches shows all writers of a buffer.
     """
 
     name = "host-mark-constants"
@@ -54,34 +57,42 @@ class MarkConstantsPass(ModulePass):
 
 @dataclass
 class _Launches:
-    """The launches of a host program."""
+    """Launches of one host program. `kernels`: name -> kernel."""
 
     main: func.FuncOp
     kernels: dict[str, kernel.FuncOp]
 
     def constant(self) -> list[kernel.LaunchOp]:
-        """Those that read constants, and what others of these write."""
+        """Returns the constant launches.
+
+        All candidates are assumed constant at first. Launches whose results another launch writes are removed, until
+        none is removed any more.
+        """
         launches = [op for op in self.main.body.block.ops if isinstance(op, kernel.LaunchOp) and self._is_static(op)]
         while True:
-            known, found = {*constant_arguments(self.main)}, list[kernel.LaunchOp]()
+            constants, candidates = {*constant_arguments(self.main)}, list[kernel.LaunchOp]()
             for op in launches:
-                if known.issuperset({*op.buffers} - (written := self._written(op))):
-                    found.append(op)
-                    known |= written
-            launches = [op for op in found if all(self._is_left_alone(v, found) for v in self._written(op))]
-            if launches == found:
-                return found
+                if constants.issuperset({*op.buffers} - (written := self._written(op))):
+                    candidates.append(op)
+                    constants |= written
+            launches = [
+                op for op in candidates if all(self._is_only_written_by(v, candidates) for v in self._written(op))
+            ]
+            if launches == candidates:
+                return candidates
 
     def _written(self, launch: kernel.LaunchOp) -> set[SSAValue]:
+        """Returns the buffers that a launch writes."""
         arguments = self.kernels[launch.kernel.string_value()].body.block.args
         return {v for v, a in zip(launch.buffers, arguments, strict=True) if kernel.is_written(a)}
 
-    def _is_left_alone(self, buffer: SSAValue, own: list[kernel.LaunchOp]) -> bool:
-        """Whether a buffer lies between arguments and results, and none but the launches `own` may write it."""
-        others = {use.operation for use in buffer.uses}.difference(own)
+    def _is_only_written_by(self, buffer: SSAValue, launches: list[kernel.LaunchOp]) -> bool:
+        """Returns true for a `kernel.alloc` that only `launches` write. Arguments and results of `@main` are none."""
+        others = {use.operation for use in buffer.uses}.difference(launches)
         reading = all(isinstance(op, kernel.LaunchOp) and buffer not in self._written(op) for op in others)
         return isinstance(buffer.owner, kernel.AllocOp) and reading
 
     def _is_static(self, launch: kernel.LaunchOp) -> bool:
-        known = all(isinstance(n, int) for buffer in launch.buffers for n in extents_of(buffer.type))
-        return known and not symbols_in(self.kernels[launch.kernel.string_value()])
+        """Returns true if no size in a launch depends on the call."""
+        is_static = all(isinstance(n, int) for buffer in launch.buffers for n in extents_of(buffer.type))
+        return is_static and not symbols_in(self.kernels[launch.kernel.string_value()])

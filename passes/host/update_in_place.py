@@ -1,4 +1,8 @@
-"""Results that replace an argument are written where the argument is."""
+"""`host-update-in-place`: writes a result over the argument that it replaces, such as the cache of a language model.
+
+Such a kernel often stores `select(condition, new, old)`, where `old` was loaded from the same address. The store can
+then be skipped where the condition is false. This file calls such a store a *put-back*.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +25,34 @@ from ..analysis.host_memory import parts_of, set_parts
 from ..pass_manager import emit_remark
 from ..rewriting import erase, insert_after, insert_before, replace, set_fields
 
+# Fields of `kernel.load` and `kernel.store` that, with coordinates and checks, decide the address of an element.
 _PLACE = ("regs", "steps", "lower", "upper", "xor")
 
 
 def same_place(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:
-    where, wanted = ((*op.coordinates, *op.checks, *(getattr(op, p) for p in _PLACE)) for op in (load, store))
-    return where == wanted
+    """Returns true if a load and a store have the same coordinates and checks in every thread and register."""
+    loaded, stored = ((*op.coordinates, *op.checks, *(getattr(op, p) for p in _PLACE)) for op in (load, store))
+    return loaded == stored
 
 
 def keep_what_is_there(function: Block, buffers: Sequence[SSAValue]) -> None:
-    """In the body of a kernel, store to these buffers only where the value is not what the thread read there."""
+    """Makes put-backs to `buffers` in a kernel conditional: nothing is stored where the old value would be."""
     for store in [op for op in function.walk() if isinstance(op, kernel.StoreOp) and op.memory in buffers]:
-        found = put_back(store)
-        if found is not None and found.load.memory is store.memory:
-            _only_what_is_new(store, found)
-    _skip_the_rest(function)
+        match = put_back(store)
+        if match is not None and match.load.memory is store.memory:
+            _store_only_new(store, match)
+    _skip_if_nothing_stored(function)
 
 
 @dataclass(frozen=True)
 class PutBack:
-    """A store of `choice`, which is what `load` found at the same place unless its condition holds.
+    """Match of a store that puts the old value back unless a condition holds.
 
-    The condition is register `register` of `condition`, or `condition` if it is a scalar, for all registers of the
-    thread.
+    choice     selection between the new and the old value, which is stored
+    load       load of the old value, from the address of the store
+    condition  condition of the selection: a scalar, or a vector of which one register counts
+    register   number of that register
+    alone      true if the old value has no other use
     """
 
     choice: payload.SelectOp
@@ -51,11 +60,10 @@ class PutBack:
     condition: SSAValue
     register: int
     alone: bool
-    """Whether the loaded value is used for nothing else."""
 
 
 def put_back(store: kernel.StoreOp) -> PutBack | None:
-    """`store` as one that puts back what was there where a condition does not hold, if it is one."""
+    """Returns the match of a store that puts back the old value where a condition is false, or None."""
     stored = element_type(store.value.type)
     chain = [store.value]
     if isinstance(store.value.owner, payload.CastOp):
@@ -72,58 +80,64 @@ def put_back(store: kernel.StoreOp) -> PutBack | None:
     if not isinstance(load, kernel.LoadOp) or not same_place(load, store):
         return None
     condition, register = choice.cond, 0
-    made = condition.owner
-    if isinstance(made, kernel.SplatOp):
-        condition = made.source
-    elif isinstance(made, kernel.ShuffleRegistersOp) and len(set(made.registers.get_values())) == 1:
-        condition, register = made.source, int(made.registers.get_values()[0])
+    producer = condition.owner
+    if isinstance(producer, kernel.SplatOp):
+        condition = producer.source
+    elif isinstance(producer, kernel.ShuffleRegistersOp) and len(set(producer.registers.get_values())) == 1:
+        condition, register = producer.source, int(producer.registers.get_values()[0])
     elif shape_of(condition.type) != (1,):
         return None
     alone = all(len(list(value.uses)) == 1 for value in chain)
     return PutBack(choice, load, condition, register, alone)
 
 
-def _only_what_is_new(store: kernel.StoreOp, found: PutBack) -> None:
-    """Store the new value, only where the condition holds: a register, taken out right after what makes it."""
-    made, holds = found.condition.owner, found.condition
-    if not isinstance(made, Operation):
+def _store_only_new(store: kernel.StoreOp, match: PutBack) -> None:
+    """Changes a put-back to a store of the new value with the condition as its predicate.
+
+    Stores with the same condition share one `kernel.extract`, directly after the operation that computes the condition.
+    """
+    producer, holds = match.condition.owner, match.condition
+    if not isinstance(producer, Operation):
         return
     if isinstance(holds.type, VectorType):
-        after = made.next_op
-        if not isinstance(after, kernel.ExtractOp) or (after.source, after.register.data) != (holds, found.register):
-            insert_after(made, after := kernel.ExtractOp(holds, found.register))
+        after = producer.next_op
+        if not isinstance(after, kernel.ExtractOp) or (after.source, after.register.data) != (holds, match.register):
+            insert_after(producer, after := kernel.ExtractOp(holds, match.register))
         holds = after.result
     if store.predicate is not None:
         insert_before(store, both := arith.AndIOp(store.predicate, holds))
         holds = both.result
-    new, stored = found.choice.lhs, element_type(store.value.type)
+    new, stored = match.choice.lhs, element_type(store.value.type)
     if element_type(new.type) != stored:
-        insert_before(store, cast := payload.CastOp(new, stored), source=found.choice)
+        insert_before(store, cast := payload.CastOp(new, stored), source=match.choice)
         new = cast.result
     set_fields(store, value=new, predicate=holds)
 
 
 def _holds_all(wide: Attribute, narrow: Attribute) -> bool:
-    """Whether a value of the float type `narrow` is the same after a cast to `wide` and back."""
+    """Returns true if a value of the float type `narrow` is the same after a cast to `wide` and back."""
     return isinstance(narrow, Float16Type | BFloat16Type | Float32Type) and isinstance(wide, Float32Type | Float64Type)
 
 
-def _skip_the_rest(block: Block) -> None:
-    """If all stores have one predicate, put what comes after it into a conditional: there is nothing else to do. What
-    the lanes of a warp do together stays outside, unless the predicate is the same for all of them."""
+def _skip_if_nothing_stored(block: Block) -> None:
+    """Moves all operations after the predicate of the stores into an `scf.if`, if all stores have the same predicate.
+
+    Without a store a thread has nothing to do. The block stays as it is if operations of a whole warp (`_OF_A_WARP`)
+    follow and threads may disagree on the predicate.
+    """
     stores = [op for op in block.walk() if isinstance(op, kernel.StoreOp)]
     predicates = {store.predicate for store in stores}
     predicate = stores[0].predicate if len(predicates) == 1 else None
     if predicate is None or not isinstance(predicate.owner, Operation) or predicate.owner.parent is not block:
         return
     ops = list(block.ops)
-    behind = ops[ops.index(predicate.owner) + 1 :]
-    if not all(isinstance(op, kernel.LoadOp | kernel.StoreOp) or is_side_effect_free(op) for op in behind):
+    following = ops[ops.index(predicate.owner) + 1 :]
+    if not all(isinstance(op, kernel.LoadOp | kernel.StoreOp) or is_side_effect_free(op) for op in following):
         return
-    if any(isinstance(o, _OF_A_WARP) for op in behind for o in op.walk()) and _depends_on_thread(predicate):
+    if any(isinstance(o, _OF_A_WARP) for op in following for o in op.walk()) and _depends_on_thread(predicate):
         return
     inner = Block()
-    for op in behind:
+    for op in following:
         op.detach()
         inner.add_op(op)
     for store in [op for op in inner.ops if isinstance(op, kernel.StoreOp)]:
@@ -139,13 +153,13 @@ _OF_A_WARP = (kernel.ShuffleOp, kernel.ShuffleXorOp, kernel.MmaOp)
 
 
 def _depends_on_thread(value: SSAValue) -> bool:
-    """Whether threads of a block may have different values of it."""
+    """Returns true if threads of a block may have different values of `value`."""
     seen, todo = set[SSAValue](), [value]
     while todo:
-        op = (found := todo.pop()).owner
-        if found in seen or not isinstance(op, Operation):
+        op = (operand := todo.pop()).owner
+        if operand in seen or not isinstance(op, Operation):
             continue
-        seen.add(found)
+        seen.add(operand)
         if isinstance(op, kernel.IdOp) and op.kind.data in (kernel.Id.THREAD, kernel.Id.LANE) or op.regions:
             return True
         todo.extend(op.operands)
@@ -153,15 +167,7 @@ def _depends_on_thread(value: SSAValue) -> bool:
 
 
 class UpdateInPlacePass(ModulePass):
-    """Let a kernel write its result over the argument that the result replaces, where nobody needs the old value.
-
-    What: `updates` of `@main` pairs results with arguments that they replace. If every other launch that reads the
-    argument comes before the one that writes the result, and that kernel itself reads, in each thread, just the places
-    that it writes afterwards, the two become one buffer, which `in_place` says. Otherwise there are still two, and
-    whoever calls the program copies one to the other. In a kernel that writes back what it has read where a condition
-    does not hold, only the threads for which it holds are left to do something.
-    Why: the cache of a language model is long and a step adds a token to it; copying it would cost more than all else.
-    Why here: the host program is one list of launches, so what is read before and after is seen.
+    """Writes a result over the argument that it replaces, if no launch needs the old value afterwards.
 
     ```mlir
     func.func @main(%cache: memref<64xf32>, %new: memref<1xf32>, %out: memref<64xf32>)
@@ -174,6 +180,17 @@ class UpdateInPlacePass(ModulePass):
         attributes {updates = array<i64: 2, 0>, in_place = array<i64: 2, 0>} {
       kernel.launch @k0_in_place(%cache, %new) : memref<64xf32>, memref<1xf32>
     ```
+
+    The attribute `updates` of `@main` pairs results with the arguments that they replace. Such a pair becomes one
+    buffer (`in_place`) if all other launches that read the argument are before the one that writes the result, and if
+    each thread of that kernel reads only elements that it stores afterwards. Otherwise the two buffers stay, and the caller
+    copies the result to the argument. If a kernel stores the old value where a condition is false, it no longer stores
+    there.
+
+    **Rationale**: a step of a language model adds one token to a long cache. Copying the cache would take longer than
+    the step.
+
+    **Pipeline position**: after `host-inline-calls`, when one list of launches shows all readers of the old value.
     """
 
     name = "host-update-in-place"
@@ -192,11 +209,17 @@ class UpdateInPlacePass(ModulePass):
 
 @dataclass
 class _Updates:
-    """The updates of one host program."""
+    """Updates of one host program.
+
+    main      the host program
+    kernels   name -> kernel
+    variants  name of a kernel and its (result, argument) pairs -> name of its in-place variant
+    order     operation of `main` -> its position (set by `run`)
+    """
 
     main: func.FuncOp
     kernels: dict[str, kernel.FuncOp]
-    made: dict[tuple[str, tuple[tuple[int, int], ...]], str] = field(
+    variants: dict[tuple[str, tuple[tuple[int, int], ...]], str] = field(
         default_factory=dict[tuple[str, tuple[tuple[int, int], ...]], str]
     )
 
@@ -218,7 +241,7 @@ class _Updates:
         set_pairs(self.main, IN_PLACE, done)
 
     def _refusal(self, out: SSAValue, old: SSAValue) -> str | None:
-        """Why `out` cannot be written over `old`; None if it can."""
+        """Returns the reason why the result `out` cannot be written over the argument `old`, or None if it can."""
         if out.type != old.type:
             return "the result has another type"
         users = {use.operation for value in (out, old) for use in value.uses}
@@ -243,44 +266,49 @@ class _Updates:
         return None
 
     def _arguments(self, launch: kernel.LaunchOp) -> dict[SSAValue, SSAValue]:
+        """Returns buffer of a launch -> argument of its kernel."""
         function = self.kernels[launch.kernel.string_value()]
         return dict(zip(launch.buffers, function.body.block.args, strict=True))
 
     def _relaunch(self, launch: kernel.LaunchOp, same: dict[SSAValue, SSAValue]) -> None:
+        """Replaces a launch by one on the arguments of `same`: result -> argument that it is written over."""
         old = list(launch.buffers)
         pairs = {i: old.index(same[b]) for i, b in enumerate(old) if b in same and same[b] in old}
         name = launch.kernel.string_value()
         if pairs:
             key = (name, tuple(pairs.items()))
-            if key not in self.made:
-                self.made[key] = self._variant(self.kernels[name], pairs)
-            name = self.made[key]
+            if key not in self.variants:
+                self.variants[key] = self._variant(self.kernels[name], pairs)
+            name = self.variants[key]
         replace(launch, kernel.LaunchOp(name, [same.get(b, b) for i, b in enumerate(old) if i not in pairs]))
 
     def _variant(self, function: kernel.FuncOp, pairs: Mapping[int, int]) -> str:
-        """The kernel with argument i at the place of argument j for every pair (i, j); its name."""
+        """Inserts a copy of a kernel in which argument j takes the place of argument i, for `pairs` i -> j.
+
+        Returns the name of the copy.
+        """
         name = f"{function.sym_name.data}_in_place"
         while name in self.kernels:
             name += "_"
-        made = function.clone()
-        made.sym_name = StringAttr(name)
-        set_parts(made, parts_of(function))
-        block = made.body.block
+        variant = function.clone()
+        variant.sym_name = StringAttr(name)
+        set_parts(variant, parts_of(function))
+        block = variant.body.block
         arguments = list(block.args)
         for i, j in pairs.items():
             arguments[i].replace_all_uses_with(arguments[j])
             block.erase_arg(arguments[i])
         keep_what_is_there(block, [arguments[j] for j in pairs.values()])
-        insert_before(function, made)
-        self.kernels[name] = made
+        insert_before(function, variant)
+        self.kernels[name] = variant
         return name
 
 
 def _reads_where_it_writes(old: SSAValue, out: SSAValue) -> bool:
-    """Whether every load of `old` is in front of every store to `out`, and of the elements that the thread stores.
+    """Returns true if each thread loads from `old` only elements that the same thread stores to `out` afterwards.
 
-    Different threads store different elements, so then no thread reads what another one writes; threads that hold the
-    same elements, of which a predicate lets one store, must not read them at all.
+    Different threads store different elements, so no thread then reads an element that another thread writes. If a
+    predicate chooses one of several threads to store an element, the load must be one that a put-back removes.
     """
     if old.type != out.type:
         return False
@@ -293,12 +321,12 @@ def _reads_where_it_writes(old: SSAValue, out: SSAValue) -> bool:
                 return False
             if load.parent is not store.parent or not load.is_before_in_block(store):
                 return False
-            if not same_place(load, store) or store.predicate is not None and not _goes_away(load, store):
+            if not same_place(load, store) or store.predicate is not None and not _is_put_back(load, store):
                 return False
     return True
 
 
-def _goes_away(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:
-    """Whether the load is for nothing but to put the value back, which is not done then."""
-    found = put_back(store)
-    return found is not None and found.load is load and found.alone
+def _is_put_back(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:
+    """Returns true if `store` puts back the value of `load`, which has no other use: then the load is removed."""
+    match = put_back(store)
+    return match is not None and match.load is load and match.alone

@@ -1,7 +1,7 @@
 """Base class of the planning models, which enumerate the schedules of a nest, check them and predict their times.
 
-Each kind of target (`Target.kind`) has a subclass of `Model`, in `gpu/model.py` and `cpu/model.py`. A model works on many
-schedules at once (`Points`): predictions and checks are arrays with one entry for each schedule.
+Each kind of target (`Target.kind`) has a subclass of `Model`, in `gpu/model.py` and `cpu/model.py`. A model works on
+many schedules at once (`Points`): predictions and checks are arrays with one entry for each schedule.
 """
 
 from __future__ import annotations
