@@ -1,4 +1,4 @@
-"""Order and dependence among the ops of one block, for passes that gather some of them."""
+"""Data dependences between the operations of one block, for passes that move operations next to each other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from ...dialects import loop
 
 
 class BlockOrder:
-    """Which ops of a block use which others, directly, through each other, or from inside their regions.
+    """Transitive data dependences of a block. Operands that are used inside regions count.
 
-    A set of ops is a number with a bit for each op, by its position.
+    A set of operations is an integer with one bit for each operation.
+
+    Attributes:
+        ops: operations of the block, in order.
+        position: operation -> its number, which is its bit in a set.
+        needs: for each operation the set of operations that it depends on, itself included.
+        needed: for each operation the set of operations that depend on it, itself included.
+        with_regions: set of the operations with regions.
     """
 
     def __init__(self, block: Block) -> None:
@@ -38,19 +45,19 @@ class BlockOrder:
                 self.needed[owner] |= self.needed[i]
 
     def uses(self, op: Operation, other: Operation) -> bool:
-        """Whether `op` needs a result of `other`, directly or not."""
+        """Returns true if `op` depends on a result of `other`, directly or indirectly."""
         return bool(self.needs[self.position[op]] >> self.position[other] & 1)
 
     def after(self, ops: Sequence[Operation]) -> list[Operation]:
-        """All ops that need a result of one of `ops`, without these, in order."""
+        """Returns the operations that depend on one of `ops`, except `ops` themselves, in order."""
         return self._ops(self._after(ops))
 
     def between(self, ops: Sequence[Operation]) -> list[Operation]:
-        """The ops that need a result of some of `ops` and are needed by others of them."""
+        """Returns the operations that depend on one of `ops` and that another of `ops` depends on, in order."""
         return self._ops(self._between(ops))
 
     def blocked(self, ops: Sequence[Operation]) -> Operation | None:
-        """An op with a region between some of `ops`, which keeps them apart."""
+        """Returns an operation with regions in `between(ops)`, which prevents moving `ops` together, or None."""
         return next(iter(self._ops(self._between(ops) & self.with_regions)), None)
 
     def _after(self, ops: Sequence[Operation]) -> int:
@@ -65,39 +72,48 @@ class BlockOrder:
             before |= self.needs[self.position[op]]
         return before & self._after(ops)
 
-    def _ops(self, found: int) -> list[Operation]:
-        """The ops of a set, in order."""
+    def _ops(self, bits: int) -> list[Operation]:
+        """Returns the operations of a set, in order."""
         ops: list[Operation] = []
-        while found:
-            lowest = found & -found
+        while bits:
+            lowest = bits & -bits
             ops.append(self.ops[lowest.bit_length() - 1])
-            found ^= lowest
+            bits ^= lowest
         return ops
 
 
-def first_use(op: Operation, places: Mapping[Operation, int]) -> int:
-    """The place of the first op of the same block that needs a result of `op`, itself or inside; behind all others if
-    there is none. `places` are those of the ops of the block."""
+def first_use(op: Operation, positions: Mapping[Operation, int]) -> int:
+    """Returns the position of the first operation of the block that uses a result of `op`, in its regions too.
+
+    A reshape of a result is no use; its own uses count.
+
+    Args:
+        op: the operation.
+        positions: operation of the block -> its position.
+
+    Returns:
+        The position, or `len(positions)` if there is no use.
+    """
     block = op.parent
     assert block is not None
     users = [block.find_ancestor_op_in_block(use.operation) for result in op.results for use in result.uses]
-    return min((_place(user, places) for user in users if user is not None), default=len(places))
+    return min((_use_position(user, positions) for user in users if user is not None), default=len(positions))
 
 
-def _place(op: Operation, places: Mapping[Operation, int]) -> int:
-    """The place of an op that needs a tensor; of the first that does so in another shape, if it is a reshape."""
-    return first_use(op, places) if isinstance(op, loop.ReshapeOp) else places[op]
+def _use_position(op: Operation, positions: Mapping[Operation, int]) -> int:
+    return first_use(op, positions) if isinstance(op, loop.ReshapeOp) else positions[op]
 
 
 def shares_a_load(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
-    """Whether the bodies of two reductions over the same range read the same element in the same iteration."""
+    """Returns true if two reductions over the same range load the same element in the same iteration."""
     return not _load_keys(a).isdisjoint(_load_keys(b))
 
 
 def _load_keys(of: loop.ReduceOp) -> set[tuple[object, ...]]:
-    own: dict[SSAValue, object] = dict(zip(of.body.block.args, range(len(of.sizes)), strict=True))
+    """Returns keys of the loads of a reduction that are equal for equal elements. Reduction indices are numbered."""
+    numbers: dict[SSAValue, object] = dict(zip(of.body.block.args, range(len(of.sizes)), strict=True))
     return {
-        (op.source, op.map.data, op.domain, tuple(own.get(i, i) for i in op.indices))
+        (op.source, op.map.data, op.domain, tuple(numbers.get(i, i) for i in op.indices))
         for op in of.body.block.ops
-        if isinstance(op, loop.LoadOp) and not op.symbols and any(i in own for i in op.indices)
+        if isinstance(op, loop.LoadOp) and not op.symbols and any(i in numbers for i in op.indices)
     }

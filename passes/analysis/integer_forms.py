@@ -1,4 +1,7 @@
-"""Integers of a program as affine forms (`dialects/shapes/affine.py`), at the loop level and at the tile level."""
+"""Reads index arithmetic as affine forms (`dialects/shapes/affine.py`), at the loop level and at the tile level.
+
+A form is a sum of terms: `%i * 4 + %j + 1`, over dims (positions in a tile, or loop indices) and symbols (scalars).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ from ...dialects.shapes.ranges import constant_index
 
 
 class FormReader(ABC):
-    """Reads what is computed from constants, positions in a tile of `shape` (dims of the forms) and leaves."""
+    """Reader of integers that are computed from constants, positions in a tile, and leaves that a subclass defines.
+
+    Attributes:
+        simplifier: ranges of dims and symbols.
+        shape: shape of the tile whose positions are the dims of a form.
+        known: forms that were read before, by value and `dims` (see `of`).
+    """
 
     def __init__(self, simplifier: Simplifier, shape: Sequence[int] = ()) -> None:
         self.simplifier = simplifier
@@ -26,11 +35,18 @@ class FormReader(ABC):
 
     @abstractmethod
     def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
-        """Returns the form of an integer that no known operation computes, or None."""
+        """Returns the form of an integer that is not computed by operations the reader knows, or None."""
 
     def of(self, value: SSAValue, dims: tuple[int, ...] = ()) -> Form | None:
-        """Returns the form of a scalar, or of a tile whose dimensions are `dims` of the whole one; None if it is no
-        affine expression, or arithmetic in its type could wrap."""
+        """Returns the form of an integer value.
+
+        Args:
+            value: a scalar or a tile.
+            dims: for each dimension of the tile the dim of the form; empty for a scalar.
+
+        Returns:
+            The form, or None if the value is not affine or may overflow in its type.
+        """
         if (value, dims) not in self.known:
             form, kind = None, element_type(value.type)
             if isinstance(kind, IndexType | IntegerType):
@@ -40,10 +56,10 @@ class FormReader(ABC):
         return self.known[value, dims]
 
     def all(self, values: Iterable[SSAValue], dims: tuple[int, ...] = ()) -> list[Form] | None:
-        """Returns the forms of all values; None if one of them has none."""
+        """Returns the forms of all values, or None if a value has no form. `dims`: as in `of`."""
         forms = [self.of(v, dims) for v in values]
-        known = [f for f in forms if f is not None]
-        return known if len(known) == len(forms) else None
+        affine = [f for f in forms if f is not None]
+        return affine if len(affine) == len(forms) else None
 
     def _computed(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
         if (number := constant_index(value)) is not None:
@@ -54,9 +70,9 @@ class FormReader(ABC):
             case payload.CastOp() as op:
                 return None if is_float(op.operand.type) else self.of(op.operand, dims)
             case tile.AffineOp() as op:
-                own = [dim(d) if self.shape[d] > 1 else constant(0) for d in dims]
+                positions = [dim(d) if self.shape[d] > 1 else constant(0) for d in dims]
                 symbols = self.all(op.symbols)
-                return None if symbols is None else self.simplifier.read(op.map.data.results[0], own, symbols)
+                return None if symbols is None else self.simplifier.read(op.map.data.results[0], positions, symbols)
             case tile.BroadcastOp() as op:
                 along = op.along.get_values()
                 return self.of(op.source, tuple(d for i, d in enumerate(dims) if i not in along))
@@ -70,14 +86,14 @@ class FormReader(ABC):
 
 
 class Forms(FormReader):
-    """Integers of a nest as affine forms over the indices around them, `indices[i]` being dim i."""
+    """Reader of the integers of a nest, as affine forms over its indices. Dim i of a form is `indices[i]`."""
 
     def __init__(self) -> None:
         super().__init__(Simplifier())
         self.indices: list[SSAValue] = []
 
     def identify(self, value: SSAValue, other: SSAValue) -> None:
-        """Let the loop index `value` be the same as `other`."""
+        """Reads the loop index `value` as the index `other` from now on."""
         self.known[value, ()] = self.of(other)
 
     def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
@@ -90,17 +106,20 @@ class Forms(FormReader):
         return form
 
     def difference(self, op: payload.CmpOp) -> Form | None:
-        """`lhs - rhs` of a comparison of integers."""
+        """Returns `lhs - rhs` of a comparison of integers, or None if it is not affine or compares floats."""
         if is_float(op.lhs.type):
             return None
         both = self.all((op.lhs, op.rhs))
         return None if both is None else add(both[0], both[1], -1)
 
     def constraints(self, op: loop.LoadOp) -> list[tuple[Form, int, int]]:
-        """The domain of a load, as far as it is one of loop indices: (form, lower bound, upper bound)."""
+        """Returns the static bounds in the domain of a load, as (form, lower bound, exclusive upper bound).
+
+        The list is empty if the domain depends on other values than loop indices.
+        """
         if op.domain is None or op.symbols:
             return []
-        if (own := self.all(op.indices)) is None:
+        if (indices := self.all(op.indices)) is None:
             return []
         ends = zip(op.domain.affine.results, op.domain.limits, strict=True)
-        return [(self.simplifier.read(expr, own), lo, hi) for expr, (lo, hi) in ends if isinstance(hi, int)]
+        return [(self.simplifier.read(expr, indices), lo, hi) for expr, (lo, hi) in ends if isinstance(hi, int)]

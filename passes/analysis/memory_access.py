@@ -1,8 +1,9 @@
-"""Loads and stores of global memory, as wide as can be proved right.
+"""Vectorisation of accesses to global memory: the widest loads and stores that are provably aligned and contiguous.
 
-An affine expression of a tile's indices has a value in register 0 of a thread, and every bit of the register number
-adds a step to it. Known are the steps, and a divisor of the value of register 0 in all threads. Expressions that are
-not linear in the tile's indices, and gathers, have a value of their own in every register.
+A thread holds its elements of a tile in registers. A coordinate is often affine in the register number: register 0 has
+a base value, and each bit of the register number adds a constant *step*. This file computes the steps and a divisor of
+all base values (`Offsets`). Coordinates that are not affine, and gathers, need a value for every register instead
+(`per_register`).
 """
 
 from __future__ import annotations
@@ -37,12 +38,19 @@ from ...dialects.shapes.ranges import divisor_of, range_of_value
 Write: TypeAlias = tile.StoreOp | tile.AtomicRmwOp
 
 WIDEST = 16
-"""Bytes that one thread moves at once, at most."""
+"""Maximum number of bytes that one thread loads or stores with one instruction."""
 
 
 @dataclass
 class Access:
-    """A `kernel.load` or `kernel.store` of one tile, without the values that it takes."""
+    """Attributes of the `kernel.load` or `kernel.store` of one tile.
+
+    coordinates  coordinate in each dimension of the memory
+    checks       expressions that are compared with bounds
+    bounds       for each check the bounds, the upper one exclusive
+    vec          elements of one vector access
+    never        true if no element of the tile is within the bounds
+    """
 
     coordinates: list[Offsets]
     checks: list[Offsets]
@@ -52,21 +60,27 @@ class Access:
 
     @property
     def per_register(self) -> bool:
-        """True if some coordinate or check has a value of its own in every register."""
+        """True if some coordinate or check has a separate value for every register."""
         return any(p.per_register for p in (*self.coordinates, *self.checks))
 
     def regs(self, bits: int) -> list[list[int]]:
-        """Returns the step of every bit of the register number in every dimension of the memory."""
+        """Returns, for each of the `bits` of the register number, its step in each dimension of the memory."""
         return [[p.steps[b] for p in self.coordinates] for b in range(bits)]
 
     def steps(self, bits: int) -> list[list[int]]:
-        """Returns the step of every bit of the register number in every check; none within one access."""
+        """Returns, for each of the `bits` of the register number, its step in each check; 0 for bits of one vector."""
         low = log2(self.vec)
         return [[0 if b < low else c.steps[b] for c in self.checks] for b in range(bits)]
 
 
 def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, memory: Attribute) -> Access:
-    """Returns coordinates, the checks that are not always true, and the widest legal access."""
+    """Returns the coordinates of an access, the checks that are not always true, and the widest legal vector.
+
+    Args:
+        op: the load, store or asynchronous copy of a tile.
+        forms: expressions over the tile and the symbols of `op`.
+        memory: type of the memory.
+    """
     access = Access([forms.offsets(forms.form(e)) for e in op.map.data.results], [], [], 1, False)
     if op.domain is not None:
         for expr, (lo, hi) in zip(op.domain.affine.results, op.domain.limits, strict=True):
@@ -75,7 +89,7 @@ def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, m
                 access.never |= forms.simplifier.outside(form, lo, hi)
                 access.checks.append(forms.offsets(form))
                 access.bounds.append((lo, hi))
-    # Vectors of a core need no alignment, so its accesses are of single elements, as atomic operations are.
+    # On a CPU (one lane) the C++ compiler forms vectors, which need no alignment. Atomic operations have one element.
     single = forms.layout.lanes == 1 or isinstance(op, tile.AtomicRmwOp)
     if access.coordinates and not access.per_register and not single:
         access.vec = _width(access, len(forms.layout.reg), memory)
@@ -83,8 +97,15 @@ def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, m
 
 
 def _width(access: Access, bits: int, memory: Attribute) -> int:
-    """Returns the number of consecutive registers that move at once: consecutive in memory, aligned, with one answer to
-    each check."""
+    """Returns the number of elements of a vector access.
+
+    Its registers must be contiguous in memory and aligned, and all of them must have the same answer to each check.
+
+    Args:
+        access: the access, without `vec`.
+        bits: bits of the register number.
+        memory: type of the memory.
+    """
     *outer, last = access.coordinates
     limit = min(1 << bits, WIDEST // element_bytes(memory))
     low = 0
@@ -98,8 +119,11 @@ def _width(access: Access, bits: int, memory: Attribute) -> int:
 
 
 def _is_uniform(check: Offsets, bound: tuple[int, Extent], low: int) -> bool:
-    """Returns true if the check has one answer for all registers that differ in the lowest `low` bits: they are between
-    consecutive multiples of a divisor of both bounds. A symbol has no known divisor."""
+    """Returns true if a check has the same answer for all registers that differ only in the lowest `low` bits.
+
+    This holds if the values of such registers are between two consecutive multiples of a number that divides both
+    bounds. A bound that is known only at run time has no known divisor.
+    """
     if any(s < 0 for s in check.steps[:low]):
         return False
     spread = sum(check.steps[:low])
@@ -114,8 +138,13 @@ def memory_type(value: SSAValue) -> MemRefType[Attribute]:
 
 @dataclass(frozen=True)
 class Offsets:
-    """An expression in the registers of a thread: every set bit of the register number adds one of `steps` to the value
-    of register 0, which `divisor` divides in all threads; or every register has a value of its own, without steps."""
+    """Values of an affine expression in the registers of a thread.
+
+    form          the expression
+    steps         step of each bit of the register number
+    divisor       divisor of the value of register 0, in all threads
+    per_register  true if the expression is not affine in the register number; then steps and divisor are unused
+    """
 
     form: Form
     steps: tuple[int, ...]
@@ -124,16 +153,32 @@ class Offsets:
 
 
 Bounds: TypeAlias = Mapping[SSAValue, int]
-"""Symbol -> an upper bound, exclusive."""
+"""Symbol -> exclusive upper bound."""
 
 
 class TileForms:
-    """Expressions over a tile of `layout` and `symbols`, scalar indices of the tile level."""
+    """Affine expressions over the positions of a tile and scalar symbols.
+
+    Attributes:
+        layout: layout of the tile.
+        divisors: a divisor of each symbol.
+        gathered: for each symbol whether it has a value for every register.
+        simplifier: ranges of positions and symbols.
+        carry_free: for each dimension d whether the bases of d have disjoint bits. Then XOR of the bases, which
+            defines the layout, equals addition.
+    """
 
     def __init__(
         self, layout: Linear, symbols: Sequence[SSAValue], gathered: Sequence[bool] = (), below: Bounds | None = None
     ) -> None:
-        """`gathered` symbols have a value for every register; `below` has bounds of symbols."""
+        """Initialises the ranges of all dims and symbols.
+
+        Args:
+            layout: layout of the tile.
+            symbols: scalar operands of the expressions.
+            gathered: for each symbol whether it has a value for every register; empty if none has.
+            below: upper bounds of symbols, in addition to those that follow from their definition.
+        """
         self.layout = layout
         self.divisors = [divisor_of(s) for s in symbols]
         self.gathered = gathered or [False] * len(symbols)
@@ -145,16 +190,18 @@ class TileForms:
         self._symbols = [
             symbol(i) if not isinstance(r, tuple) or r[1] - r[0] != 1 else constant(r[0]) for i, r in enumerate(ranges)
         ]
-        self.clean = [is_disjoint([b[d] for b in layout.bases]) for d in range(len(layout.shape))]
-        """Whether index d is the sum, not only the exclusive or, of what the bits of register and thread add."""
+        self.carry_free = [is_disjoint([b[d] for b in layout.bases]) for d in range(len(layout.shape))]
 
     def form(self, expr: AffineExpr) -> Form:
         """Returns `expr`, simplified in the ranges of the tile and its symbols."""
         return self.simplifier.read(expr, self._dims, self._symbols)
 
     def offsets(self, form: Form) -> Offsets:
+        """Returns the values of a form in the registers of a thread."""
         steps = [0] * len(self.layout.reg)
-        if not all(self.is_scalar(atom) or atom[0] == DIM and self.clean[number_of(atom)] for atom, _ in form.terms):
+        if not all(
+            self.is_scalar(atom) or atom[0] == DIM and self.carry_free[number_of(atom)] for atom, _ in form.terms
+        ):
             return Offsets(form, tuple(steps), 1, per_register=True)
         divisor = form.constant
         for atom, factor in form.terms:
@@ -168,6 +215,7 @@ class TileForms:
         return Offsets(form, tuple(steps), divisor)
 
     def is_scalar(self, atom: Atom) -> bool:
+        """Returns true if an atom of a form has one value for all registers of a thread."""
         if atom[0] == SYM:
             return not self.gathered[number_of(atom)]
         return atom[0] != DIM and all(self.is_scalar(a) for a in Form(atom[1], atom[2]).atoms())

@@ -183,9 +183,9 @@ class UpdateInPlacePass(ModulePass):
 
     The attribute `updates` of `@main` pairs results with the arguments that they replace. Such a pair becomes one
     buffer (`in_place`) if all other launches that read the argument are before the one that writes the result, and if
-    each thread of that kernel reads only elements that it stores afterwards. Otherwise the two buffers stay, and the caller
-    copies the result to the argument. If a kernel stores the old value where a condition is false, it no longer stores
-    there.
+    each thread of that kernel reads only elements that it stores afterwards. Otherwise the two buffers stay, and the
+    caller copies the result to the argument. If a kernel stores the old value where a condition is false, it no longer
+    stores there.
 
     **Rationale**: a step of a language model adds one token to a long cache. Copying the cache would take longer than
     the step.

@@ -147,7 +147,7 @@ class Places(TileForms):
         out = self.out
         origin = out.thread_bits([b[d] for b in (*self.layout.lane, *self.layout.warp)])
         steps = [b[d] for b in self.layout.reg]
-        if self.clean[d]:
+        if self.carry_free[d]:
             return out.emit(kernel.IndicesOp(out.value(origin), steps))
         own = out.emit(kernel.IndicesOp(out.value(0), [0] * len(steps)))
         for bit, step in enumerate(steps):
