@@ -1,4 +1,8 @@
-"""kernel-allocate-shared: give every shared buffer its place in the block's shared memory."""
+"""`kernel-allocate-shared`: assigns every shared buffer its offset in the block's shared memory.
+
+Buffers that are never in use at the same time may have overlapping byte ranges. `lifetimes` computes when each buffer
+is in use, and `place` assigns the offsets.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,31 @@ from ...target.model import Target
 from ..pass_manager import FuncPass
 from ..rewriting import block_of
 
-SMALL, LARGE = 16, 128
-"""Bytes to which a buffer starts: the widest access, and for buffers of at least `LARGE` bytes a whole row of banks."""
+MIN_ALIGNMENT_BYTES, BANK_ROW_BYTES = 16, 128
+"""Alignments of buffers in bytes: the widest access of a thread (16), and all 32 banks of 4 bytes (128). Buffers of at
+least `BANK_ROW_BYTES` bytes have the larger one."""
 
-CHEAP = 16 * 1024
-"""Up to this many bytes a block, saving shared memory lets no more blocks run at once, but would cost barriers."""
+MIN_KERNEL_BYTES_TO_OVERLAP = 16 * 1024
+"""Buffers overlap only in kernels that need more than this many bytes of shared memory. In smaller kernels shared
+memory does not limit the number of resident blocks, and overlapping buffers need additional barriers."""
 
-SCRATCH = 1024
-"""Buffers smaller than this never share: they would save less than a barrier costs."""
+MIN_BUFFER_BYTES_TO_OVERLAP = 1024
+"""Buffers smaller than this many bytes never overlap another buffer: the barrier would cost more than the memory."""
 
 
 def place(
     buffers: Iterable[kernel.SharedOp], lifetimes: Mapping[kernel.SharedOp, Lifetime] | None = None
 ) -> tuple[dict[kernel.SharedOp, int], int]:
-    """Returns the offset of each buffer, and the bytes that all take together. With `lifetimes`, buffers that are never
-    in use at the same time may share bytes."""
+    """Assigns offsets to shared buffers, first fit in the order of `buffers`.
+
+    Args:
+        buffers: At least one buffer.
+        lifetimes: The lifetime of each buffer. If None, no two buffers overlap. Otherwise buffers with disjoint
+            lifetimes may overlap.
+
+    Returns:
+        The offset of each buffer in bytes, and the size of the allocation in bytes.
+    """
     ranges: dict[kernel.SharedOp, tuple[int, int]] = {}
     for buffer in buffers:
         size, alignment, offset = kernel.memory_bytes(buffer.result.type), _alignment(buffer), 0
@@ -43,8 +57,10 @@ def place(
 
 
 def _alignment(op: kernel.SharedOp) -> int:
-    """The alignment of a buffer in bytes: for its accesses, and for the boxes and operands of tensor cores in it."""
-    alignments = [LARGE if kernel.memory_bytes(op.result.type) >= LARGE else SMALL]
+    """Returns the alignment of a buffer in bytes. TMA tiles and operands of `kernel.wgmma` need more than loads and
+    stores."""
+    is_large = kernel.memory_bytes(op.result.type) >= BANK_ROW_BYTES
+    alignments = [BANK_ROW_BYTES if is_large else MIN_ALIGNMENT_BYTES]
     for use in _uses(op):
         user = use.operation
         if isinstance(user, kernel.WgmmaOp):
@@ -55,7 +71,8 @@ def _alignment(op: kernel.SharedOp) -> int:
 
 
 def _uses(op: kernel.SharedOp) -> Iterator[Use]:
-    """Yields the uses of a buffer, of its slots, and of the buffers of other blocks that it names."""
+    """Yields the uses of a buffer, of its subviews (`kernel.subview`), and of its addresses in other blocks of the
+    cluster (`kernel.mapa`)."""
     todo: list[SSAValue] = [op.result]
     for value in todo:
         for use in value.uses:
@@ -66,7 +83,7 @@ def _uses(op: kernel.SharedOp) -> Iterator[Use]:
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A buffer is in use from the operation numbered `first` to the one numbered `last`, both included."""
+    """Lifetime of a buffer: the positions of the first and the last operation that use it, in program order."""
 
     first: int
     last: int
@@ -76,17 +93,18 @@ class Lifetime:
 
 
 def lifetimes(func: kernel.FuncOp, buffers: Iterable[kernel.SharedOp]) -> dict[kernel.SharedOp, Lifetime]:
-    """Returns when each shared buffer of a kernel is in use.
+    """Returns the lifetime of each shared buffer of a kernel.
 
-    A buffer made outside of a loop and used inside keeps its contents from one iteration to the next, so it is in use
-    throughout the loop; one made inside a loop is a new buffer each time.
+    A buffer that is defined before a loop and used inside it is live throughout the loop, as its contents may be read
+    in a later iteration. A buffer that is defined inside a loop is a new buffer in each iteration.
     """
     number = {op: i for i, op in enumerate(func.body.walk())}
-    end = dict(number)  # of the last op inside of each
+    # The position of the last operation nested in each operation.
+    end = dict(number)
     for op in reversed(number):
-        around = op.parent_op()
-        if around is not None and around in end:
-            end[around] = max(end[around], end[op])
+        parent = op.parent_op()
+        if parent is not None and parent in end:
+            end[parent] = max(end[parent], end[op])
     spans: dict[kernel.SharedOp, Lifetime] = {}
     for op in buffers:
         block = block_of(op)
@@ -98,28 +116,21 @@ def lifetimes(func: kernel.FuncOp, buffers: Iterable[kernel.SharedOp]) -> dict[k
 
 
 def _conflict(a: kernel.SharedOp, b: kernel.SharedOp, lifetimes: Mapping[kernel.SharedOp, Lifetime]) -> bool:
-    """Returns true if two buffers must be disjoint: both are in use at some time, or one is too small to share."""
+    """Returns true if two buffers must not overlap: their lifetimes overlap, or one buffer is too small to save
+    much."""
     smaller = min(kernel.memory_bytes(a.result.type), kernel.memory_bytes(b.result.type))
-    return smaller < SCRATCH or lifetimes[a].overlaps(lifetimes[b])
+    return smaller < MIN_BUFFER_BYTES_TO_OVERLAP or lifetimes[a].overlaps(lifetimes[b])
 
 
 def _synchronises(func: kernel.FuncOp) -> bool:
-    """Returns true if threads of a kernel wait for each other already."""
+    """Returns true if the kernel already contains barriers, or partitions of warps."""
     waits = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.GroupBarrierOp | kernel.MbarWaitOp
     return func.partitions is not None or any(isinstance(o, waits) for o in func.body.walk())
 
 
 @dataclass(frozen=True)
 class AllocateSharedPass(FuncPass):
-    """Give every shared buffer an offset in one allocation, and every kernel its size.
-
-    What: computes when each `kernel.shared` is in use. Where a block would take more than a little, large buffers that
-    are never in use together lie on the same bytes (first fit, in program order).
-    Why: a block has one shared allocation, and how much it takes decides how many blocks run at once.
-    Why here: `kernel-insert-barriers` comes next and treats buffers that overlap as the same memory; without offsets it
-    could not see that one buffer's writes endanger the other's reads. In a kernel with barriers already, nothing is
-    shared. Buffers of boxes and of operands of `kernel.wgmma` start where their swizzle counts from. Clusters of blocks
-    are refused for a target that has none.
+    """Assigns every shared buffer an offset in the block's allocation, and sets the size of the allocation.
 
     ```mlir
     %a = kernel.shared : memref<4096xf32, "shared">           // last used before %b is first used
@@ -130,6 +141,19 @@ class AllocateSharedPass(FuncPass):
     %a = kernel.shared at 0 : memref<4096xf32, "shared">
     %b = kernel.shared at 0 : memref<8192xf32, "shared">
     ```
+
+    Buffers of at least 1 KiB whose lifetimes are disjoint overlap if the kernel needs more than 16 KiB. In a kernel
+    that already contains barriers no buffers overlap. TMA tiles and operands of `kernel.wgmma` get the alignment of
+    their swizzle. The pass refuses a kernel that needs more shared memory than the target has, or clusters on a target
+    without them.
+
+    **Rationale**: a block has one shared allocation, and its size limits how many blocks are resident on a
+    multiprocessor.
+
+    **Pipeline position**: before `kernel-insert-barriers`, which needs the offsets: overlapping buffers are the same
+    memory, so a write to one needs a barrier after a read of the other.
+
+    **Options**: `target` is the GPU whose limits apply; the default is the target of the module.
     """
 
     name = "kernel-allocate-shared"
@@ -146,7 +170,7 @@ class AllocateSharedPass(FuncPass):
 
 def _allocate(func: kernel.FuncOp, buffers: Sequence[kernel.SharedOp], target: Target) -> None:
     offsets, total = place(buffers)
-    if total > CHEAP and not _synchronises(func):
+    if total > MIN_KERNEL_BYTES_TO_OVERLAP and not _synchronises(func):
         offsets, total = place(buffers, lifetimes(func, buffers))
     if total > target.shared_per_block:
         why = f"needs {total} bytes of shared memory, a block of {target.arch} has {target.shared_per_block}"

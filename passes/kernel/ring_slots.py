@@ -1,4 +1,17 @@
-"""Slots of circular buffers in shared memory: which are disjoint, and how loops rotate them."""
+"""Slots of circular buffers in shared memory: decides which slots are disjoint, also across loop iterations.
+
+A circular buffer is one `kernel.shared`, and a slot is a `kernel.subview` of it at an offset. A loop carries the
+offsets and yields them in another order (a rotation):
+
+```mlir
+scf.for ... iter_args(%a = %c0, %b = %c4096) {
+  %read = kernel.subview %ring[%a] ...
+  %write = kernel.subview %ring[%b] ...
+  scf.yield %b, %a
+}
+```
+`%a` and `%b` are disjoint in every iteration, because their initial offsets are at least a slot apart.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +30,7 @@ from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.locations import enclosing
 
 Offset = SSAValue | int | None
-"""Offset of a slot in its buffer, in elements: a value, a constant, or unknown."""
+"""Offset of a slot in its buffer, in elements: an SSA value, a constant, or None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,8 @@ class RingSlot:
     """Slot of a circular buffer that an operation accesses.
 
     offset, size  in elements
-    cells         the elements of the slot that each thread has, the same for all slots, where they are known
+    cells         key of the elements that each thread accesses relative to the slot, or None if they are unknown or
+                  differ between slots; accesses with equal keys are by the same thread for each element
     """
 
     offset: Offset
@@ -34,13 +48,14 @@ class RingSlot:
 
     @staticmethod
     def of(op: Operation, slot: SubviewOp) -> RingSlot:
-        """Returns the `slot` of a buffer, as `op` accesses it."""
+        """Returns the description of the subview `slot` that `op` accesses."""
         rotates = isinstance(slot.offset, BlockArgument)
         cells = None if rotates or not isinstance(op, LoadOp | StoreOp) else _cells(op)
         return RingSlot(slot_key(slot.offset), shape_of_memory(slot.result.type)[0], cells)
 
     def is_disjoint(self, other: RingSlot) -> bool:
-        """Returns true if two slots of one buffer are different, or each thread has the same part of all slots."""
+        """Returns true if accesses of two slots of one buffer need no barrier: the slots do not overlap, or each thread
+        accesses only its own elements, the same in both."""
         a, b, size = self.offset, other.offset, max(self.size, other.size)
         if self.cells is not None and self.cells == other.cells:
             return True
@@ -53,48 +68,50 @@ class RingSlot:
 
 
 def rotation_of(slot: BlockArgument) -> tuple[BlockArgument, ...] | None:
-    """Returns the carried values of a loop that rotate with `slot`, or None if they change otherwise."""
+    """Returns the loop-carried offsets that `slot` takes in turn, starting with `slot`, or None if the loop yields
+    anything else for one of them."""
     loop = slot.owner.parent_op()
     if not isinstance(loop, scf.ForOp) or slot.index == 0:
         return None
     yielded = _yielded(loop)
-    found = [slot]
-    while len(found) <= len(yielded):
-        before = yielded[found[-1].index - 1]
+    rotation = [slot]
+    while len(rotation) <= len(yielded):
+        before = yielded[rotation[-1].index - 1]
         if before is slot:
-            return tuple(found)
+            return tuple(rotation)
         if not isinstance(before, BlockArgument) or before.owner is not slot.owner or before.index == 0:
             return None
-        found.append(before)
+        rotation.append(before)
     return None
 
 
 def _distance(rotation: Sequence[BlockArgument]) -> int:
-    """Returns the least distance between the first slots of a rotation; 0 if they are not known."""
+    """Returns the least distance between the initial offsets of a rotation, in elements; 0 if it is unknown."""
     loop = rotation[0].owner.parent_op()
     assert isinstance(loop, scf.ForOp)
     inits = [loop.iter_args[a.index - 1] for a in rotation]
     starts = [constant_index(i) for i in inits]
-    known = sorted(s for s in starts if s is not None)
-    if len(known) < len(starts):
+    constants = sorted(s for s in starts if s is not None)
+    if len(constants) < len(starts):
         return _distance_before(loop, rotation, inits)
-    return min((b - a for a, b in pairwise(known)), default=0)
+    return min((b - a for a, b in pairwise(constants)), default=0)
 
 
 def _distance_before(loop: scf.ForOp, rotation: Sequence[BlockArgument], inits: Sequence[SSAValue]) -> int:
-    """Returns the `_distance` of slots that another loop rotates, too: the one around `loop`, or an earlier one."""
+    """Returns the `_distance` of offsets that enter `loop` from another rotation: the carried values of the enclosing
+    loop, or the results of an earlier loop. Returns 0 if they do not form a whole rotation."""
     outer = loop.parent_op()
     passed = [i for i in inits if isinstance(i, BlockArgument) and i.owner is loop.parent and i.index]
     if isinstance(outer, scf.ForOp) and len({*passed}) == len(inits):
-        # The loop around this one passes on the slots, and gets them back in some order.
+        # The enclosing loop must yield the same offsets, in any order.
         back = {_yielded(outer)[a.index - 1] for a in passed}
         return _distance(passed) if back == {loop.results[a.index - 1] for a in rotation} else 0
     results = [i for i in inits if isinstance(i, OpResult)]
     earlier = inits[0].owner
     if isinstance(earlier, scf.ForOp) and all(r.op is earlier for r in results) and len(results) == len(inits):
-        before = [earlier.body.block.args[1 + r.index] for r in results]  # slots that an earlier loop rotated
-        whole = rotation_of(before[0])
-        return _distance(whole) if whole is not None and set(before) == set(whole) else 0
+        carried = [earlier.body.block.args[1 + r.index] for r in results]
+        whole = rotation_of(carried[0])
+        return _distance(whole) if whole is not None and set(carried) == set(whole) else 0
     return 0
 
 
@@ -104,21 +121,26 @@ def _yielded(loop: scf.ForOp) -> Sequence[SSAValue]:
 
 
 Renaming = dict[tuple[SSAValue, Offset], SSAValue]
-"""(ring, slot) -> the name of the slot elsewhere."""
+"""(circular buffer, offset of a slot) -> the SSA value for the same offset on the other side of a loop boundary."""
 
 
 class LoopRenamings(NamedTuple):
-    """Names of slots at the entry of a loop, in the next iteration, after the loop, and after a loop without
-    iterations."""
+    """Renamings of slot offsets at the boundaries of a loop.
+
+    entry      initial value -> block argument
+    back_edge  yielded value -> block argument, from one iteration to the next
+    leaving    yielded value -> loop result
+    skipped    initial value -> loop result, if the loop runs no iteration
+    """
 
     entry: Renaming = {}
-    again: Renaming = {}
+    back_edge: Renaming = {}
     leaving: Renaming = {}
     skipped: Renaming = {}
 
 
 def renamings(loop: scf.ForOp) -> LoopRenamings:
-    """Returns the names that `loop` gives to slots."""
+    """Returns the renamings of the slot offsets that `loop` carries."""
     names = LoopRenamings({}, {}, {}, {})
     rings: dict[SSAValue, dict[SSAValue, None]] = {}
     for op in loop.walk():
@@ -129,14 +151,15 @@ def renamings(loop: scf.ForOp) -> LoopRenamings:
     for argument, init, value, result in carried:
         for ring in rings.get(argument, ()):
             names.entry[ring, slot_key(init)] = argument
-            names.again[ring, value] = argument
+            names.back_edge[ring, value] = argument
             names.leaving[ring, value] = result
             names.skipped[ring, slot_key(init)] = result
     return names
 
 
 def _slots_of(loop: scf.ForOp, rotation: Sequence[SSAValue]) -> Sequence[SSAValue]:
-    """Returns the carried values of `loop` that are a rotation, or the start of one in a loop inside of it."""
+    """Returns the carried values of `loop` that form `rotation`, or that initialise it if it is in a nested loop. Empty
+    if there are none."""
     slots = [v for v in rotation if isinstance(v, BlockArgument) and v.index]
     if not slots or len(slots) < len(rotation) or slots[0].owner is loop.body.block:
         return slots
@@ -145,15 +168,15 @@ def _slots_of(loop: scf.ForOp, rotation: Sequence[SSAValue]) -> Sequence[SSAValu
 
 
 def slot_key(value: SSAValue) -> Offset:
-    """Returns the number of a slot, if it is known, or the slot."""
+    """Returns the constant offset of a slot, or `value` if it is not a constant."""
     number = constant_index(value)
     return value if number is None else number
 
 
 def _cells(op: LoadOp | StoreOp) -> Hashable:
-    """Returns the elements of a slot that each thread accesses; None if they are unknown or differ between slots.
+    """Returns a key of the elements of a slot that each thread accesses, or None if they may differ between slots.
 
-    Slots are multiples of their size apart, so a thread has the same elements in all of them.
+    The offset of the slot must be a multiple of its size, and the coordinates must be computed outside of loops.
     """
     if len(op.checks) or (isinstance(op, StoreOp) and op.predicate is not None):
         return None
@@ -163,8 +186,7 @@ def _cells(op: LoadOp | StoreOp) -> Hashable:
     func = enclosing(op, FuncOp)
     if func is None or not all(is_in(v, func.body.block) for v in (*op.coordinates, slot.ring)):
         return None
-    places = tuple(op.coordinates), op.regs, op.vec, op.xor
-    return (*places, op.memory.type)
+    return tuple(op.coordinates), op.regs, op.vec, op.xor, op.memory.type
 
 
 def _divides(size: int, offset: SSAValue) -> bool:

@@ -82,7 +82,7 @@ kernel.func @all(%y: memref<64x64xf32>) grid [1] warps 8 {
 
 // -----
 
-// CHECK: error: kernel.store: overwrites what a box may still be stored from: its bulk group is open
+// CHECK: error: kernel.store: overwrites the source of a TMA store whose bulk group is open: commit the group and wait for it first
 kernel.func @open(%y: memref<64x64xf32>) grid [1] warps 8 {
   %i = kernel.id thread
   %c0 = arith.constant 0 : index
