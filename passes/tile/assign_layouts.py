@@ -1,4 +1,9 @@
-"""Deciding which thread holds which element of every tile."""
+"""`tile-assign-layouts`: decides which register of which thread holds which element of every tile.
+
+Tiles that must have the same layout, because payload operations or loops connect them, form a *class* (`TileClass`). A
+*link* is a reduction, broadcast or scan between a tile with more dimensions (`high`) and one with fewer (`low`). A
+*preference* is the layout order and vector width that a load or store would like.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +40,7 @@ from ..rewriting import insert_after, insert_before, replace, retype
 
 
 class AssignLayoutsPass(TilePass):
-    """Give every tile a layout: which register of which thread holds which element.
-
-    What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
-    registers a thread (as the schedule says) or what its atom on tensor cores prescribes, other tiles what makes their
-    loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced
-    from or broadcast into. Where the two ends of a reduction or broadcast still disagree, an access is contiguous along
-    another dimension than its tile's threads are (a transpose), or tensor cores leave a thread too few neighbours for
-    it, a `tile.convert_layout` moves the elements, the cheapest way there is. A layout that is there already is kept.
-    Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
-    Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
+    """Assigns a layout to every tile, which tells the thread and register of each element.
 
     ```mlir
     %x = tile.load %X[%i, d0] : memref<8x128xf32> -> tensor<128xf32>
@@ -55,6 +51,21 @@ class AssignLayoutsPass(TilePass):
     %x = tile.load ... -> tensor<128xf32, #l>  // #tile.layout<reg = [[1], [2]], lane = [[4], ..., [64]], warp = []>
     %s = tile.reduce add %x over [0] : tensor<128xf32, #tile.layout<...>> -> f32
     ```
+
+    Tiles that payload operations or loops connect get the same layout:
+
+    - The accumulator of a dot gets the layout of its tensor-core atom, or a rectangle of registers per thread.
+    - A tile of fewer dimensions gets a slice of the layout of the tile that it is reduced from or broadcast to.
+    - Other tiles get the layout that makes their loads and stores contiguous and 16 bytes wide.
+
+    A `tile.convert_layout` is inserted where the tiles of a reduction or broadcast have incompatible layouts, and where
+    a load or store is much faster in another layout (a transpose, or results of tensor cores). Its `via` attribute is
+    the cheapest way to move the elements. Layouts that exist before the pass are not changed.
+
+    **Rationale**: the layout determines registers, access widths, shuffles and traffic through shared memory.
+
+    **Pipeline position**: after the passes that change tiles and accesses; before `tile-stage-dot-operands`, which
+    needs the layouts of operands.
     """
 
     name = "tile-assign-layouts"
@@ -76,8 +87,9 @@ class AssignLayoutsPass(TilePass):
 
 
 def separate_free_values(kernel: tile.KernelOp) -> None:
-    """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index, what is
-    repeated of a mask) its own copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
+    """Clones every tile that any thread can compute by itself, once for each use, so that its users may have different
+    layouts. Such tiles are constants, broadcast scalars, indices and broadcast masks. CSE merges copies that are equal
+    in the end."""
     for op in list(kernel.body.walk()):
         if isinstance(op, tile.BroadcastOp) and element_type(op.source.type) == i1:
             _separate_mask(op)
@@ -87,7 +99,7 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
 
 
 def _is_free(op: Operation) -> bool:
-    """Returns true if any thread can compute `op` by itself, and no layout is assigned."""
+    """Returns true if any thread can compute the tile `op` without other threads, and the tile has no layout yet."""
     if isinstance(op, tile.BroadcastOp) and is_tile(op.source):
         return False
     kinds = tile.BroadcastOp | payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp
@@ -103,52 +115,58 @@ def _separate_uses(op: Operation) -> None:
 
 
 def _separate_mask(op: tile.BroadcastOp) -> None:
-    """Give `op`, which repeats a mask of indices, a copy of the mask, if something else uses a part of it."""
-    made = _of_indices(op.source)
-    if made is not None and any(one.results[0].has_more_than_one_use() for one in made):
+    """Clones the mask that `op` broadcasts if the mask is computed from indices alone and has other users."""
+    mask_ops = _mask_ops(op.source)
+    if mask_ops is not None and any(mask_op.results[0].has_more_than_one_use() for mask_op in mask_ops):
         copies = dict[SSAValue, SSAValue]()
-        insert_after(made[-1], *(one.clone(copies) for one in made))
-        for one in made:
-            copies[one.results[0]].name_hint = one.results[0].name_hint
-        op.operands[0] = copies[made[-1].results[0]]
+        insert_after(mask_ops[-1], *(mask_op.clone(copies) for mask_op in mask_ops))
+        for mask_op in mask_ops:
+            copies[mask_op.results[0]].name_hint = mask_op.results[0].name_hint
+        op.operands[0] = copies[mask_ops[-1].results[0]]
 
 
-MASK = 16
-"""Operations of a mask that is worth computing again where that saves moving it from thread to thread."""
+MAX_CLONED_MASK_OPS = 16
+"""Masks with more operations than this are not cloned: moving them between threads is then cheaper than recomputing."""
 
 
-def _of_indices(value: SSAValue) -> list[Operation] | None:
-    """The operations that compute a mask of indices alone, in their order; None if it is none, or if they are many."""
-    found, todo = dict[Operation, None](), [value]
+def _mask_ops(value: SSAValue) -> list[Operation] | None:
+    """Returns the operations that compute `value`, in program order, or None if it depends on more than indices and
+    constants, or has more than `MAX_CLONED_MASK_OPS` operations."""
+    ops, todo = dict[Operation, None](), [value]
     while todo:
         op = todo.pop().owner
         leaf = isinstance(op, tile.AffineOp | payload.ConstantOp | payload.ExtentOp)
         if not isinstance(op, Operation) or not (leaf or isinstance(op, tile.BroadcastOp) or payload.is_payload(op)):
             return None
-        if isinstance(element_type(op.results[0].type), AnyFloat) or len(found) > MASK:
+        if isinstance(element_type(op.results[0].type), AnyFloat) or len(ops) > MAX_CLONED_MASK_OPS:
             return None
-        found.pop(op, None)
-        found[op] = None  # behind all that use it
+        # Moves the operation after all of its users; the result is reversed.
+        ops.pop(op, None)
+        ops[op] = None
         todo += () if leaf else op.operands
-    return [*reversed(found)]
+    return [*reversed(ops)]
 
 
 def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
-    """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
-    given: dict[int, Linear] = {}
+    """Returns the layout of every class, keyed by `id` of the class.
+
+    Classes with existing layouts are decided first, then those with dots, then by decreasing number of dimensions.
+    """
+    existing: dict[int, Linear] = {}
     for c in classes:
         for value in c.members:
             if linear_of(value.type) is not None:
-                given.setdefault(id(c), layout_in_registers(value, kernel.warps.data, kernel.lanes.data))
+                existing.setdefault(id(c), layout_in_registers(value, kernel.warps.data, kernel.lanes.data))
     layouts: dict[int, Linear] = {}
-    for c in sorted(classes, key=lambda c: (id(c) not in given, not c.dots, -len(c.shape))):
-        layout = given.get(id(c)) or (_accumulator(c, classes, kernel) if c.dots else _slice(c, classes, layouts))
+    for c in sorted(classes, key=lambda c: (id(c) not in existing, not c.dots, -len(c.shape))):
+        layout = existing.get(id(c)) or (_accumulator(c, classes, kernel) if c.dots else _slice(c, classes, layouts))
         layouts[id(c)] = layout or _accessed(c, classes, kernel)
     return layouts
 
 
 def _accumulator(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linear:
-    """The layout of the accumulator of contractions: a patch of registers a thread, or that of their atom."""
+    """Returns the layout of the accumulator of dots: that of their tensor-core atom, or a rectangle of registers per
+    thread."""
     warps, lanes, dots = kernel.warps.data, kernel.lanes.data, [dot for c in classes for dot in c.dots]
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for dot in dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
@@ -158,41 +176,47 @@ def _accumulator(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linea
 
 
 def _accessed(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linear:
-    """The layout that the accesses of `c` prefer, or a scan of it, or a product that it is an operand of."""
+    """Returns the layout that suits the loads and stores of `c`, its scan, or the `wgmma` dot that reads it."""
     warps, lanes = kernel.warps.data, kernel.lanes.data
-    wishes = _wishes(c, classes, warps * lanes == 1)
-    layout = None if c.scanned is None or lanes == 1 else scan_layout(c, c.scanned, wishes, warps)
+    preferences = _preferences(c, classes, warps * lanes == 1)
+    layout = None if c.scanned is None or lanes == 1 else scan_layout(c, c.scanned, preferences, warps)
     if layout is None and any(dot.is_wgmma for c in classes for dot in c.dots):
-        layout = turned_factor(c, wishes, warps)
-    return layout or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
+        layout = turned_factor(c, preferences, warps)
+    return layout or memory_layout(c.shape, preferences, c.reduced, warps, lanes)
 
 
 def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear | None:
-    """The slice of the first larger tile with a layout that `c` is reduced from or broadcast into."""
+    """Returns the layout of `c` as a slice of a larger tile, from which `c` is reduced or to which it is broadcast.
+    Returns None if no such tile has a layout yet."""
     for link in classes.links:
         if classes.of(link.low) is c and (high := layouts.get(id(classes.of(link.high)))) is not None:
             return high.drop(link.dims)
     return None
 
 
-def _wishes(c: TileClass, classes: Classes, alone: bool) -> list[Preference]:
-    """What the accesses of `c` prefer, atomic ones before others, which take longer (those of a thread that is `alone`
-    only if they are contiguous); if it has none, those of the tiles it is broadcast from or reduced to."""
+def _preferences(c: TileClass, classes: Classes, single_thread: bool) -> list[Preference]:
+    """Returns the preferences of the accesses of `c`, or those of the tiles it is broadcast from or reduced to if it
+    has no accesses.
+
+    Atomic accesses are slower, so if there are any, only theirs count. If the block is one thread (`single_thread`),
+    only contiguous ones do.
+    """
     atomic = [preference(a) for a in c.accesses if isinstance(a, tile.AtomicRmwOp)]
-    own = [wish for wish in atomic if wish.contiguous or not alone] or [preference(a) for a in c.accesses]
-    return own or [*_inherited(c, classes)]
+    accessed = [wish for wish in atomic if wish.contiguous or not single_thread] or [preference(a) for a in c.accesses]
+    return accessed or [*_inherited(c, classes)]
 
 
 def _inherited(c: TileClass, classes: Classes) -> Iterator[Preference]:
     for link in (link for link in classes.links if classes.of(link.high) is c):
-        kept = [d for d in range(len(c.shape)) if d not in link.dims]
+        low_dims = [d for d in range(len(c.shape)) if d not in link.dims]
         for wish in map(preference, classes.of(link.low).accesses):
-            order = (*(kept[d] for d in wish.order), *link.dims)
+            order = (*(low_dims[d] for d in wish.order), *link.dims)
             yield Preference(order, wish.vec, wish.bytes, wish.contiguous)
 
 
 def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None:
-    """Insert a conversion where the small end of `link` is not held by the threads that the large end implies."""
+    """Inserts a conversion if the layout of the tile with fewer dimensions does not fit that of the larger tile of
+    `link`."""
     low, high = layouts[id(classes.of(link.low))], layouts[id(classes.of(link.high))]
     implied = high.drop(link.dims)
     op = link.op
@@ -209,47 +233,49 @@ def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None
         op.operands[0] = convert.result
 
 
-def _convert_result(op: tile.ReduceOp, own: Linear, implied: Linear, classes: Classes) -> None:
-    """Let `op` end in the layout `implied` by that of its source, and convert its result to `own`."""
+def _convert_result(op: tile.ReduceOp, layout: Linear, implied: Linear, classes: Classes) -> None:
+    """Gives the result of `op` the layout `implied` by its source, and converts it to `layout` afterwards."""
     reduced = tile.ReduceOp(op.kind.data, op.source, op.dims.get_values())
     _retype(reduced.result, implied)
-    convert = tile.ConvertLayoutOp(reduced.result, attr_of(own))
+    convert = tile.ConvertLayoutOp(reduced.result, attr_of(layout))
     reduced.result.name_hint = op.result.name_hint
     classes.replace(op.result, convert.result)
     replace(op, reduced, convert)
 
 
-def _convert_carry(op: tile.ScanOp, own: Linear, implied: Linear, classes: Classes) -> None:
-    """Let `op` start with, and end in, the layout `implied` by that of its source; `own` is the one of the carry."""
+def _convert_carry(op: tile.ScanOp, layout: Linear, implied: Linear, classes: Classes) -> None:
+    """Converts the initial value of a scan from `layout` to the layout `implied` by its source, and its carry back."""
     before = tile.ConvertLayoutOp(op.init, attr_of(implied))
     insert_before(op, before)
     scan = tile.ScanOp(op.kind.data, op.source, before.result, op.dim.data)
-    after = tile.ConvertLayoutOp(scan.carry, attr_of(own))
+    after = tile.ConvertLayoutOp(scan.carry, attr_of(layout))
     classes.replace(op.result, scan.result)
     classes.replace(op.carry, after.result)
     replace(op, scan, after, results=[scan.result, after.result])
 
 
 def _widen(c: TileClass, layout: Linear, kernel: tile.KernelOp) -> None:
-    """Insert conversions where accesses of `c` are worth a layout other than that of the tile."""
+    """Inserts conversions for the loads and stores of `c` that are much faster in another layout than `layout`."""
     as_boxes = kernel.schedule.copy == "tma"
     wide = partial(widened, as_boxes=as_boxes) if c.dots and kernel.lanes.data > 1 else coalesced
     for access in c.accesses:
-        own = wide(access, layout)
-        if own is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
-            _detour(access, own, layout)
+        access_layout = wide(access, layout)
+        # Atomics access single elements, so contiguity does not help them.
+        if access_layout is not None and not isinstance(access, tile.AtomicRmwOp):
+            _convert_access(access, access_layout, layout)
 
 
-def _detour(access: tile.LoadOp | tile.StoreOp, own: Linear, layout: Linear) -> None:
-    """Load a tile as `own` and convert it to `layout`, or store it the other way round."""
+def _convert_access(access: tile.LoadOp | tile.StoreOp, access_layout: Linear, layout: Linear) -> None:
+    """Loads a tile in `access_layout` and converts it to `layout`; a store converts from `layout` to
+    `access_layout`."""
     value = access.result if isinstance(access, tile.LoadOp) else access.value
     if isinstance(access, tile.LoadOp):
-        _retype(value, own)
+        _retype(value, access_layout)
         convert = tile.ConvertLayoutOp(value, attr_of(layout))
         value.replace_uses_with_if(convert.result, lambda use: use.operation is not convert)
         insert_after(access, convert)
     else:
-        convert = tile.ConvertLayoutOp(value, attr_of(own))
+        convert = tile.ConvertLayoutOp(value, attr_of(access_layout))
         access.operands[0] = convert.result
         insert_before(access, convert)
     convert.result.name_hint = value.name_hint

@@ -1,4 +1,7 @@
-"""Reading global memory once: `tile-cache-rows`."""
+"""`tile-cache-rows`: keeps tiles in shared memory that several loops of a block load from global memory.
+
+A *row buffer* (`tile.row_buffer`) is an array of tiles in shared memory, with one tile for each iteration of a loop.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,7 @@ from ..rewriting import insert_after, insert_before, replace
 
 
 class CacheRowsPass(TilePass):
-    """Keep in shared memory what several loops of a block read.
-
-    What: where two loops load the same tiles, iteration by iteration, and the schedule says `cache_rows = shared`, the
-    first loop keeps each tile in a row in shared memory and the later ones read it there. (Where the result of an
-    earlier load reaches a load of the same tile, `cse` merges the two.)
-    Why: rows are reduced first and used afterwards, and memory is what they wait for; reading them once is half of it.
-    Why here: as soon as there are loads. Accesses still say what is read and no layout ties the loops, so that the next
-    passes give a tile the same layout wherever it is kept, and threads read back only what they put there themselves.
+    """Stores tiles that several loops of a block load in shared memory, so that global memory is read once.
 
     ```mlir
     %m = scf.for %k = %c0 to %c4 step %c1 iter_args(...) {
@@ -53,6 +49,16 @@ class CacheRowsPass(TilePass):
       ...
     }
     ```
+
+    If the schedule has `cache_rows = shared`, and two loops load the same tile in each iteration, the first loop stores
+    each tile in a row buffer, and the later loops read it there. Two loads of the same tile in one block are left to
+    `cse`.
+
+    **Rationale**: normalisations reduce a row first and use it afterwards, and are limited by memory bandwidth. Caching
+    the row halves the reads.
+
+    **Pipeline position**: on the first tile program, before `tile-assign-layouts`, so that a tile gets the same layout
+    in all loops. Each thread then reads only elements that it stored itself.
     """
 
     name = "tile-cache-rows"
@@ -60,29 +66,29 @@ class CacheRowsPass(TilePass):
     needs: ClassVar[Mapping[str, int]] = {"scf.for": 2}
 
     def on(self, op: tile.KernelOp) -> None:
-        keep = op.schedule.cache_rows == "shared"
+        enabled = op.schedule.cache_rows == "shared"
         loads: dict[object, list[_First]] = {}
         for load in [o for o in op.body.walk() if isinstance(o, tile.LoadOp)]:
             seen = loads.setdefault((load.source, load.result.type, frozenset(load.properties.items())), [])
-            if not any(self._reuse(first, load, keep) for first in seen):
+            if not any(self._reuse(first, load, enabled) for first in seen):
                 seen.append(_First(load))
-        if keep and not any(first.row for seen in loads.values() for first in seen):
+        if enabled and not any(first.row for seen in loads.values() for first in seen):
             self.decline(op, "no two loops load the same tiles")
 
-    def _reuse(self, first: _First, load: tile.LoadOp, keep: bool) -> bool:
-        """Lets `load` use the tiles of `first`, which an earlier loop loads, if `keep`. Returns false if `load` is a
-        first load itself."""
+    def _reuse(self, first: _First, load: tile.LoadOp, enabled: bool) -> bool:
+        """Returns true if `load` loads the same tiles as the earlier load `first`. If `enabled` and the loads are in
+        different loops, `load` then reads the row buffer. Returns false too if caching is not enabled."""
         loops = first.same_tiles(load)
         if loops is None:
             return False
         if not loops[1]:
             return True
-        if keep:
+        if enabled:
             first.replace(load, *loops)
         else:
             name = f"%{load.source.name_hint}" if load.source.name_hint else "a row"
             self.decline(load, f"{name} in several chunks is read again by each loop")
-        return keep
+        return enabled
 
 
 Loops = Sequence[scf.ForOp]
@@ -91,24 +97,26 @@ Loops = Sequence[scf.ForOp]
 
 @dataclass
 class _First:
-    """The first load of some tiles. Once they are kept, `row` is what they are kept in, and `loops` the loops over
-    them, from the outermost."""
+    """First load of some tiles. Once another load has been replaced, `row` is the row buffer and `loops` are the loops
+    around the first load, outermost first."""
 
     op: tile.LoadOp
     row: SSAValue | None = None
     loops: Loops = ()
 
     def same_tiles(self, op: tile.LoadOp) -> tuple[Loops, Loops] | None:
-        """The loops around this load and those around `op`, inside of what both are in, whose iterations load what
-        those of the former have given before them; none of them if the result of this load reaches `op`. None if the
-        tiles are not the same."""
-        own, other = ([*ancestors(o)][::-1] for o in (self.op, op))
-        while own and other and own[0] is other[0]:
-            own, other = own[1:], other[1:]
-        if not own:
+        """Returns the loops around this load and those around `op`, if both load the same tile in each iteration.
+
+        Loops around both loads are not included. Both lists are empty if the block of this load contains `op`, as `cse`
+        merges the two. Returns None if the tiles differ or may differ.
+        """
+        ours, other = ([*ancestors(o)][::-1] for o in (self.op, op))
+        while ours and other and ours[0] is other[0]:
+            ours, other = ours[1:], other[1:]
+        if not ours:
             return ((), ()) if self._same(op, (), ()) else None
-        loops, others = ([o for o in around if isinstance(o, scf.ForOp)] for around in (own, other))
-        if not len(own) == len(loops) == len(others) == len(other) or (self.row is not None and self.loops != loops):
+        loops, others = ([o for o in parents if isinstance(o, scf.ForOp)] for parents in (ours, other))
+        if not len(ours) == len(loops) == len(others) == len(other) or (self.row is not None and self.loops != loops):
             return None
         if not isinstance(op.result.type, TensorType):
             return None
@@ -116,26 +124,28 @@ class _First:
             return None
         return (loops, others) if self._same(op, loops, others) else None
 
-    def _same(self, op: tile.LoadOp, own: Loops, other: Loops) -> bool:
-        """Whether `op` in an iteration of the loops `other` loads what this load does in the same one of `own`."""
-        numbering = Numbering(*([o.body.block.args[0] for o in loops] for loops in (own, other)))
+    def _same(self, op: tile.LoadOp, loops: Loops, others: Loops) -> bool:
+        """Returns true if iteration i of `others` loads in `op` the tile that iteration i of `loops` loads here."""
+        numbering = Numbering(*([o.body.block.args[0] for o in nest] for nest in (loops, others)))
         return numbering.of(self.op.result) == numbering.of(op.result)
 
-    def replace(self, op: tile.LoadOp, own: Loops, loops: Loops) -> None:
-        """Replaces `op`, inside `loops`, by what a row keeps of this load, inside the loops `own`."""
+    def replace(self, op: tile.LoadOp, loops: Loops, others: Loops) -> None:
+        """Replaces `op`, inside the loops `others`, by a read of the row buffer of this load, inside the loops
+        `loops`."""
         if self.row is None:
-            row = tile.RowBufferOp(tile.RowBufferType.get(prod(_trips(o) or 1 for o in own), self.op.result.type))
+            row = tile.RowBufferOp(tile.RowBufferType.get(prod(_trips(o) or 1 for o in loops), self.op.result.type))
             row.result.name_hint = f"{self.op.source.name_hint}_row" if self.op.source.name_hint else "row"
-            place, computed = _place(own)
-            insert_before(own[0], row, source=self.op)
-            insert_after(self.op, *computed, tile.RowBufferStoreOp(self.op.result, row.result, place))
-            self.row, self.loops = row.result, own
-        place, computed = _place(loops)
-        replace(op, *computed, tile.RowBufferLoadOp(self.row, place, op.result.type))
+            index, index_ops = _row_index(loops)
+            insert_before(loops[0], row, source=self.op)
+            insert_after(self.op, *index_ops, tile.RowBufferStoreOp(self.op.result, row.result, index))
+            self.row, self.loops = row.result, loops
+        index, index_ops = _row_index(others)
+        replace(op, *index_ops, tile.RowBufferLoadOp(self.row, index, op.result.type))
 
 
-def _place(loops: Loops) -> tuple[SSAValue, list[Operation]]:
-    """The number of the current iteration of `loops`, of which the last one runs fastest, and what computes it."""
+def _row_index(loops: Loops) -> tuple[SSAValue, list[Operation]]:
+    """Returns the linear number of the current iteration of `loops` (the last loop is fastest), and the operations that
+    compute it."""
     counters = [o.body.block.args[0] for o in loops]
     if len(counters) == 1:
         return counters[0], []
@@ -147,6 +157,6 @@ def _place(loops: Loops) -> tuple[SSAValue, list[Operation]]:
 
 
 def _trips(loop: scf.ForOp) -> int | None:
-    """How many iterations a loop from 0 in steps of 1 has, if that is a number above 0."""
+    """Returns the constant trip count of a loop from 0 with step 1, or None if it is 0 or the loop has another form."""
     first, end, step = (constant_index(v) for v in (loop.lb, loop.ub, loop.step))
     return end if first == 0 and step == 1 and end is not None and end > 0 else None

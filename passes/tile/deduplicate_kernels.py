@@ -1,4 +1,4 @@
-"""Kernels that do the same become one kernel with several launches."""
+"""`tile-deduplicate-kernels`: replaces equal kernels by one kernel with several launches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from ..rewriting import erase
 
 
 class DeduplicateKernelsPass(ModulePass):
-    """Keep one of several kernels that differ only in their names and the names of their values.
-
-    What: kernels, of the tile or the kernel level, whose structure is the same (ops, attributes, types, schedule, which
-    value goes where) are replaced by the first of them; launches follow.
-    Why: a model has few kinds of kernels, and every one costs all later passes, the CUDA compiler, and a load.
-    Why here: right after the kernels were made, before the work on them begins; again where later passes made equal
-    what was not.
+    """Replaces kernels that differ only in their names, and in the names of their values, by one of them.
 
     ```mlir
     tile.kernel @k0(...) {...}    tile.kernel @k1(...) {... the same ...}
@@ -32,6 +26,14 @@ class DeduplicateKernelsPass(ModulePass):
     tile.kernel @k0(...) {...}
     %a = tile.launch @k0(%x) : ...    %b = tile.launch @k0(%y) : ...
     ```
+
+    Two kernels of the tile or the kernel level are equal if their operations, attributes, types, schedules and operands
+    are. Launches of the others are changed to the first one.
+
+    **Rationale**: a model has few different kernels, and each one costs compile time in all later passes and in the
+    CUDA compiler.
+
+    **Pipeline position**: directly after the kernels are created, and again after passes that may make kernels equal.
     """
 
     name = "tile-deduplicate-kernels"
@@ -39,13 +41,13 @@ class DeduplicateKernelsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         first: dict[object, str] = {}
-        instead: dict[str, str] = {}
+        replacements: dict[str, str] = {}
         for symbol in [o for o in op.ops if isinstance(o, tile.KernelOp | kernel.FuncOp)]:
             name = symbol.sym_name.data
             if (same := first.setdefault(structure(symbol, {}, ("sym_name",)), name)) != name:
-                instead[name] = same
+                replacements[name] = same
                 erase(symbol)
-        for launch in op.walk() if instead else ():
+        for launch in op.walk() if replacements else ():
             if isinstance(launch, tile.LaunchOp | kernel.LaunchOp):
                 name = launch.kernel.string_value()
-                launch.kernel = SymbolRefAttr(instead.get(name, name))
+                launch.kernel = SymbolRefAttr(replacements.get(name, name))

@@ -1,4 +1,4 @@
-"""Sums of rows that loops carry, reduced across lanes after the loop: `tile-defer-lane-sums`."""
+"""`tile-defer-lane-sums`: moves the reduction across lanes of a loop-carried row sum from the loop to after it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,7 @@ from .loops import carried_uses
 
 
 class DeferLaneSumsPass(TilePass):
-    """Let each lane sum its columns of a row in a loop, and add the lanes once after it.
-
-    What: a loop carries a sum of rows `%l`, which starts at zero. An iteration multiplies it with a row value, or not,
-    and adds a `tile.reduce add` of a tile whose columns are divided among lanes. Then the loop carries one column for
-    each lane in place of the row, adds slices of the tile to it, and the reduction follows the loop.
-    Why: an iteration exchanges nothing between lanes for the sum. Online softmax rescales the sum of its exponentials
-    in every chunk, but multiplication and sums of columns commute.
-    Why here: layouts tell which columns a lane has; before loops are divided, so that there is one reduction after
-    them. Loops with products on CUDA cores stay: ptxas spilled the columns beside their register tiles.
+    """Lets each lane sum its own columns in a loop, and reduces across lanes once, after the loop.
 
     ```mlir
     %s = scf.for %k = %c0 to %n step %c1 iter_args(%l = %zero) -> (tensor<64xf32, #row>) {
@@ -53,6 +45,16 @@ class DeferLaneSumsPass(TilePass):
     }
     %s = tile.reduce add %t over [1] : tensor<64x8xf32, #columns> -> tensor<64xf32, #row>
     ```
+
+    The loop must carry a sum that starts at zero. An iteration may multiply the sum by a factor per row, and adds a
+    `tile.reduce add` of a tile whose columns are distributed over lanes. Loops with dots on CUDA cores are not changed:
+    their register tiles leave no registers for the columns, and ptxas spilled.
+
+    **Rationale**: the iterations need no shuffles for the sum. The factor per row, with which online softmax rescales
+    the sum in every chunk, may be applied to each column instead.
+
+    **Pipeline position**: after `tile-assign-layouts`, which determines the columns of a lane; before
+    `tile-split-masked-loops`, so that one reduction suffices for all parts of a loop.
     """
 
     name = "tile-defer-lane-sums"
@@ -60,27 +62,27 @@ class DeferLaneSumsPass(TilePass):
     needs: ClassVar[Mapping[str, int]] = {"tile.reduce": 1}
 
     def on(self, op: tile.KernelOp) -> None:
-        for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp) and not _multiplies_on_cores(o)]:
+        for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp) and not _has_dots_on_cuda_cores(o)]:
             sums = [s for i in range(len(loop.iter_args)) if (s := _row_sum(loop, i)) is not None]
             if sums:
                 _defer(loop, sums)
 
 
-def _multiplies_on_cores(loop: scf.ForOp) -> bool:
-    """Returns whether a loop has products on CUDA cores, whose register tiles leave no registers for columns."""
+def _has_dots_on_cuda_cores(loop: scf.ForOp) -> bool:
+    """Returns true if a loop contains dots without a tensor-core atom."""
     return any(isinstance(o, tile.DotOp) and o.atom is None for o in loop.walk())
 
 
 @dataclass(frozen=True)
 class _RowSum:
-    """A carried sum of rows.
+    """Loop-carried sum over the columns of a tile, with one element per row.
 
     Attributes:
-        position: Number of the carried value.
-        factor: Row value that the old sum is multiplied with, or None.
-        terms: The reduction that is added.
-        total: The addition, whose result is carried.
-        columns: Layout of the columns that lanes sum by themselves.
+        position: Index of the carried value.
+        factor: Factor per row by which an iteration multiplies the old sum, or None.
+        terms: Reduction of one chunk, whose result is added to the sum.
+        total: The addition. The loop yields its result.
+        columns: Layout of the partial sums, as `_columns` returns it.
     """
 
     position: int
@@ -91,7 +93,7 @@ class _RowSum:
 
 
 def _row_sum(loop: scf.ForOp, position: int) -> _RowSum | None:
-    """Returns the sum of rows that `loop` carries at `position`, or None."""
+    """Returns the row sum that `loop` carries at `position`, or None if that value is updated in another way."""
     factor, uses = None, carried_uses(loop, position)
     match [use.operation for use in uses]:
         case [arith.AddfOp() as total]:
@@ -110,8 +112,12 @@ def _row_sum(loop: scf.ForOp, position: int) -> _RowSum | None:
 
 
 def _columns(terms: tile.ReduceOp) -> Linear | None:
-    """Returns the layout of the first columns of the source of `terms` that no lane holds twice, or None if lanes
-    exchange nothing for the reduction, or warps do."""
+    """Returns the layout of the leading columns of the source of `terms` that all lanes of a row cover together once.
+
+    They are 8 columns for an mma accumulator, where each of 4 lanes holds 2 neighbours.
+
+    Returns None if the reduction needs no shuffles, or needs an exchange between warps.
+    """
     layout, dims = linear_of(terms.source.type), terms.dims.get_values()
     plan = None if layout is None or len(dims) != 1 else layout.reduction(dims)
     if layout is None or plan is None or not plan.shuffles or plan.warps:
@@ -123,8 +129,9 @@ def _columns(terms: tile.ReduceOp) -> Linear | None:
 
 
 def _defer(loop: scf.ForOp, sums: list[_RowSum]) -> None:
-    """Let `loop` carry columns in place of the rows `sums`."""
-    inits, rows = list(loop.iter_args), {s.position: s.total.result.type for s in sums}
+    """Replaces `loop` by one that carries partial sums by column for each of `sums`, and reduces them after the
+    loop."""
+    inits, row_types = list(loop.iter_args), {s.position: s.total.result.type for s in sums}
     for s in sums:
         columns = TensorType(element_type(s.total.result.type), s.columns.shape, attr_of(s.columns))
         zero = payload.ConstantOp(0.0, columns)
@@ -134,7 +141,7 @@ def _defer(loop: scf.ForOp, sums: list[_RowSum]) -> None:
     new = rebuilt(loop, inits)
     results, reductions = list[SSAValue](new.results), list[Operation]()
     for s in sums:
-        dims, encoding = s.terms.dims.get_values(), encoding_of(rows[s.position])
+        dims, encoding = s.terms.dims.get_values(), encoding_of(row_types[s.position])
         reductions.append(tile.ReduceOp(ReductionKind.ADD, results[s.position], dims, encoding))
         results[s.position] = reductions[-1].results[0]
     replace(loop, new, *reductions, results=results)
@@ -142,7 +149,7 @@ def _defer(loop: scf.ForOp, sums: list[_RowSum]) -> None:
 
 
 def _sum_columns(carried: BlockArgument, s: _RowSum, columns: TensorType[Attribute]) -> None:
-    """Add the terms of `s` to columns in place of rows."""
+    """Replaces the update of the row sum `s` by an update of its partial sums by column, which are `carried`."""
     retype(carried, columns)
     (dim,), old = s.terms.dims.get_values(), list[Operation]()
     if s.factor is not None:

@@ -1,4 +1,5 @@
-"""Carried values of loops, and the order of a block."""
+"""Helpers for passes on tile loops: the operations that update a loop-carried value, and the operations after
+another."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ FIRST_CARRIED = 3
 
 
 def carried_uses(loop: scf.ForOp, position: int) -> list[Use]:
-    """Returns the uses by which an iteration changes the value that `loop` carries at `position`.
+    """Returns the uses in the chain of operations that updates the value that `loop` carries at `position`.
 
-    The first operation takes the carried value, each other one the result of the operation before it, and nothing else
-    takes any of them. The last result is carried to the next iteration. Operations of a loop that carries the value on
-    are among them. Returns no uses if the value is used in another way.
+    The first operation of the chain reads the carried value, each other operation reads the result of the previous one,
+    and the loop yields the last result. No other operation reads any of these values. If the chain passes through a
+    nested loop, the chain inside that loop is included. Returns an empty list if the value is used in any other way.
     """
     block, uses = loop.body.block, list[Use]()
     value: SSAValue = block.args[1 + position]
