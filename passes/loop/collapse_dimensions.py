@@ -1,4 +1,4 @@
-"""Collapsing indices that all accesses use as one: `loop-collapse-dimensions`."""
+"""`loop-collapse-dimensions`: merges two adjacent indices that all accesses use as one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from .dimensions import collapse_dimensions
 
 
 class CollapseDimensionsPass(NestPass):
-    """Collapse two adjacent indices of a nest or of a reduction into one, where every access uses them as one.
-
-    What: d0 and d1 are used as one where they are, in this order, two adjacent coordinates of what is loaded or stored
-    and the second one counts to the extent of d1, or where d1 is the lower digit of d0 in one coordinate. A tensor that
-    has the two as coordinates is reshaped in front of the nest, and behind it its results (`loop.reshape`, which costs
-    nothing: no kernel sees it). Only where the extent of d1 is no power of two, and for reductions of one extent in
-    one body alike.
-    Why: the extents of tiles are powers of two. A tile over images of 7 by 7 elements has 8 by 8, of which a quarter
-    is masked, and rows that no vector access fits; one over 49 elements, or over all images, has neither.
-    Why here: the last on nests, as siblings are fused and reductions grouped by the indices that programs have.
+    """Merges two adjacent indices of a nest or reduction into one, if every access uses them as one.
 
     ```mlir
     %y = loop.nest (%i, %j, %k) in [64, 7, 7] -> tensor<64x7x7xf32> {
@@ -33,6 +24,21 @@ class CollapseDimensionsPass(NestPass):
     ...
     %y = loop.reshape %yr : tensor<64x49xf32> -> tensor<64x7x7xf32>
     ```
+
+    An access uses two indices i and j as one in two cases:
+
+    - they are two adjacent coordinates, in this order, and the dimension of j has the extent of j;
+    - one coordinate is `i * extent of j + j`.
+
+    In the first case the tensor is reshaped before the nest, and the results after it. `loop.reshape` costs nothing: no
+    kernel contains it. Indices are merged only if the extent of j is no power of two. Reductions with equal extents in
+    one body are changed in the same way.
+
+    **Rationale**: tile extents are powers of two. A tile over an image of 7 x 7 elements has 8 x 8, a quarter of them
+    masked, and its rows fit no vector access. A tile over 49 elements, or over all images, has neither problem.
+
+    **Pipeline position**: last on nests, because the passes before fuse nests and group reductions by their original
+    indices.
     """
 
     name = "loop-collapse-dimensions"

@@ -1,4 +1,11 @@
-"""Indices of nests and reductions: splitting into digits, collapsing of two into one, and loads at affine forms."""
+"""Rewrites the indices of a nest and its reductions: splits one into two digits, or collapses two into one.
+
+An index d of extent 12 is *split* by 4 into two *digits*, an outer one of extent 3 and an inner one of extent 4:
+d = outer * 4 + inner. *Collapsing* is the reverse.
+
+A `Form` is an affine expression (`dialects/shapes/affine.py`). Its dimension n stands for the n-th index of an access.
+A *loop* is a `loop.nest` or a `loop.reduce`.
+"""
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -24,16 +31,22 @@ from ..rewriting import insert_after, insert_before, replace, retype
 Loop: TypeAlias = loop.NestOp | loop.ReduceOp
 
 Constraint: TypeAlias = tuple[Form, int, Extent]
-"""`lo <= form < hi`."""
+"""The condition `lo <= form < hi`, as (form, lo, hi)."""
 
 
 def is_linear(form: Form) -> bool:
-    """Returns true if a form is a sum of multiples of indices."""
+    """Returns true if `form` is a sum of multiples of indices and a constant, without divisions or symbols."""
     return all(atom[0] == DIM for atom, _ in form.terms)
 
 
-def computed(form: Form, indices: Sequence[SSAValue], type: Attribute) -> list[Operation]:
-    """Returns operations of which the last computes a linear form of `indices` as an integer."""
+def emit_form(form: Form, indices: Sequence[SSAValue], type: Attribute) -> list[Operation]:
+    """Returns operations that compute a linear form; the last one has the result.
+
+    Args:
+        form: Form without divisions and symbols.
+        indices: Values of its dimensions, of type index.
+        type: Integer type of the result.
+    """
     ops: list[Operation] = []
     for atom, factor in form.terms:
         before = ops[-1:]
@@ -49,11 +62,17 @@ def computed(form: Form, indices: Sequence[SSAValue], type: Attribute) -> list[O
     return ops
 
 
-def load_at(
+def load_with(
     op: loop.LoadOp, indices: Sequence[SSAValue], coordinates: Sequence[Form], constraints: Sequence[Constraint]
 ) -> loop.LoadOp:
-    """Returns the load of `op` at `coordinates`, where the constraints hold: forms of `indices`, of which the load gets
-    those that occur, and of its symbols."""
+    """Returns a load like `op` at other coordinates and with another domain.
+
+    Args:
+        op: Load whose source, symbols, fill value and attributes are used.
+        indices: Values of the dimensions of the forms. The new load gets those that occur.
+        coordinates: One form for each dimension of the source.
+        constraints: Domain of the load; always true if empty.
+    """
     forms = [*coordinates, *(form for form, *_ in constraints)]
     used = sorted({number_of(a) for a in chain(*(f.atoms() for f in forms)) if a[0] == DIM})
     count = len(op.symbols)
@@ -69,16 +88,19 @@ def load_at(
 
 
 class Access(NamedTuple):
-    """Coordinates of a load or store, and the forms that a domain bounds."""
+    """Coordinates of a load or store, and the forms that its domain bounds (without the bounds)."""
 
     coordinates: list[Form]
     bounded: list[Form]
 
 
-def _read(
+def _substituted(
     map: AffineMap, domain: DomainAttr | None, dims: Sequence[Form], extents: Sequence[Extent | None] = ()
 ) -> Access:
-    """Returns an access of which the dimensions are `dims`, forms of indices with these extents."""
+    """Returns the coordinates and bounded forms of an access after its dimensions are replaced by `dims`.
+
+    `extents` are the extents of the indices in `dims`; they allow simplifications.
+    """
     symbols = [symbol(i) for i in range(map.num_symbols)]
     simplifier = Simplifier(extents, [None] * len(symbols)) if extents else Simplifier()
     maps = [map] if domain is None else [map, domain.affine]
@@ -87,7 +109,7 @@ def _read(
 
 
 def _constraints(op: loop.LoadOp, bounded: Sequence[Form]) -> list[Constraint]:
-    """Returns the constraints of the domain of a load, of which the forms are `bounded`."""
+    """Returns the constraints of a load: `bounded`, the forms of its domain, with their limits."""
     limits = op.domain.limits if op.domain is not None else []
     return [(form, *limit) for form, limit in zip(bounded, limits, strict=True)]
 
@@ -95,34 +117,35 @@ def _constraints(op: loop.LoadOp, bounded: Sequence[Form]) -> list[Constraint]:
 # Splitting
 
 Position: TypeAlias = tuple[Block | None, tuple[Extent, ...], int]
-"""An index that is split: the block of its op, the extents of that op, and the position among these."""
+"""Key of an index that is split: (block that contains its loop, extents of the loop, position of the index). Loops with
+equal keys are split in the same way."""
 
 Digits: TypeAlias = tuple[SSAValue, SSAValue, int]
-"""The two indices that an index becomes, and the extent of the second one."""
+"""(Outer index, inner index, extent of the inner index) that replace an index."""
 
 
 def split_dimensions(nest: loop.NestOp) -> None:
-    """Splits the indices of `nest` and of its reductions until no access has a quotient that this removes."""
+    """Splits indices of `nest` and its reductions until no more division in an access can be removed."""
     while _split_once(nest):
         pass
 
 
 def _split_once(nest: loop.NestOp) -> bool:
-    """Splits every index of `nest` for which some access asks, once. Returns true if there are any."""
+    """Splits each index that an access divides, by one divisor. Returns true if any index was split."""
     loops = [op for op in nest.walk() if isinstance(op, loop.NestOp | loop.ReduceOp)]
     loads = [op for op in nest.walk() if isinstance(op, loop.LoadOp)]
     extents: dict[SSAValue, Extent] = {a: n for op in loops for a, n in zip(op.body.block.args, op.sizes, strict=True)}
     positions = {a: (op.parent, op.sizes, a.index) for op in loops for a in op.body.block.args}
-    wanted: dict[Position, int] = {}
+    divisors: dict[Position, int] = {}
     scanned = loop.scanned_index(nest)
     for index, divisor in (q for op in loads for q in _quotients(op, extents)):
         if index is not scanned:
-            wanted.setdefault(positions[index], divisor)  # pyright: ignore[reportArgumentType]
-    if not wanted:
+            divisors.setdefault(positions[index], divisor)  # pyright: ignore[reportArgumentType]
+    if not divisors:
         return False
     digits: dict[SSAValue, Digits] = {}
     for op in loops:
-        digits |= _split_loop(op, wanted, extents)
+        digits |= _split_loop(op, divisors, extents)
     for old, new in digits.items():
         for use in tuple(old.uses):
             if isinstance(use.operation, payload.CastOp):
@@ -138,28 +161,31 @@ def _split_once(nest: loop.NestOp) -> bool:
 
 
 def _quotients(op: loop.LoadOp, extents: Mapping[SSAValue, Extent]) -> Iterator[tuple[SSAValue, int]]:
-    """Yields the indices of `op` in a quotient by a proper divisor of their extent, with that divisor."""
+    """Yields (index, divisor) for each division of an index in a load by a proper divisor of the index's extent."""
     dims = [dim(i) for i in range(len(op.indices))]
-    access = _read(op.map.data, op.domain, dims, [extents[i] for i in op.indices])
+    access = _substituted(op.map.data, op.domain, dims, [extents[i] for i in op.indices])
     for inner, divisor in (q for form in chain(*access) for q in form.quotients()):
         if len(inner.terms) == 1 and not inner.constant and inner.terms[0][1] == 1 and inner.terms[0][0][0] == DIM:
             index = op.indices[number_of(inner.terms[0][0])]
-            extent = extents[index]  # a symbol has no divisors
+            extent = extents[index]
             if isinstance(extent, int) and 1 < divisor < extent and extent % divisor == 0:
                 yield index, divisor
 
 
 def _from_digits(first: int, divisor: int) -> Form:
-    """Returns the index whose digits are dimension `first` and the next one."""
+    """Returns an index as a form of its digits, which are the dimensions `first` and `first + 1`."""
     return add(scale(dim(first), divisor), dim(first + 1))
 
 
-def _split_loop(op: Loop, wanted: Mapping[Position, int], extents: dict[SSAValue, Extent]) -> dict[SSAValue, Digits]:
-    """Inserts two indices after each index of `op` that is `wanted`, and notes their extents. A nest keeps the shape of
-    its results by a map from its new indices to the old ones."""
+def _split_loop(op: Loop, divisors: Mapping[Position, int], extents: dict[SSAValue, Extent]) -> dict[SSAValue, Digits]:
+    """Inserts two digits after each index of `op` that has an entry in `divisors`, and adds their extents to `extents`.
+
+    A result map from the new indices to the old ones keeps the shape of the results of a nest. Returns the digits of
+    each split index; the index itself is not erased yet.
+    """
     block, sizes, old, digits = op.body.block, list[Extent](), list[Form](), dict[SSAValue, Digits]()
     for i, (index, extent) in enumerate(zip(tuple(block.args), op.sizes, strict=True)):
-        divisor = wanted.get((op.parent, op.sizes, i))
+        divisor = divisors.get((op.parent, op.sizes, i))
         if divisor is None or not isinstance(extent, int):
             old.append(dim(len(sizes)))
             sizes.append(extent)
@@ -172,14 +198,14 @@ def _split_loop(op: Loop, wanted: Mapping[Position, int], extents: dict[SSAValue
         digits[index] = outer, inner, divisor
     if digits and isinstance(op, loop.NestOp):
         before = op.result_map.data if op.result_map is not None else AffineMap.identity(len(op.sizes))
-        results = tuple(map(write, _read(before, None, old, sizes).coordinates))
+        results = tuple(map(write, _substituted(before, None, old, sizes).coordinates))
         op.properties["result_map"] = AffineMapAttr(AffineMap(len(sizes), 0, results))
     op.properties["extents"] = extents_attr(sizes)
     return digits
 
 
 def _recompute(op: payload.CastOp, digits: Digits) -> None:
-    """Replaces a cast of the old index by the same number computed from its digits."""
+    """Replaces the cast of a split index to an integer by the same number, computed from the digits."""
     outer, inner, divisor = digits
     high, low = payload.CastOp(outer, op.result.type), payload.CastOp(inner, op.result.type)
     weight = payload.ConstantOp(divisor, op.result.type)
@@ -188,16 +214,16 @@ def _recompute(op: payload.CastOp, digits: Digits) -> None:
 
 
 def _simplify_quotients(nest: loop.NestOp) -> None:
-    """Computes quotients and remainders that are sums of indices as such: they no longer depend on the other digit."""
+    """Replaces quotients and remainders of split indices by the digits, so that they depend on one digit alone."""
     forms = Forms()
     for op in [*nest.walk()]:
         if isinstance(op, arith.FloorDivSIOp | arith.RemSIOp) and (form := forms.of(op.result)) is not None:
             if is_linear(form):
-                replace(op, *computed(form, forms.indices, op.result.type))
+                replace(op, *emit_form(form, forms.indices, op.result.type))
 
 
 def _load_digits(op: loop.LoadOp, digits: Mapping[SSAValue, Digits], extents: Mapping[SSAValue, Extent]) -> None:
-    """Replaces a load by one that uses the new indices, as far as it needs them."""
+    """Replaces a load of split indices by one that uses the digits that it needs."""
     indices, dims = list[SSAValue](), list[Form]()
     for index in op.indices:
         if index in digits:
@@ -207,8 +233,8 @@ def _load_digits(op: loop.LoadOp, digits: Mapping[SSAValue, Digits], extents: Ma
         else:
             dims.append(dim(len(indices)))
             indices.append(index)
-    access = _read(op.map.data, op.domain, dims, [extents[i] for i in indices])
-    replace(op, load_at(op, indices, access.coordinates, _constraints(op, access.bounded)))
+    access = _substituted(op.map.data, op.domain, dims, [extents[i] for i in indices])
+    replace(op, load_with(op, indices, access.coordinates, _constraints(op, access.bounded)))
 
 
 # Collapsing
@@ -218,19 +244,20 @@ def collapse_dimensions(nest: loop.NestOp, powers_of_two: bool = False) -> None:
     """Collapses adjacent indices of a nest, and of its reductions, as long as all accesses use two of them as one.
 
     Args:
-        nest: The nest.
-        powers_of_two: Whether the second index may have an extent that is a power of two.
+        nest: Nest to rewrite.
+        powers_of_two: True to also collapse with a second index whose extent is a power of two.
     """
     if any(isinstance(use.operation, tensor.ScatterOp) for result in nest.res for use in result.uses):
-        return  # its kernel has no results of the nest's shape
+        return  # The kernel writes the scatter's result, which has another shape.
     while any(_collapse(nest, loops, at) for loops, at in _pairs(nest, powers_of_two)):
         pass
 
 
 def _pairs(nest: loop.NestOp, powers_of_two: bool) -> Iterator[tuple[list[Loop], int]]:
-    """Yields loops with the position of an index that is worth to be collapsed with the next one.
+    """Yields (loops, position of an index) where collapsing the index with the next one may be useful.
 
-    The loops are `nest`, or its reductions of equal extents in one body, which may be stages of one loop.
+    The loops are either `nest`, or reductions of equal extents in one body: they may be stages of one staged reduction,
+    so they must stay equal.
     """
     groups: dict[tuple[object, tuple[Extent, ...]], list[Loop]] = {}
     for op in nest.walk():
@@ -244,14 +271,16 @@ def _pairs(nest: loop.NestOp, powers_of_two: bool) -> Iterator[tuple[list[Loop],
 
 
 class Collapsed(NamedTuple):
-    """An access with two indices as one, and the first of the two coordinates that are one now, if there are any."""
+    """An access after two indices were collapsed. `dimension`: dimension of the tensor that was merged with the next
+    one, or None if the shape of the tensor did not change."""
 
     access: Access
     dimension: int | None
 
 
 def _collapse(nest: loop.NestOp, loops: Sequence[Loop], at: int) -> bool:
-    """Collapses the indices number `at` and `at + 1` of `loops` in `nest`. Returns true if that is possible."""
+    """Collapses the indices `at` and `at + 1` of `loops`. Returns false, and changes nothing, if an access prevents
+    it."""
     outer, inner = loops[0].sizes[at : at + 2]
     assert isinstance(outer, int)
     assert isinstance(inner, int)
@@ -280,40 +309,50 @@ def _collapse(nest: loop.NestOp, loops: Sequence[Loop], at: int) -> bool:
 
 
 def _indices(op: loop.LoadOp, pair: Sequence[SSAValue], one: SSAValue) -> list[SSAValue]:
-    """Returns the indices of a load with `one` in place of the `pair`."""
+    """Returns the indices of a load, with the collapsed index `one` instead of the two in `pair`."""
     return list(dict.fromkeys(one if i in pair else i for i in op.indices))
 
 
 def _collapsed_load(op: Operation, pair: Sequence[SSAValue], extent: int) -> Collapsed | None:
-    """Returns the access of a load with the `pair` of indices as one; `extent` is that of the second index."""
+    """Returns the access of a load after the indices in `pair` are collapsed, or None if it does not use them as one.
+
+    `extent` is the extent of the second index."""
     if not isinstance(op, loop.LoadOp) or any(s in pair for s in op.symbols):
         return None
     if isinstance(op.source.owner, ConstantOp):
-        return None  # a constant is not loaded
+        return None  # Constants are printed into the kernel, and cannot be reshaped.
     indices = _indices(op, pair, pair[0])
     one = dim(indices.index(pair[0]))
     forms = {i: dim(n) for n, i in enumerate(indices)} | dict(zip(pair, _digits(one, extent), strict=True))
-    access = _read(op.map.data, op.domain, [forms[i] for i in op.indices])
-    return _access(access, extents_of(op.source.type), one, extent)
+    access = _substituted(op.map.data, op.domain, [forms[i] for i in op.indices])
+    return _without_digits(access, extents_of(op.source.type), one, extent)
 
 
 def _collapsed_store(nest: loop.NestOp, at: int, extent: int) -> Collapsed | None:
-    """Returns the access of the results of a nest with index number `at` and the next one as one."""
+    """Returns the access by which a nest stores its results after index `at` and the next one are collapsed, or
+    None."""
     count = len(nest.sizes)
     map = nest.result_map.data if nest.result_map is not None else AffineMap.identity(count)
     dims = [dim(i) for i in range(count - 1)]
     dims[at : at + 1] = _digits(dim(at), extent)
-    return _access(_read(map, None, dims), extents_of(nest.res[0].type), dim(at), extent)
+    return _without_digits(_substituted(map, None, dims), extents_of(nest.res[0].type), dim(at), extent)
 
 
 def _digits(index: Form, extent: int) -> tuple[Form, Form]:
-    """Returns the two indices that are one as `index`, of which the second counts to `extent`."""
+    """Returns the outer and the inner digit of a collapsed index; `extent` is the extent of the inner one."""
     simplifier = Simplifier()
     return simplifier.floordiv(index, extent), simplifier.mod(index, extent)
 
 
-def _access(access: Access, shape: Sequence[Extent], one: Form, extent: int) -> Collapsed | None:
-    """Returns an access to a tensor of `shape` without the digits of `one`, or None where they are not used as one."""
+def _without_digits(access: Access, shape: Sequence[Extent], one: Form, extent: int) -> Collapsed | None:
+    """Returns an access in terms of the collapsed index `one`, or None if the access uses a digit of it alone.
+
+    Args:
+        access: Access whose forms contain the digits of `one`, as quotient and remainder.
+        shape: Shape of the tensor.
+        one: Collapsed index.
+        extent: Extent of its inner digit.
+    """
     coordinates, digits = [*access.coordinates], _digits(one, extent)
     dimension = next((c for c in range(len(shape) - 1) if tuple(coordinates[c : c + 2]) == digits), None)
     if dimension is not None and isinstance(shape[dimension], int) and shape[dimension + 1] == extent:
@@ -326,19 +365,19 @@ def _access(access: Access, shape: Sequence[Extent], one: Form, extent: int) -> 
 
 
 def _collapsed(t: Attribute, at: int) -> TensorType[Attribute]:
-    """Returns the tensor type `t` with dimension `at` and the next one as one."""
+    """Returns the tensor type `t` after the dimensions `at` and `at + 1` are merged."""
     shape = extents_of(t)
     return tensor_of(element_type(t), [*shape[:at], fixed(shape[at]) * fixed(shape[at + 1]), *shape[at + 2 :]])
 
 
 def _load(nest: loop.NestOp, op: loop.LoadOp, collapsed: Collapsed, indices: Sequence[SSAValue]) -> None:
-    """Replaces a load by one at a collapsed access, of the source in the shape for that."""
+    """Replaces a load by one at a collapsed access, and reshapes its source before the nest if needed."""
     access, dimension = collapsed
-    new = load_at(op, indices, access.coordinates, _constraints(op, access.bounded))
+    new = load_with(op, indices, access.coordinates, _constraints(op, access.bounded))
     if dimension is not None:
         source, t = op.source, _collapsed(op.source.type, dimension)
-        if isinstance(made := source.owner, loop.ReshapeOp) and not made.expands:
-            source = made.source
+        if isinstance(previous := source.owner, loop.ReshapeOp) and not previous.expands:
+            source = previous.source
         reshaped = loop.ReshapeOp(source, t)
         reshaped.result.name_hint = source.name_hint
         insert_before(nest, reshaped)
@@ -347,7 +386,7 @@ def _load(nest: loop.NestOp, op: loop.LoadOp, collapsed: Collapsed, indices: Seq
 
 
 def _store(nest: loop.NestOp, collapsed: Collapsed) -> None:
-    """Lets `nest` store at a collapsed access. Its results are reshaped after it to the shape that they had."""
+    """Changes the results of `nest` to a collapsed access, and reshapes them to their old shapes after it if needed."""
     access, dimension = collapsed
     if nest.result_map is not None:
         map = AffineMap(len(nest.sizes), 0, tuple(write(form) for form in access.coordinates))

@@ -1,8 +1,11 @@
-"""Groups of reductions over the same range, which one pass over it computes in chunks: `loop-fuse-reductions`.
+"""`loop-fuse-reductions`: groups reductions over one range, so that a kernel can compute them together, chunk by chunk.
 
-A mean is known before the end of the range if its sum is divided by a running count. Then a variance is measured from
-the mean of the terms so far, and moves to the mean of all by small steps, as in Welford's and Chan's formulas. So the
-number of terms becomes a reduction, a sum of ones.
+A later reduction of a group may use an earlier result, its *reference value*: softmax sums exp(x - max). Chunk by
+chunk, the reference value of the chunks so far changes, and partial results are *rescaled* to the new one.
+
+A mean can be a reference value if the sum so far is divided by a running count. Then a variance is computed relative to
+the mean of the terms so far, as in the formulas of Welford and Chan. For that, the number of terms becomes a reduction
+itself, a sum of ones (`count_running`).
 """
 
 from __future__ import annotations
@@ -29,22 +32,13 @@ from .staged_reduce import Stage, build_staged
 
 NAME = "loop-fuse-reductions"
 
-LONG = SHARED_LENGTH + 1
-"""Terms of the shortest row that one block does not easily keep in registers."""
+MIN_COUNTED_TERMS = SHARED_LENGTH + 1
+"""Default of `count_from`: elements of the shortest row that one block cannot hold in registers."""
 
 
 @dataclass(frozen=True)
 class FuseReductionsPass(ModulePass):
-    """Group reductions over equal ranges into `loop.staged_reduce`, with the rescaling that merges chunks of them.
-
-    What: in each body, reductions with equal extents are put together if later ones use earlier ones and their partial
-    results can be moved when the earlier results change (`analysis/rescaling.py`), or if they are independent but read
-    the same data. Where a summand moves by a matrix, the other sums that it needs become stages too. Maxima that serve
-    as frames are repaired: a range in which everything is masked counts as 0, and moves to 0. Where a reduction has to
-    stay apart, a remark says why.
-    Why: a kernel can then walk the range once, chunk by chunk (online softmax, flash attention), or in parts that other
-    blocks compute (split reductions).
-    Why here: after loop-hoist-reduction-factors, which removes most dependences; the last word of the loop level.
+    """Groups reductions over equal ranges into `loop.staged_reduce`, with a region that rescales partial results.
 
     ```mlir
     %m = loop.reduce max (%k) in [64] -> f32 { ... loop.yield %x : f32 }
@@ -59,24 +53,47 @@ class FuseReductionsPass(ModulePass):
     }
     ```
 
-    permit_narrowing: also move sums of values that were rounded to a narrower float after they were scaled, as if
-    rounding commuted with scaling. Each use leaves a remark.
-    count_from: rows of so many terms have their means computed in chunks, with a running count;
-    shorter ones fit into registers, where two readings cost nothing.
+    Reductions of one body with equal extents are grouped in two cases:
+
+    - a later one uses an earlier result, and its partial results can be rescaled when that changes
+      (`analysis/rescaling.py`);
+    - they are independent, but load the same data.
+
+    If rescaling a sum needs further sums, these become stages too. A maximum that is a reference value is replaced by 0
+    while it is -infinity, which happens if all elements so far are masked. A remark gives the reason if dependent
+    reductions are not grouped.
+
+    **Rationale**: a kernel can read the range once, chunk by chunk (online softmax, flash attention), or divide it
+    among blocks (split-K).
+
+    **Pipeline position**: after `loop-hoist-reduction-factors`, which removes most dependences.
+
+    **Options**:
+
+    - `permit_narrowing`: also rescale sums of values that were rounded to a narrower float after they were scaled, as
+      if rounding commuted with scaling. A remark reports each use.
+    - `count_from`: minimum number of terms for which a mean is computed chunk by chunk, with a running count. Shorter
+      rows fit in registers and are read twice at no cost.
     """
 
     name = "loop-fuse-reductions"
     needs: ClassVar[Mapping[str, int]] = {"loop.reduce": 2}
 
     permit_narrowing: bool = False
-    count_from: int = LONG
+    count_from: int = MIN_COUNTED_TERMS
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         merge_reductions(op.body, self.permit_narrowing, self.count_from)
 
 
-def merge_reductions(region: Region, permit_narrowing: bool = False, count_from: int = LONG) -> None:
-    """Merges reductions in every block inside `region`, innermost first."""
+def merge_reductions(region: Region, permit_narrowing: bool = False, count_from: int = MIN_COUNTED_TERMS) -> None:
+    """Groups reductions in every block inside `region`, innermost first.
+
+    Args:
+        region: Region to rewrite.
+        permit_narrowing: Option of the pass.
+        count_from: Option of the pass.
+    """
     for block in region.blocks:
         for op in tuple(block.ops):
             for inner in op.regions:
@@ -91,15 +108,16 @@ def merge_reductions(region: Region, permit_narrowing: bool = False, count_from:
 
 
 def _may_be_equal(block: Block) -> bool:
-    """Returns true if two of the reductions in `block` that hold merged ones look alike."""
+    """Returns true if two reductions in `block` that contain staged reductions have equal kinds and extents."""
     reductions = [op for op in block.ops if isinstance(op, loop.ReduceOp)]
     holders = [op for op in reductions if any(isinstance(inner, loop.StagedReduceOp) for inner in op.walk())]
     return len({(op.kind, op.sizes) for op in holders}) < len(holders)
 
 
 def _unify(block: Block) -> None:
-    """Makes one of reductions that are equal except for the places of their constants, maybe after merging inside of
-    them. They could not be two stages of one reduction."""
+    """Merges reductions that differ only in the positions of their constants, by moving all constants to the front.
+
+    Grouping inside them may have caused the difference. Such reductions cannot be two stages of one group."""
     first, region = block.first_op, block.parent
     assert first is not None
     assert region is not None
@@ -110,7 +128,8 @@ def _unify(block: Block) -> None:
 
 
 def _merge_one(block: Block, permit_narrowing: bool) -> bool:
-    """Merges the first group of `block` that has more than one reduction. Returns true if there is one."""
+    """Builds the staged reduction of the first group of `block` with more than one member. Returns true if there is
+    one."""
     order = BlockOrder(block)
     groups = list[list[Stage]]()
     for op in block.ops:
@@ -130,7 +149,9 @@ def _merge_one(block: Block, permit_narrowing: bool) -> bool:
 
 
 def _join(order: BlockOrder, group: list[Stage], op: loop.ReduceOp, permit_narrowing: bool) -> Stage | None:
-    """Returns `op` as a further stage of `group`, or None, with a remark unless it has nothing to do with the group."""
+    """Returns `op` as a further stage of `group`, or None if it cannot be one.
+
+    Emits a remark with the reason if `op` uses a result of the group."""
     members = [stage.reduce for stage in group]
     used = [stage for stage in group if order.uses(op, stage.reduce)]
     if not used:
@@ -138,40 +159,41 @@ def _join(order: BlockOrder, group: list[Stage], op: loop.ReduceOp, permit_narro
         return Stage(op, FIXED) if together and not order.blocked([*members, op]) else None
     blocker = order.blocked([*members, op])
     if blocker is not None:
-        emit_remark(op, NAME, f"stays apart: between it and an earlier reduction lies a {blocker.name}")
+        emit_remark(op, NAME, f"not grouped: a {blocker.name} between it and an earlier reduction cannot be moved")
         return None
     try:
         counts = [m for m in members if is_count(m)]
         for stage in used:
             if stage.kind != FIXED or not only_as_mean(stage.reduce, counts, op, order):
-                _check_frame(stage)
+                _check_reference(stage)
         frames: dict[SSAValue, loop.ReduceOp] = {stage.reduce.result: stage.reduce for stage in group}
         between: set[SSAValue] = {r for o in order.between([*members, op]) for r in o.results}
         typing = Typing(frames, between, permit_narrowing)
         kind = typing.stage(op)
     except Declined as why:
-        emit_remark(op, NAME, f"stays apart, it cannot be computed in chunks: {why}")
+        emit_remark(op, NAME, f"not grouped, because it cannot be computed in chunks: {why}")
         return None
     for narrowed in typing.narrowed:
         emit_remark(narrowed, NAME, "assumed that rounding commutes with scaling, as permitted")
     return Stage(op, kind)
 
 
-def _check_frame(stage: Stage) -> None:
-    """Refuses results that have no meaning before the end of the range."""
+def _check_reference(stage: Stage) -> None:
+    """Raises Declined if the partial result of a stage cannot be a reference value, such as a sum without a count."""
     kind = stage.reduce.kind.data
     extreme = kind in (ReductionKind.MAX, ReductionKind.MIN) and is_float(stage.reduce.result.type)
     if not extreme and stage.kind == FIXED:
         raise Declined(f"it uses a running {kind.value}, which would need a running count")
 
 
-EXACT = 1 << 24
-"""Counts are exact in f32 up to here."""
+MAX_EXACT_COUNT = 1 << 24
+"""Largest count that f32 holds exactly, with all smaller ones."""
 
 
 def count_running(block: Block, least: int) -> None:
-    """Divides by a count in every mean in `block` of at least `least` terms that another reduction over the same terms
-    uses."""
+    """Replaces the constant divisor of means by a count, a sum of ones.
+
+    A mean qualifies if it has at least `least` terms and another reduction over the same terms uses it."""
     order = BlockOrder(block)
     reduces = [op for op in order.ops if isinstance(op, loop.ReduceOp)]
     sums: dict[SSAValue, loop.ReduceOp] = {r.result: r for r in reduces if r.kind.data == ReductionKind.ADD}
@@ -182,14 +204,14 @@ def count_running(block: Block, least: int) -> None:
         terms = terms_of(total)
         if terms is None or not isinstance(number, payload.ConstantOp) or number.scalar != terms:
             continue
-        if max(least, 2) <= terms <= EXACT and any(
+        if max(least, 2) <= terms <= MAX_EXACT_COUNT and any(
             order.uses(r, mean) and r.sizes == total.sizes and shares_a_load(r, total) for r in reduces
         ):
             mean.operands[1] = _count_before(total)
 
 
 def _count_before(total: loop.ReduceOp) -> SSAValue:
-    """Inserts a reduction before `total` that counts its terms. Returns its result."""
+    """Inserts a reduction before `total` that counts its terms, and returns the count."""
     block = Block(arg_types=[a.type for a in total.body.block.args])
     one = payload.ConstantOp(1.0, total.result.type)
     block.add_ops([one, loop.YieldOp(one.result)])
@@ -200,20 +222,27 @@ def _count_before(total: loop.ReduceOp) -> SSAValue:
 
 
 def fold_counts(block: Block) -> None:
-    """Replaces the counts in `block` that were not merged by their numbers."""
+    """Replaces counts in `block` that became no stage of a group by constants."""
     for op in tuple(block.ops):
         if isinstance(op, loop.ReduceOp) and is_float(op.result.type) and (number := counted(op)) is not None:
             replace(op, payload.ConstantOp(float(number), op.result.type))
 
 
 def divides(total: loop.ReduceOp, count: loop.ReduceOp) -> bool:
-    """Returns true if some mean is `total` divided by `count`."""
+    """Returns true if a division of `total` by `count` exists."""
     uses = (use.operation for use in total.result.uses)
     return any(isinstance(op, arith.DivfOp) and op.rhs is count.result and op.lhs is total.result for op in uses)
 
 
 def only_as_mean(reduce: loop.ReduceOp, counts: list[loop.ReduceOp], op: Operation, order: BlockOrder) -> bool:
-    """Returns true if `op` needs the sum `reduce` only divided by one of `counts`, or if that is one of these."""
+    """Returns true if `op` uses the sum `reduce` only as a mean, or if `reduce` is a count itself.
+
+    Args:
+        reduce: Earlier reduction of a group.
+        counts: Counts of the group.
+        op: Later reduction that uses `reduce`.
+        order: Order of the operations in their block.
+    """
     numbers = [c.result for c in counts]
     if reduce in counts:
         return True

@@ -1,4 +1,4 @@
-"""Independent nests over the same indices become one nest with several results."""
+"""`loop-fuse-siblings`: fuses independent nests over the same indices into one nest with several results."""
 
 from __future__ import annotations
 
@@ -19,25 +19,16 @@ from ...dialects.support.equivalence import Numbering
 from ..analysis.block_order import first_use
 from ..rewriting import erase, insert_before
 
-MAX_REDUCTIONS = 2
-"""Reductions in one nest side by side: each has accumulators, and registers are few."""
+MAX_INDEPENDENT_REDUCTIONS = 2
+"""Maximum number of reductions that only one of two fused nests has. Each needs accumulators in registers."""
 
-WINDOW = 32
-"""Later nests with the same indices that a nest is compared with, so that the work grows with the program."""
+MAX_COMPARED_NESTS = 32
+"""Maximum number of later nests with which a nest is compared, so that compile time grows linearly."""
 
 
 @dataclass(frozen=True)
 class FuseSiblingsPass(ModulePass):
-    """Compute what is computed over the same indices from the same data in one kernel.
-
-    What: two nests of one function are merged if they have the same extents and result map, read some tensor at the
-    same place, and neither needs the other's result; the merged nest has the results of both. At most two reductions
-    come to stand side by side, not counting those that both have and that become one. A nest is only moved past
-    what does not need it.
-    Why: one launch less, and what both read is read once: the projections to keys and values of an attention, or the
-    updates of both caches.
-    Why here: after dimensions were split, so that indices say all; before reductions are merged, which lets two sums
-    over one index run in one loop.
+    """Fuses two independent nests with equal indices that load the same element of a tensor.
 
     ```mlir
     %a = loop.nest (%i) in [64] -> tensor<64xf32> { %0 = loop.load %x[...](%i) ... loop.yield %1 : f32 }
@@ -47,6 +38,16 @@ class FuseSiblingsPass(ModulePass):
     ```mlir
     %a, %b = loop.nest (%i) in [64] -> tensor<64xf32>, tensor<64xf32> { ... loop.yield %1, %2 : f32, f32 }
     ```
+
+    The nests must have the same extents and result map, and neither may use the other's result. At most
+    `MAX_INDEPENDENT_REDUCTIONS` reductions may be in only one of them. Equal reductions become one. A nest is never
+    moved past an operation that uses its results.
+
+    **Rationale**: one launch less, and shared inputs are read once. Examples: the projections to keys and values of
+    attention, the updates of both caches.
+
+    **Pipeline position**: after dimensions are split, so that equal indices mean equal accesses. Before reductions are
+    grouped, so that sums of both nests can run in one loop.
     """
 
     name = "loop-fuse-siblings"
@@ -59,16 +60,16 @@ class FuseSiblingsPass(ModulePass):
 
 
 def merge_siblings(block: Block) -> None:
-    """Merges each nest of `block` with the nearest later one that fits."""
-    places: dict[Operation, int] = {op: i for i, op in enumerate(block.ops)}
-    numbering, kinds = Numbering(), dict[object, list[_Group]]()
-    groups = [_Group.of(op, places, numbering) for op in places if isinstance(op, loop.NestOp)]
+    """Fuses each nest of `block` with the nearest later one that fits."""
+    positions: dict[Operation, int] = {op: i for i, op in enumerate(block.ops)}
+    numbering, kinds = Numbering(), dict[object, list[_FusedNests]]()
+    groups = [_FusedNests.of(op, positions, numbering) for op in positions if isinstance(op, loop.NestOp)]
     for group in groups:
         if "schedule" not in group.members[0].attributes:
             kinds.setdefault(group.kind, []).append(group)
-    for alike in kinds.values():
-        for i, first in enumerate(alike):
-            for second in alike[i + 1 : i + 1 + WINDOW]:
+    for same_kind in kinds.values():
+        for i, first in enumerate(same_kind):
+            for second in same_kind[i + 1 : i + 1 + MAX_COMPARED_NESTS]:
                 if second.place >= first.used_from:
                     break
                 if first.fits(second):
@@ -80,39 +81,43 @@ def merge_siblings(block: Block) -> None:
 
 
 @dataclass(eq=False)
-class _Group:
-    """Nests that become one, at the `place` of the last. `used_from`: place of the first op that needs a result.
-    `reads`: what they load. `reductions`: number of each op with reductions by its computation -> how many it holds."""
+class _FusedNests:
+    """Nests that will become one nest, at the position of the last one."""
 
     members: list[loop.NestOp]
     place: int
+    """Position of the last nest in the block."""
     used_from: int
+    """Position of the first operation that uses a result."""
     reads: set[object]
+    """(Source, map, domain) of each load."""
     reductions: dict[int, int]
+    """Value number of each operation that contains reductions -> number of its reductions. Equal computations have
+    equal value numbers."""
 
     @classmethod
-    def of(cls, nest: loop.NestOp, places: dict[Operation, int], numbering: Numbering) -> _Group:
+    def of(cls, nest: loop.NestOp, positions: dict[Operation, int], numbering: Numbering) -> _FusedNests:
         loads = (op for op in nest.body.walk() if isinstance(op, loop.LoadOp))
         reads: set[object] = {(op.source, op.map.data, op.domain) for op in loads}
-        return cls([nest], places[nest], first_use(nest, places), reads, _reductions(nest, numbering))
+        return cls([nest], positions[nest], first_use(nest, positions), reads, _reductions(nest, numbering))
 
     @property
     def kind(self) -> object:
-        """Equal for nests that may be merged."""
+        """Key that is equal for nests with equal indices and result shapes; only those are fused."""
         nest = self.members[0]
         result_map = None if nest.result_map is None else nest.result_map.data
         scanned = loop.scanned_index(nest)
         scan = None if scanned is None else nest.body.block.args.index(scanned)
         return tuple(nest.sizes), result_map, extents_of(nest.res[0].type), bool(self.reductions), scan
 
-    def fits(self, other: _Group) -> bool:
-        """Returns true if both load the same somewhere, and few reductions are in only one of them."""
-        apart = self.reductions.keys() ^ other.reductions.keys()
-        few = sum(self.reductions.get(n) or other.reductions[n] for n in apart) <= MAX_REDUCTIONS
-        return few and not self.reads.isdisjoint(other.reads)
+    def fits(self, other: _FusedNests) -> bool:
+        """Returns true if both load a common element, and few enough reductions are in only one of them."""
+        unshared = self.reductions.keys() ^ other.reductions.keys()
+        affordable = sum(self.reductions.get(n) or other.reductions[n] for n in unshared) <= MAX_INDEPENDENT_REDUCTIONS
+        return affordable and not self.reads.isdisjoint(other.reads)
 
-    def take(self, first: _Group) -> None:
-        """Inserts `first` before this group."""
+    def take(self, first: _FusedNests) -> None:
+        """Adds the nests of `first` before those of this group, and empties `first`."""
         self.members, first.members = [*first.members, *self.members], []
         self.used_from = min(first.used_from, self.used_from)
         small, large = sorted((first.reads, self.reads), key=len)
@@ -122,6 +127,7 @@ class _Group:
 
 
 def _reductions(nest: loop.NestOp, numbering: Numbering) -> dict[int, int]:
+    """Returns value number -> number of reductions, for each operation in the body that contains reductions."""
     for place, index in enumerate(nest.body.block.args):
         numbering.identify(index, place)
     counts = ((op, sum(isinstance(inner, loop.ReduceOp) for inner in op.walk())) for op in nest.body.block.ops)
@@ -129,7 +135,7 @@ def _reductions(nest: loop.NestOp, numbering: Numbering) -> dict[int, int]:
 
 
 def merge(nests: Sequence[loop.NestOp]) -> loop.NestOp:
-    """Replaces `nests` by one with the results of all, at the place of the last. Returns it."""
+    """Replaces `nests` by one nest with all results, at the position of the last one. Returns the new nest."""
     last = nests[-1]
     block = Block(arg_types=[a.type for a in last.body.block.args])
     yielded: list[SSAValue] = []

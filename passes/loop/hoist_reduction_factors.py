@@ -1,4 +1,4 @@
-"""Factors that do not change during a sum: `loop-hoist-reduction-factors`."""
+"""`loop-hoist-reduction-factors`: moves loop-invariant factors out of sums."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from ...dialects.tensor import ReductionKind
 from ..rewriting import erase_unneeded, insert_after, insert_before
 
 Divisor = tuple[SSAValue, FastMathFlagsAttr]
-"""A divisor, and the flags of the division, which it keeps."""
+"""A divisor and the fast-math flags of its division."""
 
 
 @dataclass
 class _Product:
-    """A value as sign * numerators / denominators."""
+    """A value in the form sign * product of numerators / product of denominators."""
 
     block: Block
+    """Block whose operations are decomposed; other values are factors as a whole."""
     negative: bool = False
-    over: list[SSAValue] = field(default_factory=list[SSAValue])
-    under: list[Divisor] = field(default_factory=list[Divisor])
+    numerators: list[SSAValue] = field(default_factory=list[SSAValue])
+    denominators: list[Divisor] = field(default_factory=list[Divisor])
 
     def take_apart(self, value: SSAValue, division: FastMathFlagsAttr | None = None) -> None:
-        """Multiplies by `value`, factor by factor, or divides by it in a division with these flags."""
+        """Decomposes `value` into factors and multiplies by them, or divides by them if `division` has the flags of a
+        division."""
         op = value.owner if isinstance(value.owner, Operation) and value.owner.parent is self.block else None
-        if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:  # squares of squares have 2^n factors
+        # Squares stay whole: n nested squares would have 2^n factors.
+        if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:
             self.take_apart(op.lhs, division)
             self.take_apart(op.rhs, division)
         elif isinstance(op, arith.DivfOp):
@@ -45,29 +48,32 @@ class _Product:
             self.negative = not self.negative
             self.take_apart(op.operand, division)
         elif division is None:
-            self.over.append(value)
+            self.numerators.append(value)
         else:
-            self.under.append((value, division))
+            self.denominators.append((value, division))
 
 
 def mentions_factor(op: loop.ReduceOp) -> bool:
-    """Returns true if the body of `op` negates a value, or multiplies, divides or selects with a value from outside."""
+    """Returns true if the body of `op` may have a factor to hoist: a negation, or a multiplication, division or select
+    with a value from outside the body. A quick test before `hoist_select` and `hoist_factors`."""
     block = op.body.block
     uses = (o for o in block.ops if isinstance(o, arith.MulfOp | arith.DivfOp | arith.NegfOp | payload.SelectOp))
     return any(isinstance(o, arith.NegfOp) or not all(is_in(v, block) for v in o.operands) for o in uses)
 
 
 def hoist_factors(op: loop.ReduceOp) -> bool:
-    """sum(x * f / g) = sum(x) * f / g, where f and g are known before the sum begins. Returns true if there are any."""
+    """Rewrites sum(x * f / g) to sum(x) * f / g, where f and g do not depend on the index of the sum.
+
+    Returns true if the sum has changed."""
     block, end = op.body.block, _end(op)
     if op.kind.data != ReductionKind.ADD or not is_float(op.result.type) or 0 in op.sizes:
-        return False  # a sum of nothing is 0, which a factor could turn into NaN
+        return False  # An empty sum is 0, which a factor could turn into NaN.
     product = _Product(block)
     product.take_apart(end.operands[0])
-    over = [v for v in product.over if is_in(v, block)]
-    under = [(v, flags) for v, flags in product.under if is_in(v, block)]
-    outer_over = [v for v in product.over if not is_in(v, block)]
-    outer_under = [(v, flags) for v, flags in product.under if not is_in(v, block)]
+    over = [v for v in product.numerators if is_in(v, block)]
+    under = [(v, flags) for v, flags in product.denominators if is_in(v, block)]
+    outer_over = [v for v in product.numerators if not is_in(v, block)]
+    outer_under = [(v, flags) for v, flags in product.denominators if not is_in(v, block)]
     if not over or not (outer_over or outer_under or product.negative):
         return False
     inner = list[Operation]()
@@ -90,7 +96,9 @@ def hoist_factors(op: loop.ReduceOp) -> bool:
 
 
 def hoist_select(op: loop.ReduceOp) -> bool:
-    """sum(c ? x : 0) = c ? sum(x) : 0, where c is known before the sum begins. Returns true if there is such a c."""
+    """Rewrites sum(c ? x : 0) to c ? sum(x) : 0, where c does not depend on the index of the sum.
+
+    Returns true if the sum has changed."""
     block, end = op.body.block, _end(op)
     select = end.operands[0].owner
     if op.kind.data != ReductionKind.ADD or not isinstance(select, payload.SelectOp) or select.parent is not block:
@@ -107,13 +115,7 @@ def hoist_select(op: loop.ReduceOp) -> bool:
 
 @dataclass(frozen=True)
 class HoistReductionFactorsPass(ModulePass):
-    """Move what does not change during a sum out of it: factors, divisors, signs, and selections against zero.
-
-    What: `loop.reduce add` of a product keeps the factors that depend on its indices; the rest multiplies the result.
-    Innermost reductions first, so factors move through several.
-    Why: fewer operations; a sum of products of loads is a contraction, of anything else it is not; and a reduction
-    whose body no longer mentions an earlier result need not wait for it (RMSNorm into a matrix product).
-    Why here: before loop-fuse-reductions, which moves partial results only where it must.
+    """Moves loop-invariant factors, divisors, signs, and selects between a value and zero, out of sums.
 
     ```mlir
     %s = loop.reduce add (%k) in [64] -> f32 { ...  %q = arith.mulf %p, %r : f32  loop.yield %q : f32 }
@@ -123,6 +125,16 @@ class HoistReductionFactorsPass(ModulePass):
     %s = loop.reduce add (%k) in [64] -> f32 { ...  loop.yield %p : f32 }
     %t = arith.mulf %s, %r : f32
     ```
+
+    Innermost sums are rewritten first, so that factors can move out of several.
+
+    **Rationale**:
+
+    - fewer operations;
+    - a sum of products of loads is a contraction, a sum with further factors is not;
+    - a sum that no longer uses an earlier result need not wait for it, as in RMSNorm before a matmul.
+
+    **Pipeline position**: before `loop-fuse-reductions`, which has to rescale fewer partial results then.
     """
 
     name = "loop-hoist-reduction-factors"
@@ -141,7 +153,7 @@ def _end(op: loop.ReduceOp) -> Operation:
 
 
 def _multiplied(ops: list[Operation], first: SSAValue, factors: list[SSAValue]) -> SSAValue:
-    """Appends `first * factors[0] * ...` to `ops`. Returns its result."""
+    """Appends multiplications of `first` by all `factors` to `ops`, and returns the product."""
     for factor in factors:
         ops.append(product := arith.MulfOp(first, factor))
         first = product.result
@@ -149,7 +161,8 @@ def _multiplied(ops: list[Operation], first: SSAValue, factors: list[SSAValue]) 
 
 
 def _continue(op: loop.ReduceOp, ops: list[Operation]) -> None:
-    """Inserts `ops`, which compute from the result of `op`, after it. All other users get the last of their results."""
+    """Inserts `ops`, which use the result of `op`, after it. Other users of the result get that of the last of
+    `ops`."""
     erase_unneeded(op.body)
     insert_after(op, *ops)
     op.result.replace_uses_with_if(ops[-1].results[0], lambda use: use.operation not in ops)

@@ -1,4 +1,4 @@
-"""Copying factors of products before the products, row by row of what a tile has of them: `loop-pack-operands`."""
+"""`loop-pack-operands`: copies operands of contractions into a layout in which the rows of a tile are contiguous."""
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -24,15 +24,7 @@ from .dimensions import split_dimensions
 
 
 class PackOperandsPass(NestPass):
-    """Copy what products load along an index before them, so that each tile of it lies row by row.
-
-    What: of a nest with `pack = [i]` every factor of a product along index i is copied by a nest of its own. First come
-    the indices of which a tile has one value, then those of the sum, and last i; where tiles divide i, its tiles come
-    first of all, and each is as if it were alone. In the nest i, or its part within a tile, becomes the last index.
-    Why: a row of a tile is read as whole vectors, where it lies, by every block that needs it: weights of a convolution
-    are nine elements apart for each of its nine products, and each block of pixels would gather them anew. As the last
-    index i is that of the columns of products, whose neighbours are in one vector.
-    Why here: `plan-schedules` decides; the copies are planned afterwards.
+    """Packs the operands that contractions load along an index, and makes that the last index of the nest.
 
     ```mlir
     %y = loop.nest (%i, %j) in [64, 512] -> tensor<64x512xf32> attributes {schedule = #tile.schedule<
@@ -48,6 +40,20 @@ class PackOperandsPass(NestPass):
       %s = loop.reduce add (%k) in [32] -> f32 {
         %a = loop.load %w_packed[%io, %k, %ii] : tensor<2x32x32xf32>
     ```
+
+    The pass changes nests with `pack = [i]`. Each operand of a contraction that is loaded along i is copied by a nest
+    of its own. The dimensions of the copy are, from the outermost to the innermost:
+
+    1. the tiles of i, if the tile extent divides the extent of i;
+    2. indices of which a tile has one value;
+    3. the other indices, such as the index of the sum;
+    4. i, or its position inside a tile.
+
+    **Rationale**: blocks then load the rows of a tile as whole vectors. In a 3 x 3 convolution, weights that one vector
+    needs are nine elements apart in memory, and every block would gather them again. The last index of a nest becomes
+    the columns of its matmuls, and adjacent columns are in one vector.
+
+    **Pipeline position**: after `plan-schedules`, which decides `pack`. The copies are planned afterwards.
     """
 
     name = "loop-pack-operands"
@@ -59,7 +65,7 @@ class PackOperandsPass(NestPass):
 
 
 def _pack(nest: loop.NestOp, index: SSAValue) -> None:
-    """Copy the factors of products along `index`, and let it be the last."""
+    """Copies the operands that contractions load along `index`, and makes it the last index of `nest`."""
     data, position = schedule_of(nest).data, nest.body.block.args.index(index)
     loads, extent, tile = packable_loads(nest, index), nest.sizes[position], data.block[position]
     if isinstance(loads, str):
@@ -76,31 +82,33 @@ def _pack(nest: loop.NestOp, index: SSAValue) -> None:
 
 
 def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | None) -> None:
-    """Put a nest that copies what `load` loads in front of `nest`, in panels of so many values of `index` if they have
-    a size, and load that."""
+    """Inserts a nest that copies the source of `load` before `nest`, and loads from the copy.
+
+    With `tile`, the outermost dimension of the copy is the tile of `index`, and the innermost the position inside
+    it."""
     extents = extents_of_nest(nest)
     data = schedule_of(nest).data
     tiles = dict(zip(extents, (*data.block, *data.chunk), strict=True))
     others = [i for i in extents if i in access_indices(load) and i is not index]
     others.sort(key=lambda i: tiles[i] > 1)
     sizes, last, whole = [extents[i] for i in others], len(others), extents[index]
-    own = AffineExpr.dimension(last)
-    wanted: Sequence[AffineExpr] = [*map(AffineExpr.dimension, range(last)), own]
+    position = AffineExpr.dimension(last)
+    read_at: Sequence[AffineExpr] = [*map(AffineExpr.dimension, range(last)), position]
     if tile is not None and isinstance(whole, int):
         outer, inner = AffineExpr.dimension(0), AffineExpr.dimension(last + 1)
-        at = [*(AffineExpr.dimension(n + 1) for n in range(last)), outer * tile + inner]
-        wanted = [own // tile, *wanted[:-1], own % tile]
+        written_from = [*(AffineExpr.dimension(n + 1) for n in range(last)), outer * tile + inner]
+        read_at = [position // tile, *read_at[:-1], position % tile]
         sizes = [whole // tile, *sizes, tile]
     else:
-        at, sizes = list(wanted), [*sizes, whole]
-    copy = copying_nest(load, dict(zip((*others, index), at, strict=True)), sizes)
+        written_from, sizes = list(read_at), [*sizes, whole]
+    copy = copying_nest(load, dict(zip((*others, index), written_from, strict=True)), sizes)
     copy.res[0].name_hint = f"{load.source.name_hint or 'factor'}_packed"
     insert_before(nest, copy)
-    replace(load, loop.LoadOp(copy.res[0], AffineMap(last + 1, 0, tuple(wanted)), [*others, index]))
+    replace(load, loop.LoadOp(copy.res[0], AffineMap(last + 1, 0, tuple(read_at)), [*others, index]))
 
 
 def _make_last(nest: loop.NestOp, position: int) -> None:
-    """Let the index at `position` be the last of `nest`, whose results stay as they are."""
+    """Moves the index at `position` to the end. A result map keeps the shape of the results."""
     block, rank = nest.body.block, len(nest.sizes)
     order = [*(i for i in range(rank) if i != position), position]
     old = block.args[position]

@@ -1,4 +1,4 @@
-"""A maximum is taken as it is where its whole range is one chunk: `loop-remove-guards`."""
+"""`loop-remove-guards`: uses a maximum without a guard against -infinity if one chunk is the whole range."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from ..rewriting import replace
 
 
 class RemoveGuardsPass(NestPass):
-    """Remove the guard of a maximum or minimum in staged reductions that are computed at once.
-
-    What: where the schedule's chunks hold the whole range of a `loop.staged_reduce`, later stages use its maximum
-    instead of `maximum == -inf ? 0 : maximum`.
-    Why: `loop-fuse-reductions` puts the guard there for chunks in which everything is masked. Without it a later stage
-    computes what is behind the reduction as well, the exponentials of softmax, and cse leaves one of the two.
-    Why here: the schedule says what a chunk is. Before `loop-split-k`, as a part of a range is not all of it.
+    """Replaces `maximum == -inf ? 0 : maximum` by the maximum in staged reductions that are computed in one chunk.
 
     ```mlir
     %s, %l = loop.staged_reduce -> f32, f32 stages {          // chunk = [64, 64]
@@ -29,6 +23,13 @@ class RemoveGuardsPass(NestPass):
     ```mlir
       %n = loop.reduce add (%k) in [64] -> f32 { ... arith.subf %x, %m ... }
     ```
+
+    **Rationale**: `loop-fuse-reductions` inserts the guard for chunks in which all elements are masked. Without the
+    guard, a later stage and the operations after the reduction compute the same values, such as the exponentials of
+    softmax, and `cse` merges them.
+
+    **Pipeline position**: after `plan-schedules`, which decides the chunks. Before `loop-split-k`, because a part of a
+    range is not the whole range.
     """
 
     name = "loop-remove-guards"

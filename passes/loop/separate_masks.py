@@ -1,4 +1,4 @@
-"""Conditions of loads that do not affect the address, as selects after the loads: `loop-separate-masks`."""
+"""`loop-separate-masks`: turns load conditions that do not affect the address into selects after the load."""
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -17,20 +17,14 @@ from ...dialects.shapes.affine import Form, Simplifier
 from ...dialects.shapes.extents import Extent, extents_of
 from ..pass_manager import NestPass
 from ..rewriting import replace
-from .dimensions import computed, is_linear, load_at
+from .dimensions import emit_form, is_linear, load_with
 
 UNBOUNDED = 1 << 62
+"""Number above every index, for a constraint with one bound."""
 
 
 class SeparateMasksPass(NestPass):
-    """Load without the conditions on indices that do not say where, and select by these afterwards.
-
-    What: of the domain of a load, the conditions in which an index occurs that its map has not become comparisons, and
-    a `payload.select` between what is loaded and the fill value; where those that are left, or the ranges of the
-    indices, keep the access inside of the tensor.
-    Why: the load no longer depends on that index. Scans sum x[j] where j <= i: what was a load for each i and j is one
-    for each j.
-    Why here: after `loop-split-dimensions`, as conditions and maps may have different digits of one index.
+    """Moves the conditions of a load that use other indices than its address into a select after the load.
 
     ```mlir
     %0 = loop.load %x[%k]
@@ -42,6 +36,15 @@ class SeparateMasksPass(NestPass):
     %1 = payload.cmp ge %difference, %zero : i64        // i - k
     %2 = payload.select %1, %0, %fill : f32
     ```
+
+    A condition is moved if it contains an index that the map of the load does not use. The remaining conditions and the
+    ranges of the indices must keep the load inside the tensor; otherwise the load does not change.
+
+    **Rationale**: the load no longer depends on the other index. A scan sums x[j] over j <= i: one load for each pair
+    (i, j) becomes one load for each j.
+
+    **Pipeline position**: after `loop-split-dimensions`: before, conditions and maps may use different digits of one
+    index.
     """
 
     name = "loop-separate-masks"
@@ -57,10 +60,10 @@ def _separate(load: loop.LoadOp) -> None:
         return
     simplifier = Simplifier([_extent(i) for i in load.indices], [None] * len(load.symbols))
     coordinates = simplifier.read_map(load.map.data)
-    read = {atom for form in coordinates for atom in form.atoms()}
+    address_atoms = {atom for form in coordinates for atom in form.atoms()}
     forms = simplifier.read_map(load.domain.affine)
     constraints = [(form, lo, hi) for form, (lo, hi) in zip(forms, load.domain.limits, strict=True)]
-    inside = [c for c in constraints if read.issuperset(c[0].atoms())]
+    inside = [c for c in constraints if address_atoms.issuperset(c[0].atoms())]
     outside = [(form, lo, hi) for form, lo, hi in constraints if (form, lo, hi) not in inside and isinstance(hi, int)]
     if not outside or len(inside) + len(outside) < len(constraints) or not all(is_linear(f) for f, *_ in outside):
         return
@@ -69,7 +72,7 @@ def _separate(load: loop.LoadOp) -> None:
         for form, extent in zip(coordinates, extents_of(load.source.type), strict=True)
     ):
         ops, holds = _condition(outside, load.indices, simplifier)
-        loaded = load_at(load, load.indices, coordinates, inside)
+        loaded = load_with(load, load.indices, coordinates, inside)
         replace(load, *ops, loaded, payload.SelectOp(holds, loaded.result, load.fill))
 
 
@@ -83,10 +86,12 @@ def _extent(index: SSAValue) -> Extent:
 def _condition(
     constraints: Sequence[tuple[Form, int, int]], indices: Sequence[SSAValue], simplifier: Simplifier
 ) -> tuple[list[Operation], SSAValue]:
-    """Returns operations that compute whether all constraints hold, and the result."""
+    """Returns operations that compute the conjunction of linear constraints, and its i1 value.
+
+    Bounds that always hold by the ranges of the indices are omitted."""
     ops, holds = list[Operation](), list[SSAValue]()
     for form, lo, hi in constraints:
-        ops += computed(form, indices, i64)
+        ops += emit_form(form, indices, i64)
         value = ops[-1].results[0]
         for predicate, bound, range in ((Predicate.GE, lo, (lo, UNBOUNDED)), (Predicate.LT, hi, (-UNBOUNDED, hi))):
             if not simplifier.within(form, *range):

@@ -1,4 +1,4 @@
-"""Splitting the indices of nests and reductions so that accesses become linear: `loop-split-dimensions`."""
+"""`loop-split-dimensions`: splits indices that are divided in accesses, so that accesses become linear."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from .dimensions import split_dimensions
 
 
 class SplitDimensionsPass(NestPass):
-    """Split an index that is used as `d floordiv c` and `d mod c` into two, where c divides its extent.
-
-    What: the index of a nest or of a reduction becomes two, d = outer * c + inner, in every access; reductions of equal
-    extents in one body are split alike. A nest keeps the shape of its result, through a result map. Repeated until no
-    access has a quotient that this removes.
-    Why: a linear access has strides; and a value that depends on `d floordiv c` alone no longer seems to depend on all
-    of d, so the heads of an attention are seen as a batch and its products as contractions.
-    Why here: first on nests, because everything after it looks at accesses.
+    """Splits an index d that accesses use as `d floordiv c` and `d mod c` into two indices, if c divides its extent.
 
     ```mlir
     %y = loop.nest (%i) in [512] -> tensor<512xf32> {
@@ -30,6 +23,15 @@ class SplitDimensionsPass(NestPass):
     %y = loop.nest (%io, %ii) in [8, 64] to [%io * 64 + %ii] -> tensor<512xf32> {
       %0 = loop.load %x[%io, %ii] : tensor<8x64xf32>
     ```
+
+    Every access uses the two indices instead: d = outer * c + inner. Reductions with equal extents in one body are
+    split in the same way. A result map keeps the shape of the results of a nest. The pass repeats until no division can
+    be removed.
+
+    **Rationale**: a linear access has strides. And a value that uses only `d floordiv c` no longer depends on all of d.
+    So the heads of attention are recognised as a batch, and its sums of products as contractions.
+
+    **Pipeline position**: first on nests, because all later passes analyse accesses.
     """
 
     name = "loop-split-dimensions"

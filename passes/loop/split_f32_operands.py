@@ -1,4 +1,4 @@
-"""Splitting f32 factors of matrix products before the products: `loop-split-f32-operands`."""
+"""`loop-split-f32-operands`: splits f32 operands of matmuls into bf16 tensors, in kernels before the matmuls."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ from ..rewriting import insert_after, insert_at_start
 
 @dataclass(frozen=True)
 class SplitF32OperandsPass(ModulePass):
-    """Split f32 factors into three bf16 numbers once, in kernels of their own.
-
-    What: of a nest with `f32_matmul_precision = bf16x3_presplit` every factor of a contraction that is loaded as f32 is
-    stored before as three tensors of bf16, whose sum it is, and the nest loads those; it then has `f32_matmul_precision
-    = bf16x3`.
-    Why: with `f32_matmul_precision = bf16x3` each block splits what it loads, so every element is split in as many
-    blocks as read it, and nothing can be copied ahead: boxes and `cp.async` bring what is in memory. Six bytes are read
-    for four instead.
-    Why here: `plan-schedules` decides; it runs again afterwards, for the nests that split.
+    """Splits f32 operands of contractions into three bf16 tensors, whose sum they are, by nests of their own.
 
     ```mlir
     %s = loop.reduce add (%k) in [4096] -> f32 {
@@ -36,12 +28,21 @@ class SplitF32OperandsPass(ModulePass):
     ```
     becomes
     ```mlir
-    %x_0, %x_1, %x_2 = loop.nest (%d0, %d1) in [4096, 4096] -> tensor<4096x4096xbf16>, ... { ... }  // in front of it
+    %x_0, %x_1, %x_2 = loop.nest (%d0, %d1) in [4096, 4096] -> tensor<4096x4096xbf16>, ... { ... }  // before the nest
     %s = loop.reduce add (%k) in [4096] -> f32 {
       %a_0 = loop.load %x_0[%i, %k] : tensor<4096x4096xbf16>
       ...
       %a = payload.combine_bf16x3 %p, %q, %r : f32
     ```
+
+    The pass changes nests with `f32_matmul_precision = bf16x3_presplit`. They have `f32_matmul_precision = bf16x3`
+    afterwards.
+
+    **Rationale**: otherwise each block splits the elements that it loads, so an element is split once in every block
+    that reads it. And TMA and `cp.async` cannot be used, because they copy data as it is in memory. In return, six
+    bytes are read instead of four.
+
+    **Pipeline position**: after `plan-schedules`, which decides the precision. It runs again for the new nests.
     """
 
     name = "loop-split-f32-operands"
@@ -56,7 +57,7 @@ class SplitF32OperandsPass(ModulePass):
             if not (loads := wide_factors(nest)):
                 raise refused(
                     nest,
-                    "no factor of a product is loaded as f32, so none can be split before",
+                    "expected a matmul operand that is loaded as f32, but there is none; use bf16x3",
                     argument="f32_matmul_precision",
                 )
             for load in loads:

@@ -1,4 +1,8 @@
-"""Several blocks for one reduction: `loop-split-k`."""
+"""`loop-split-k`: divides a reduction among several blocks.
+
+A *part* is the range of the reduction that one block computes. `Split` (`analysis/nest_schedule.py`) describes the
+division of one nest.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ Values = dict[SSAValue, SSAValue]
 
 
 def split_nest(split: Split) -> None:
-    """Inserts a nest that computes the parts before the nest, which then combines them."""
+    """Inserts a nest that reduces each part before the nest of `split`, which then combines the partial results."""
     nest = split.nest
     partial = parts_nest(split)
     insert_before(nest, partial)
@@ -33,8 +37,10 @@ def split_nest(split: Split) -> None:
 
 
 def parts_nest(split: Split) -> loop.NestOp:
-    """Returns the nest over the number of the part and the free indices, with one result for each stage. Parts are the
-    outer dimension of the results, so that rows are contiguous."""
+    """Returns the nest that reduces each part, with one result for each stage. It is not inserted.
+
+    Its indices are the part and the free indices. The part is the outermost dimension of the results, so that their
+    rows are contiguous."""
     nest, reduction = split.nest, split.reduction
     extents = [nest.sizes[i] for i in split.free]
     block = Block(arg_types=[IndexType()] * (len(extents) + 1))
@@ -47,7 +53,8 @@ def parts_nest(split: Split) -> loop.NestOp:
     for op in nest.body.block.ops:
         if op is reduction:
             break
-        if all(v in values or not is_in(v, nest.body.block) for v in op.operands):  # others need an index that it lacks
+        # Operations with other operands use an index that the nest of the parts does not have.
+        if all(v in values or not is_in(v, nest.body.block) for v in op.operands):
             _clone(op, values, block, split, part)
     _clone(reduction, values, block, split, part)
     results = [values[r] for r in reduction.results]
@@ -60,8 +67,10 @@ def parts_nest(split: Split) -> loop.NestOp:
 
 
 def _parts_schedule(split: Split) -> ScheduleAttr:
-    """Returns the schedule of the nest that sums the parts: one more index of the grid for the parts, chunks at most as
-    long as a part, and fewer warps where chunks become shorter."""
+    """Returns the schedule of the nest that reduces the parts, derived from that of the whole nest.
+
+    The grid has one more index, for the part. Chunks are at most as long as a part, and there are fewer warps if chunks
+    become shorter."""
     decided = split.nest.attributes["schedule"]
     assert isinstance(decided, ScheduleAttr)
     before = decided.data
@@ -77,14 +86,15 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
             position += len(op.sizes)
     serial = [1 + split.free.index(i) for i in before.serial if i in split.free]
     names = ("lanes", "thread", "atom", "copy", "stages", "f32_matmul_precision", "promotion_interval")
-    if before.promotion_interval:  # ptxas may spill the accumulators unless it knows how many blocks are wanted
+    # With partial accumulators, ptxas may spill registers unless it knows the number of blocks per multiprocessor.
+    if before.promotion_interval:
         names += ("promotion_memory", "blocks_per_sm")
-    kept = {n: getattr(before, n) for n in names}
-    return ScheduleAttr.get(block, chunk, serial=serial, warps=max(1, before.warps // shorter), **kept)
+    unchanged = {n: getattr(before, n) for n in names}
+    return ScheduleAttr.get(block, chunk, serial=serial, warps=max(1, before.warps // shorter), **unchanged)
 
 
 def _clone(op: Operation, values: Values, block: Block, split: Split, part: SSAValue) -> None:
-    """Appends a copy of `op` to `block`; if it is a stage, over one part of the split index."""
+    """Appends a copy of `op` to `block`. Stages of the split reduction in it are restricted to one part."""
     new = op.clone(values)
     block.add_op(new)
     for old, copy in list(zip(op.walk(), new.walk(), strict=True)):
@@ -94,7 +104,7 @@ def _clone(op: Operation, values: Values, block: Block, split: Split, part: SSAV
 
 
 def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
-    """Restricts the split index of `op` to one part. Its users get `part * length + index`."""
+    """Restricts the split index of a reduction to one part: uses of the index become `part * length + index`."""
     index = op.body.block.args[split.axis]
     for user in dict.fromkeys(use.operation for use in index.uses):
         if isinstance(user, loop.LoadOp):
@@ -106,7 +116,7 @@ def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
 
 
 def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int) -> loop.LoadOp:
-    """Returns `op` with `part * length + index` in place of `index` in its maps."""
+    """Returns a load like `op` that reads at `part * length + index` instead of `index`."""
     count = len(op.indices)
     dims = [AffineExpr.dimension(i) for i in range(count)]
     moved = [
@@ -122,16 +132,19 @@ def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int)
 
 
 def _shift_cast(op: payload.CastOp, part: SSAValue, length: int) -> None:
+    """Replaces a cast of the split index to an integer by the same cast of `part * length + index`."""
     first, scale = payload.CastOp(part, i64), payload.ConstantOp(length, i64)
     start = arith.MuliOp(first.result, scale.result)
-    own = payload.CastOp(op.operand, i64)
-    total = arith.AddiOp(start.result, own.result)
+    index = payload.CastOp(op.operand, i64)
+    total = arith.AddiOp(start.result, index.result)
     casts = [] if op.result.type == i64 else [payload.CastOp(total.result, op.result.type)]
-    replace(op, first, scale, start, own, total, *casts)
+    replace(op, first, scale, start, index, total, *casts)
 
 
 def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
-    """Replaces the reduction inside the nest by reductions over the parts, each moved into the frame of all parts."""
+    """Replaces the reduction of the nest by reductions over the partial results in `parts`.
+
+    Partial results of a staged reduction are first rescaled to the reference value of the whole range."""
     reduction, whole = split.reduction, list[SSAValue]()
     for i, stage in enumerate(split.stages):
         block = Block(arg_types=[IndexType()])
@@ -161,14 +174,7 @@ def _load_part(split: Split, parts: SSAValue, block: Block) -> SSAValue:
 
 
 class SplitKPass(NestPass):
-    """Let several blocks share one reduction.
-
-    What: a nest with `split_k = p` becomes two: the first computes the reduction over each of p equal parts of the
-    index with most chunks, the second combines the parts and does the rest. The parts of a staged reduction were
-    computed in frames of their own; its rescaling moves them into that of all of them. Split sums, split matrix
-    products and attention over a divided cache are this rewrite.
-    Why: a nest with few results and long reductions would leave most of the machine idle.
-    Why here: `plan-schedules` decides how many parts; it runs again afterwards, for the second nests.
+    """Divides a reduction among several blocks, by one nest for partial results and one that combines them.
 
     ```mlir
     %y = loop.nest () in [] -> tensor<f32> attributes {schedule = #tile.schedule<block = [], ..., split_k = 64>} {
@@ -182,6 +188,16 @@ class SplitKPass(NestPass):
     %y = loop.nest () in [] -> tensor<f32> {
       %s = loop.reduce add (%part) in [64] -> f32 { ... loop.load %s_parts[%part] ... }
     ```
+
+    A nest with `split_k = p` becomes two nests. The first reduces each of p equal parts of the index with the most
+    chunks. The second combines the partial results and computes everything else. If the reduction is staged, each part
+    has its own reference value, and the rescaling region converts the partial results to a common one. Split sums,
+    split-K matmuls and attention over a divided cache are all this rewrite.
+
+    **Rationale**: a nest with few results and long reductions would leave most multiprocessors idle.
+
+    **Pipeline position**: after `plan-schedules`, which decides the number of parts. It runs again for the second
+    nests.
     """
 
     name = "loop-split-k"

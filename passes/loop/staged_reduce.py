@@ -1,4 +1,9 @@
-"""Reductions as one `loop.staged_reduce`, with the rescaling that moves partial results between frames."""
+"""Builds a `loop.staged_reduce` from a group of reductions, with the region that rescales partial results.
+
+`analysis/rescaling.py` decides how a partial result changes when its reference value does. For a sum, it is a linear
+combination of sums of *basis values*: with the matrix T of factors, new sums = T * old sums. Online softmax has one
+basis value and T = exp(old max - new max). An `Expr` describes a basis value or an entry of T.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +37,30 @@ _OPS: dict[str, Callable[..., Operation]] = {
     "mul_reassoc": partial(arith.MulfOp, flags=FastMathFlagsAttr((FastMathFlag.REASSOC,))),
     "exp2_afn": partial(math.Exp2Op, fastmath=FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))),
 }
+"""Name of an operation in an `Expr` -> function that makes it."""
 
 
 @dataclass
-class Builder:
-    """Writes basis values and entries of T as ops, each once, into `ops`."""
+class RescalingBuilder:
+    """Emits operations that compute expressions of rescaling. Equal expressions are computed once."""
 
     ops: list[Operation]
+    """Emitted operations, in order."""
     old: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    """Result of a reduction -> its old value in the rescaling region."""
     new: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    """Result of a reduction -> its new value in the rescaling region."""
     kinds: Mapping[SSAValue, ReductionKind] = field(default_factory=dict[SSAValue, ReductionKind])
+    """Result of a reduction -> its kind."""
     values: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
-    """Values of expressions -> values where the ops are inserted."""
+    """Value in an expression -> value to use where the operations are inserted."""
     guarded: bool = False
-    """Whether the frames need no repair, because the case in which they would is selected away."""
+    """True inside a "guard" expression: the result is not used while a reference value is infinite."""
     done: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue], init=False)
+    """Expression -> its value."""
 
     def expression(self, expr: Expr, like: SSAValue) -> SSAValue:
-        """Returns the value of `expr`, of the type of `like`."""
+        """Returns the value of `expr`, with the type of `like`, and emits its operations if needed."""
         key = (expr, self.guarded)
         if key not in self.done:
             self.done[key] = self._build(expr, like)
@@ -86,7 +97,7 @@ class Builder:
                 raise AssertionError(expr)
 
     def unmoved(self, member: SSAValue) -> SSAValue:
-        """Returns whether the maximum or minimum `member` is the same in both frames, or was NaN, which it stays."""
+        """Returns an i1 that is true if the maximum or minimum `member` did not change, or was NaN, which it stays."""
         old, new = self.old[member], self.new[member]
         same = self.add(payload.CmpOp("eq", old, new))
         if not is_float(old.type):
@@ -94,7 +105,7 @@ class Builder:
         return self.add(arith.OrIOp(same, self.add(payload.CmpOp("ne", old, old))))
 
     def frame(self, value: SSAValue, side: str) -> SSAValue:
-        """Returns `value`, a function of the frame, in the old or new one."""
+        """Returns `value`, computed from the old (`side="old"`) or new reference values."""
         frame = self.old if side == "old" else self.new
         if value in frame and self.guarded:
             return frame[value]
@@ -102,7 +113,7 @@ class Builder:
         if key in self.done:
             return self.done[key]
         if value in frame:
-            result = repaired(frame[value], self.kinds[value], self.ops)
+            result = finite_reference(frame[value], self.kinds[value], self.ops)
         elif isinstance(op, Operation) and depends_on(value, set(self.old)):
             result = self.add(payload.retyped(op, [self.frame(o, side) for o in op.operands], value.type))
         else:
@@ -111,8 +122,14 @@ class Builder:
         return result
 
 
-def repaired(value: SSAValue, kind: ReductionKind, ops: list[Operation]) -> SSAValue:
-    """Returns a maximum or minimum as a frame: 0 in place of the infinity that it starts from, appended to `ops`."""
+def finite_reference(value: SSAValue, kind: ReductionKind, ops: list[Operation]) -> SSAValue:
+    """Returns a maximum or minimum as a reference value: 0 while it is the infinity from which it starts.
+
+    Args:
+        value: Result of a reduction.
+        kind: Kind of the reduction. Results of other kinds are returned as they are.
+        ops: List to which the new operations are appended.
+    """
     if kind not in (ReductionKind.MAX, ReductionKind.MIN) or not is_float(value.type):
         return value
     empty = payload.ConstantOp(identity(kind, value.type), value.type)
@@ -125,11 +142,13 @@ def repaired(value: SSAValue, kind: ReductionKind, ops: list[Operation]) -> SSAV
 
 @dataclass
 class Stage:
-    """A reduction and how its partial results move; `sums` are the stages of the basis values that it moves by."""
+    """A reduction of a group."""
 
     reduce: loop.ReduceOp
     kind: Kinds
+    """Rescaling of its partial results."""
     sums: tuple[loop.ReduceOp, ...] = ()
+    """Sums of the basis values, in the order of the columns of T; the first one is `reduce`."""
 
 
 def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduceOp:
@@ -155,26 +174,27 @@ def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduce
     _use_outside(staged, results, between)
     for op in later:
         move_before(anchor, op)
-    _repair_frames(body, reduces)
+    _use_finite_references(body, reduces)
     copy_location(members[0], (staged,))
     return staged
 
 
 def _with_basis_sums(group: Sequence[Stage]) -> list[Stage]:
-    """Returns the group with the reductions that its linear stages need, each before the first stage that needs it.
-    Equal reductions are computed once."""
+    """Returns the stages of `group` and the further sums that their rescaling needs.
+
+    Each sum is before the first stage that needs it. Equal sums are computed once."""
     stages = list[Stage]()
     for stage in group:
         sums, added = [stage.reduce], list[Stage]()
         if isinstance(stage.kind, Linear):
             for basis, row in zip(stage.kind.basis[1:], stage.kind.matrix[1:], strict=True):
                 sum = _basis_sum(stage.reduce, basis)
-                known = next((s.reduce for s in [*group, *stages, *added] if _same_reduction(s.reduce, sum)), None)
-                if known is None:
+                existing = next((s.reduce for s in [*group, *stages, *added] if _same_reduction(s.reduce, sum)), None)
+                if existing is None:
                     added.append(Stage(sum, Linear((basis,), (row,))))
                 else:
                     sum.erase()
-                sums.append(sum if known is None else known)
+                sums.append(sum if existing is None else existing)
         for s in (*added, Stage(stage.reduce, stage.kind)):
             s.sums = tuple(sums)
             stages.append(s)
@@ -188,9 +208,9 @@ def _same_reduction(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
 
 
 def _basis_sum(reduce: loop.ReduceOp, basis: Expr) -> loop.ReduceOp:
-    """Returns a copy of `reduce` that sums another basis value."""
+    """Returns a copy of `reduce` that sums the basis value `basis` instead. It is not inserted."""
     values: dict[SSAValue, SSAValue] = {}
-    copy, builder = reduce.clone(values), Builder([], values=values)
+    copy, builder = reduce.clone(values), RescalingBuilder([], values=values)
     block = copy.body.block
     end = block.last_op
     assert end is not None
@@ -202,7 +222,7 @@ def _basis_sum(reduce: loop.ReduceOp, basis: Expr) -> loop.ReduceOp:
 
 
 def _rescaling(stages: Sequence[Stage]) -> Block:
-    """Returns the block that moves all results from the old frame to the new one."""
+    """Returns the block of the rescaling region. Its arguments are all old results, then all new ones."""
     reduces = [stage.reduce for stage in stages]
     types = [r.result.type for r in reduces]
     block = Block(arg_types=[*types, *types])
@@ -210,24 +230,24 @@ def _rescaling(stages: Sequence[Stage]) -> Block:
     new: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[len(types) :], strict=True)}
     for argument, stage in zip(block.args, [*stages, *stages], strict=True):
         argument.name_hint = stage.reduce.result.name_hint
-    builder = Builder([], old, new, {r.result: r.kind.data for r in reduces})
-    moved = [_moved(stage, builder, old) for stage in stages]
-    block.add_ops([*builder.ops, loop.YieldOp(*moved)])
+    builder = RescalingBuilder([], old, new, {r.result: r.kind.data for r in reduces})
+    rescaled = [_rescaled(stage, builder, old) for stage in stages]
+    block.add_ops([*builder.ops, loop.YieldOp(*rescaled)])
     return block
 
 
-def _moved(stage: Stage, builder: Builder, old: dict[SSAValue, SSAValue]) -> SSAValue:
-    own = old[stage.reduce.result]
+def _rescaled(stage: Stage, builder: RescalingBuilder, old: dict[SSAValue, SSAValue]) -> SSAValue:
+    partial = old[stage.reduce.result]
     if stage.kind == FIXED:
-        return own
+        return partial
     if isinstance(stage.kind, Shift):
-        return builder.add(arith.AddfOp(own, builder.expression(stage.kind.by, own)))
+        return builder.add(arith.AddfOp(partial, builder.expression(stage.kind.by, partial)))
     if isinstance(stage.kind, Chosen):
         constant = stage.kind.otherwise.owner
         assert isinstance(constant, payload.ConstantOp)
-        none = payload.ConstantOp(constant.value, own.type)
+        replacement = payload.ConstantOp(constant.value, partial.type)
         unmoved = builder.unmoved(stage.kind.member)
-        return builder.add(payload.SelectOp(unmoved, own, builder.add(none)))
+        return builder.add(payload.SelectOp(unmoved, partial, builder.add(replacement)))
     assert isinstance(stage.kind, Linear)
     total: SSAValue | None = None
     for sum, entry in zip(stage.sums, stage.kind.matrix[0], strict=True):
@@ -236,30 +256,33 @@ def _moved(stage: Stage, builder: Builder, old: dict[SSAValue, SSAValue]) -> SSA
             if entry != ONE:
                 term = builder.add(arith.MulfOp(term, builder.expression(entry, term)))
             total = term if total is None else builder.add(arith.AddfOp(total, term))
-    return own if total is None else total
+    return partial if total is None else total
 
 
 def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue], between: Sequence[Operation]) -> None:
-    """Lets all ops after `staged` use its results. Ops between stages that are used after them are repeated."""
-    again = set[Operation]()
+    """Replaces uses after `staged` by its results. Operations inside it that are also used after it are repeated
+    there."""
+    repeated = set[Operation]()
     for op in reversed(between):
         uses = (use.operation for result in op.results for use in result.uses)
-        if any(user in again or not staged.is_ancestor(user) for user in uses):
-            again.add(op)
-    copies = [op.clone(results) for op in between if op in again]  # `clone` adds the results to the mapping
+        if any(user in repeated or not staged.is_ancestor(user) for user in uses):
+            repeated.add(op)
+    copies = [op.clone(results) for op in between if op in repeated]  # `clone` adds to `results`.
     block_of(staged).insert_ops_after(copies, staged)
     for old, new in results.items():
         old.replace_uses_with_if(new, lambda u: not staged.is_ancestor(u.operation) and u.operation not in copies)
         new.name_hint = old.name_hint
 
 
-def _repair_frames(body: Block, reduces: Sequence[loop.ReduceOp]) -> None:
-    """Lets later stages use 0 in place of a maximum of nothing, except where terms are compared with it."""
+def _use_finite_references(body: Block, reduces: Sequence[loop.ReduceOp]) -> None:
+    """Replaces extremes of empty ranges by 0 where later stages use them as reference values.
+
+    Comparisons of terms with the extreme keep its real value."""
     for reduce in reduces:
         uses = [use for use in reduce.result.uses if use.operation is not body.last_op]
         uses = [u for u in uses if not (isinstance(u.operation, payload.CmpOp) and u.operation.parent is not body)]
         ops = list[Operation]()
-        frame = repaired(reduce.result, reduce.kind.data, ops) if uses else reduce.result
+        frame = finite_reference(reduce.result, reduce.kind.data, ops) if uses else reduce.result
         if frame is not reduce.result:
             for use in uses:
                 use.operation.operands[use.index] = frame

@@ -1,4 +1,4 @@
-"""Copying operands of contractions so that their indices follow one another: `loop-unfold-operands`."""
+"""`loop-unfold-operands`: copies marked operands of contractions, with one dimension for each index (im2col)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class UnfoldOperandsPass(NestPass):
     **Rationale**: the contraction is then a plain matmul. Its other operand, the weights of a convolution, is read in
     the order in which it is stored, and rows of images that fill no vector become one long row.
 
-    **Pipeline position**: after `plan-unfolding`, which sets the marks; before `loop-collapse-dimensions`, which makes
-    one index of those that follow one another now.
+    **Pipeline position**: after `plan-unfolding`, which sets the marks; before `loop-collapse-dimensions`, which merges
+    the indices that are adjacent in the copy.
     """
 
     name = "loop-unfold-operands"

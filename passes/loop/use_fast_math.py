@@ -1,4 +1,4 @@
-"""Rewrites that fast-math flags permit: one division a row instead of one an element."""
+"""`loop-use-fast-math`: replaces a division per element by a reciprocal per row, where flags permit it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ from ..rewriting import insert_after, replace
 
 @dataclass(frozen=True)
 class UseFastMathPass(ModulePass):
-    """Multiplies by the inverse of a divisor, where flags permit it.
-
-    What: x / l with the flag `arcp` becomes x * (1 / l), if x has indices that l has not: one division a row.
-    Why: a division in f32 is about ten instructions, an element of a product of attention with its values is a handful.
-    The result is the same for special values as long as 1 / l is neither an infinity nor too small to be exact. The
-    decomposition that sets the flag vouches for that: a sum of the exponentials of softmax is at least 1, or 0 or NaN
-    together with its terms.
-    Why here: what is divided stands where it is computed, and the bodies of the reductions are final;
-    `loop-fuse-reductions` moves the divisors.
+    """Multiplies by the reciprocal of a divisor, where the flag `arcp` permits it.
 
     ```mlir
     %o = arith.divf %z, %l fastmath<arcp> : f32
@@ -39,6 +31,17 @@ class UseFastMathPass(ModulePass):
     %inverse = arith.divf %one, %l : f32
     %o = arith.mulf %z, %inverse : f32
     ```
+
+    A division is rewritten if its dividend depends on indices on which the divisor does not. Then one reciprocal serves
+    a whole row.
+
+    **Rationale**: a division in f32 takes about ten instructions, all other work on an element of attention's output a
+    few. Special values stay the same if the reciprocal is neither infinite nor subnormal. The decomposition that sets
+    the flag guarantees that: the sum of exponentials in softmax is at least 1, or it is 0 or NaN together with its
+    terms.
+
+    **Pipeline position**: after `loop-hoist-reduction-factors`, when the bodies of reductions are final. Before
+    `loop-fuse-reductions`, which moves the divisors.
     """
 
     name = "loop-use-fast-math"
@@ -55,7 +58,7 @@ def _invert(op: arith.DivfOp, dependence: Dependence) -> None:
     if not isinstance(op.rhs, OpResult):
         return
     if isinstance(op.lhs.owner, payload.ConstantOp) or not dependence.of(op.lhs) - dependence.of(op.rhs):
-        return  # there is one division for each divisor already
+        return  # Each divisor is already used for one element only.
     one = payload.ConstantOp(1.0, op.rhs.type)
     inverse = arith.DivfOp(one.result, op.rhs)
     inverse.result.name_hint = "inverse"

@@ -29,7 +29,12 @@ Reducer = Code("passes.convert.loop_to_tile.reductions").Reducer
 
 COLLAPSING = [
     in_pass(
-        "part of a dimension as all of it", "part of images", collapsing._access, "shape[_] == extent", "True", number=0
+        "part of a dimension as all of it",
+        "part of images",
+        collapsing._without_digits,
+        "shape[_] == extent",
+        "True",
+        number=0,
     ),
     in_pass("dimensions as the first of them", "part of images", collapsing._collapsed, "_ * _", "fixed(shape[at])"),
     in_pass("a row more than there are", "part of images", collapsing._collapse, "outer * inner", "outer * inner + 1"),
@@ -146,11 +151,11 @@ TO_TILES = [
         "self.emitter.range(A - 1)",
     ),
     in_pass("broadcast along another dimension", "attention", Tiling.spread, "A not in B", "A in B"),
-    in_pass("frames without repair", "chunked softmax", moving.repaired, "A or B", "True or A or B"),
+    in_pass("frames without repair", "chunked softmax", moving.finite_reference, "A or B", "True or A or B"),
     in_pass(
         "the old frame taken for the new one",
         "chunked softmax",
-        moving.Builder.frame,
+        moving.RescalingBuilder.frame,
         "A.old if _ else B",
         "B",
     ),
@@ -446,7 +451,7 @@ TO_LOOPS = [
         "factors moved out of every sum",
         "attention",
         hoist_factors,
-        "_ = [_ for A, _ in B.under if not is_in(A, _)]",
+        "_ = [_ for A, _ in B.denominators if not is_in(A, _)]",
         "if True: outer_under = list[SSAValue](); outer_over = outer_over + over[1:]; over = over[:1]",
     ),
 ]

@@ -129,9 +129,9 @@ func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
 
 // -----
 
-// What cannot be moved stays apart and says so: a mean as a frame, an exponential above its frame, a comparison.
+// Reductions that cannot be rescaled are not grouped, and a remark gives the reason: a mean as a frame, an exponential above its frame, a comparison.
 func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
-  // CHECK: remark: [loop-fuse-reductions] loop.reduce: stays apart, it cannot be computed in chunks: it uses a running add, which would need a running count
+  // CHECK: remark: [loop-fuse-reductions] loop.reduce: not grouped, because it cannot be computed in chunks: it uses a running add, which would need a running count
   // CHECK-NOT: loop.staged_reduce
   %y, %z, %w = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32>, tensor<4xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
@@ -151,7 +151,7 @@ func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> (tensor<4xf32>, t
 
 // -----
 
-// CHECK: remark: [loop-fuse-reductions] loop.reduce: stays apart, it cannot be computed in chunks: math.exp of a difference whose left side is not bounded by an earlier maximum
+// CHECK: remark: [loop-fuse-reductions] loop.reduce: not grouped, because it cannot be computed in chunks: math.exp of a difference whose left side is not bounded by an earlier maximum
 // CHECK-NOT: loop.staged_reduce
 func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {
@@ -172,7 +172,7 @@ func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: remark: [loop-fuse-reductions] loop.reduce: stays apart, it cannot be computed in chunks: rounds to bf16 what depends on an earlier result
+// CHECK: remark: [loop-fuse-reductions] loop.reduce: not grouped, because it cannot be computed in chunks: rounds to bf16 what depends on an earlier result
 // CHECK-NOT: loop.staged_reduce
 func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {

@@ -52,7 +52,7 @@ func.func @main(%x: tensor<64x128xf32>, %w: tensor<128x32xbf16>) -> (tensor<64x3
 
 // -----
 
-// CHECK: no factor of a product is loaded as f32, so none can be split before
+// CHECK: expected a matmul operand that is loaded as f32, but there is none; use bf16x3
 func.func @main(%x: tensor<64x128xf32>) -> tensor<64xf32> {
   %y = loop.nest (%i) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [64], chunk = [128], warps = 4, f32_matmul_precision = bf16x3_presplit>} {
     %s = loop.reduce add (%k) in [128] -> f32 {

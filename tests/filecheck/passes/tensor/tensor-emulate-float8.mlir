@@ -27,7 +27,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<6xf8E4M3FN> {
 
 // -----
 
-// CHECK: payload.cmp: computes on f8E5M2, which is for storage only
+// CHECK: payload.cmp: computes on f8E5M2, which is for storage only; convert its operands to float32 first
 func.func @main(%x: tensor<4xf8E5M2>) -> tensor<4xi1> {
   %y = payload.cmp eq %x, %x : tensor<4xf8E5M2>
   func.return %y : tensor<4xi1>
