@@ -443,7 +443,7 @@ def padded_row(t: Attribute) -> tuple[Extent, ...]:
 
 
 def _static_product(shape: Sequence[Extent]) -> int:
-    """Returns a number that divides the product of all extents, because the symbolic ones are unknown factors."""
+    """Returns the product of the static extents, which divides the number of elements."""
     return prod(e for e in shape if isinstance(e, int))
 
 

@@ -95,9 +95,9 @@ class WarpSpecializeOp(FormattedOp):
     - There is no `kernel.barrier` inside, and no two partitions use the same hardware barrier (`kernel.group_barrier`).
     - All partitions have the same number of `kernel.cluster_barrier`, outside of loops and conditions, because each
       waits for all threads of the cluster.
-    - With `registers`, partitions are whole warpgroups, the numbers are multiples of 8 from 24 to 240, and together
-      they do not exceed the registers of the block at its launch (`register_pool`). Otherwise a thread would wait
-      forever.
+    - With `registers`, partitions are whole warpgroups, and the numbers are multiples of 8 from 24 to 240.
+    - All partitions together have at most the registers of the block at its launch (`register_pool`). Otherwise a
+      thread would wait for registers forever.
     """
 
     name = "kernel.warp_specialize"

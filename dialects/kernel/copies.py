@@ -94,7 +94,7 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
          : memref<100x64xf32>, memref<1024xf32, "shared">
     ```
 
-    The source is an access like that of `kernel.load`; elements whose checks fail arrive as zeros. The target is a
+    The source is accessed as by a `kernel.load`; elements whose checks fail arrive as zeros. The target is a
     one-dimensional buffer: each thread's coordinate, plus (with `xor`: XOR) the entry of the second `regs` for each set
     bit of the register number.
 

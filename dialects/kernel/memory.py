@@ -219,10 +219,9 @@ class LoadOp(MemoryAccess):
          else %zero : memref<100x64xf32> -> vector<8xf32>
     ```
 
-    Registers whose checks fail get the fill value (`else`). Types in parentheses, where printed, are those of
-    coordinates and checks. Shared memory has one dimension.
+    Registers whose checks fail get the fill value (`else`).
 
-    Constraints: those of `MemoryAccess` in the module docstring; a fill value if and only if there are checks.
+    Constraints: the access is legal (`MemoryAccess`); there is a fill value if and only if there are checks.
     """
 
     name = "kernel.load"
@@ -272,7 +271,7 @@ class StoreOp(_MemoryWrite, WritingOp):
 
     Registers whose checks fail are not stored.
 
-    Constraints: the memory is not that of another block of the cluster.
+    Constraints: the access is legal (`MemoryAccess`); the memory does not belong to another block of the cluster.
     """
 
     name = "kernel.store"

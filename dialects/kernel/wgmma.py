@@ -295,7 +295,7 @@ class WgmmaWaitOp(WaitForGroupsOp):
             raise VerifyException("accumulators become registers of their type once they are not pending")
 
     def _newer_groups(self) -> int:
-        """Returns the number of groups that are committed after that of `acc` and before this wait."""
+        """Returns the number of groups that are committed after the group of `acc` and before this wait."""
         if not self.pending.data:
             return 0
         commits, op = 0, self.prev_op

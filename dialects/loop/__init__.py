@@ -1,7 +1,19 @@
-"""The loop dialect: a kernel as one loop nest over scalars, fused with its neighbours.
+"""The loop dialect: each kernel as one fused loop nest over scalars.
 
-`loop.nest` is a pure operation from tensors to tensors: free indices, reads by index map, nested reductions and the
-scalar payload. Nothing in it says how it runs; the schedule, once planned, is an attribute.
+`loop.nest` is a pure operation from tensors to tensors. Its body reads elements by index maps, has nested reductions,
+and computes with the scalar payload:
+
+```
+%y = loop.nest (%i) in [16] -> tensor<16xf32> {
+  %sum = loop.reduce add (%k) in [64] -> f32 {
+    %a = loop.load %x[%i, %k] : tensor<16x64xf32>
+    loop.yield %a : f32
+  }
+  loop.yield %sum : f32
+}
+```
+
+The nest does not specify how it runs. `plan-schedules` adds the schedule as an attribute.
 """
 
 from __future__ import annotations
@@ -26,7 +38,12 @@ from ..tensor import KindAttr, verify_kind
 
 @irdl.irdl_op_definition
 class YieldOp(AbstractYieldOperation[Attribute]):
-    """The values of one iteration: of a nest, a reduction body, the stages or the rescaling of a staged reduction."""
+    """Returns the values of one iteration of a nest, a reduction, or a region of a staged reduction.
+
+    ```
+    loop.yield %acc : f32
+    ```
+    """
 
     name = "loop.yield"
     traits = irdl.lazy_traits_def(lambda: (IsTerminator(), Pure()))
@@ -34,10 +51,7 @@ class YieldOp(AbstractYieldOperation[Attribute]):
 
 @irdl.irdl_op_definition
 class LoadOp(PureOp):
-    """One element: source[map(indices)[symbols]] inside the domain, else the fill value.
-
-    Indices are those of the enclosing nest and reductions; symbols are `index` values computed from data. A map with
-    symbols has a domain that keeps every symbol's coordinate inside the source.
+    """Loads one element: source[map(indices)[symbols]] inside the domain, else the fill value.
 
     ```
     %a = loop.load %x[%i, %k + 4] : tensor<16x64xf32>
@@ -45,6 +59,15 @@ class LoadOp(PureOp):
          where 0 <= symbol(%s) < 100 else %zero
          : tensor<100x8xf32>
     ```
+
+    Operands:
+        source: the tensor.
+        indices: indices of the enclosing nest and reductions.
+        symbols: `index` values that are computed from data.
+        fill: value outside of the domain (`else`).
+
+    Constraints: the map has one coordinate for each dimension of the source; a fill value if and only if there is a
+    domain; a load with symbols has a domain, which must keep their coordinates inside the source.
     """
 
     name = "loop.load"
@@ -65,18 +88,20 @@ class LoadOp(PureOp):
         rank = len(extents_of(self.source.type))
         verify_access(self, len(self.indices), len(self.symbols), rank, "a source")
         if self.symbols and self.domain is None:
-            raise VerifyException("a data-dependent coordinate needs a domain")
+            raise VerifyException("expected a domain, because a coordinate depends on data")
 
 
 @irdl.irdl_op_definition
 class ReshapeOp(PureOp):
-    """Host: the elements of a tensor in row-major order as a tensor of another shape, in the same memory.
-
-    Kernels are launched on the tensor itself, and see it in the shape that their nest does.
+    """Host operation: returns the elements of a tensor in row-major order in another shape, in the same memory.
 
     ```
     %y = loop.reshape %x : tensor<64x7x7xf32> -> tensor<64x49xf32>
     ```
+
+    Kernels are launched on the original tensor and use the shape that their nest reads.
+
+    Constraints: number and type of the elements are equal.
     """
 
     name = "loop.reshape"
@@ -86,7 +111,7 @@ class ReshapeOp(PureOp):
 
     @property
     def expands(self) -> bool:
-        """Whether the result has more dimensions than what it is made of."""
+        """Returns true if the result has more dimensions than the source."""
         return len(extents_of(self.result.type)) > len(extents_of(self.source.type))
 
     def verify_(self) -> None:
@@ -95,13 +120,21 @@ class ReshapeOp(PureOp):
 
 
 def unreshaped(value: SSAValue) -> SSAValue:
-    """The tensor that `value` is, maybe in another shape."""
+    """Returns the tensor before all `loop.reshape` that lead to `value`."""
     while isinstance(value.owner, ReshapeOp):
         value = value.owner.source
     return value
 
 
 def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[Attribute]) -> None:
+    """Checks the arguments and the terminator of a body.
+
+    Args:
+        op: operation with the body, for messages.
+        block: the body.
+        indices: number of index arguments it must have.
+        results: types it must yield.
+    """
     if [a.type for a in block.args] != [IndexType()] * indices:
         raise VerifyException(f"the body of '{op.name}' takes one index for each of its {indices} extents")
     end = block.last_op
@@ -110,9 +143,19 @@ def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[At
 
 
 def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequence[Extent]) -> None:
-    """Check that `map` takes indices below `extents` to every coordinate below `shape`, each once, by the digits rule:
-    every index is a digit of one coordinate, with the product of the extents of the lower digits as its weight. An
-    index of symbolic extent is a coordinate alone. Raises VerifyException."""
+    """Checks that `map` is a bijection from indices to coordinates in mixed radix.
+
+    Every index must be a digit of one coordinate; its weight is the product of the extents of the lower digits, as in
+    `%j * 64 + %k` with %k < 64. An index of symbolic extent is a coordinate by itself.
+
+    Args:
+        map: the map.
+        extents: extents of the indices.
+        shape: extents of the coordinates.
+
+    Raises:
+        VerifyException: the map is not such a bijection.
+    """
     if map.num_dims != len(extents) or map.num_symbols or len(map.results) != len(shape):
         raise VerifyException(f"the result map takes {len(extents)} indices to {len(shape)} coordinates")
     seen = set[int]()
@@ -133,35 +176,31 @@ def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequenc
             else:
                 weight = extent
         if weight != size:
-            raise VerifyException(f"{result} in the result map counts to {weight}, not to {size}")
+            raise VerifyException(f"expected {result} in the result map to have {size} values, but got {weight}")
     if any(n != 1 and d not in seen for d, n in enumerate(extents)):
-        raise VerifyException("an index does not occur in the result map")
+        raise VerifyException("expected every index in the result map")
 
 
 class _IndexedOp(PureOp):
-    """What runs a body for each value of its indices."""
+    """Base class of operations that execute a body for each value of their indices."""
 
     extents = irdl.prop_def(ArrayAttr[IntAttr | SymbolAttr])
     body = irdl.region_def("single_block")
 
     @property
     def sizes(self) -> tuple[Extent, ...]:
+        """Returns the extents of the indices; some may be symbols."""
         return extents_in(self.extents)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the indices as numbers. Raises ExtentError if one is known only at run time."""
+        """Returns the extents of the indices as numbers. Raises ExtentError for a symbol."""
         return static(self.sizes)
 
 
 @irdl.irdl_op_definition
 class NestOp(_IndexedOp):
-    """A kernel: every element of its results, computed independently from the free indices.
-
-    Each result is a tensor of what is yielded for it. Its shape is that of the extents, unless the nest has a result
-    map: that takes the indices to the coordinates at which the value is stored, each coordinate exactly once, as a
-    number in mixed radix (`to [%i, %j * 64 + %k]`). Splitting a dimension leaves one
-    behind.
+    """Defines a kernel: computes every element of its results independently, from the free indices.
 
     ```
     %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
@@ -169,7 +208,18 @@ class NestOp(_IndexedOp):
       loop.yield %acc : f32
     }
     ```
-    A planned nest carries `attributes {schedule = #tile.schedule<...>}`.
+
+    Each yielded value becomes a result tensor. Its shape has the extents of the indices, unless the nest has a result
+    map: `to [%i, %j * 64 + %k]` maps the indices to the coordinates at which the values are stored. The pass
+    `loop-split-dimensions` creates result maps.
+
+    Attributes:
+        extents: extents of the free indices, numbers or symbols.
+        result_map: map from indices to result coordinates (`to`).
+        schedule: `#tile.schedule<...>` of a planned nest.
+
+    Constraints: the results have the shape of the extents, or with a result map one common shape that the map reaches
+    bijectively; the body yields one element for each result.
     """
 
     name = "loop.nest"
@@ -188,7 +238,15 @@ class NestOp(_IndexedOp):
         result_map: AffineMap | None = None,
         shape: Sequence[Extent] | None = None,
     ):
-        """`shape` is that of the results, where a result map makes it another than the extents."""
+        """Creates a nest.
+
+        Args:
+            extents: extents of the free indices.
+            elements: element types of the results.
+            body: region with one index argument for each extent.
+            result_map: map from indices to result coordinates, or None.
+            shape: shape of the results if a result map changes it.
+        """
         types = [tensor_of(e, extents if shape is None else shape) for e in elements]
         super().__init__(extents=extents, result_map=result_map, body=body, res=types)
 
@@ -196,18 +254,18 @@ class NestOp(_IndexedOp):
         shapes = {extents_of(r.type) if is_tensor(r.type) else None for r in self.res}
         if self.result_map is not None:
             if len(shapes) != 1 or None in shapes:
-                raise VerifyException("a nest with a result map has results of one shape")
+                raise VerifyException("expected results of one shape in a nest with a result map")
             shape = next(s for s in shapes if s is not None)
             verify_mixed_radix(self.result_map.data, self.sizes, shape)
         elif shapes - {self.sizes}:
             over = ", ".join(map(str, self.sizes))
-            raise VerifyException(f"a nest over [{over}] yields tensors of that shape, not {self.res[0].type}")
+            raise VerifyException(f"expected results of shape [{over}], like the extents, but got {self.res[0].type}")
         _verify_body(self, self.body.block, len(self.sizes), [element_type(r.type) for r in self.res])
 
 
 @irdl.irdl_op_definition
 class ReduceOp(_IndexedOp):
-    """Combine the body's value over all reduction indices; over an empty range, the identity of the kind.
+    """Reduces the yielded value of its body over all reduction indices.
 
     ```
     %acc = loop.reduce add (%k) in [64] -> f32 {
@@ -215,6 +273,10 @@ class ReduceOp(_IndexedOp):
       loop.yield %p : f32
     }
     ```
+
+    Over an empty range the result is the identity of the kind.
+
+    Constraints: the body yields one value of the result type; the kind supports that type.
     """
 
     name = "loop.reduce"
@@ -232,13 +294,7 @@ class ReduceOp(_IndexedOp):
 
 @irdl.irdl_op_definition
 class StagedReduceOp(PureOp):
-    """Reductions over one index range, in order, later ones using earlier results, mergeable chunk by chunk.
-
-    The first region holds the stages: `loop.reduce` operations of equal extents, and payload between them that does not
-    depend on the reduced index. Computed at once, the operation means its stages. Computed in chunks, a later stage was
-    evaluated in a *frame* (the earlier results so far) that has moved since; the second region, the rescaling, takes
-    all results in their old frame and all results that form the new frame, and gives the former moved into the latter.
-    Then a stage's kind combines them. Online softmax, flash attention and split reductions are this operation.
+    """Computes reductions over one index range, in order; later ones may use earlier results.
 
     ```
     %m, %l = loop.staged_reduce -> f32, f32 stages {
@@ -252,7 +308,18 @@ class StagedReduceOp(PureOp):
       loop.yield %om, %t : f32, f32
     }
     ```
-    Only the new values of earlier stages may be used to move a stage. Stage `i` yields result `i`.
+
+    The first region has the stages: `loop.reduce` operations of equal extents, and payload that does not depend on the
+    reduced index. Computed at once, the operation is its stages.
+
+    Computed in chunks, a later stage used the earlier results of the chunks so far, its *reference values*, such as a
+    running maximum. Another chunk changes them. The second region, the rescaling, converts partial results to the new
+    reference values. Its arguments are all results relative to the old reference values (%om, %ol in the example), then
+    all new results (%nm, %nl). It yields the old results relative to the new reference values. The kind of each stage
+    then combines partial results. Online softmax, flash attention and split reductions have this form.
+
+    Constraints: stage `i` yields result `i`; the stages have equal extents; the rescaling takes all results twice and
+    yields each once. The rescaling of a stage may use only the new results of earlier stages.
     """
 
     name = "loop.staged_reduce"
@@ -267,6 +334,7 @@ class StagedReduceOp(PureOp):
 
     @property
     def stage_ops(self) -> tuple[ReduceOp, ...]:
+        """Returns the reductions of the first region."""
         return tuple(op for op in self.stages.block.ops if isinstance(op, ReduceOp))
 
     def verify_(self) -> None:
@@ -283,18 +351,21 @@ class StagedReduceOp(PureOp):
         if tuple(r.result for r in reduces) != tuple(self.stages.block.last_op.operands):  # pyright: ignore
             raise VerifyException("the stages yield their reductions, each once and in order")
         if len({r.sizes for r in reduces}) > 1:
-            raise VerifyException("the stages of a staged reduction have equal extents")
+            raise VerifyException("expected equal extents of all stages")
 
 
 @irdl.irdl_op_definition
 class ScanOp(PureOp):
-    """Inclusive scan along a free index of the nest: combines `source` of the iterations 0 to `index`, with equal other
-    indices, in this order.
+    """Scans inclusively along a free index of the nest: combines `source` of the iterations 0 to `index`, in order.
 
     ```
     %s = loop.scan add %a along %j : f32
     ```
-    The iterations of the index are ordered, so one block computes all of them. All scans of a nest run along one index.
+
+    The other indices are equal in all combined iterations. One block computes all iterations of the index.
+
+    Constraints: the scan is directly in the body of a nest; all scans of a nest run along one index; the kind is one
+    that scans support.
     """
 
     name = "loop.scan"
@@ -310,7 +381,7 @@ class ScanOp(PureOp):
         if not isinstance(nest, NestOp) or self.index.owner is not nest.body.block:
             raise VerifyException("a scan is directly inside a nest and runs along one of the nest's indices")
         if any(isinstance(op, ScanOp) and op.index is not self.index for op in nest.body.block.ops):
-            raise VerifyException("the scans of a nest run along one index")
+            raise VerifyException("expected all scans of a nest along one index")
 
 
 def scanned_index(nest: NestOp) -> SSAValue | None:

@@ -1,4 +1,8 @@
-"""Which loop indices a value inside a nest depends on, and which reductions are contractions by that."""
+"""Dependence of values in a nest on loop indices, and recognition of contractions.
+
+In the nest of `sum over k of a[i, k] * b[k, j]`, the load of `a` depends on {i, k} and the sum on {i, j}. The sum is a
+contraction, because each operand depends on k and on an index that the other does not depend on.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +24,26 @@ _NONE: Indices = frozenset()
 
 
 def yielded(block: Block) -> tuple[SSAValue, ...]:
-    """The values that the body `block` ends with."""
+    """Returns the operands of the terminator of `block`."""
     end = block.last_op
     assert end is not None
     return tuple(end.operands)
 
 
 def is_in(value: SSAValue, block: Block) -> bool:
-    """Whether `value` is an argument of `block`, or a result of one of its ops: in a body, whether it may change from
-    one iteration to the next."""
+    """Returns true if `value` is an argument of `block` or a result of an op directly in it, so it may change with each
+    iteration."""
     return value.owner is block or (isinstance(value.owner, Operation) and value.owner.parent is block)
 
 
 def access_indices(op: loop.LoadOp) -> tuple[SSAValue, ...]:
+    """Returns the indices that the address or the domain of a load uses."""
     bounded = op.domain.affine.used_dims() if op.domain is not None else set[int]()
     return tuple(op.indices[d] for d in sorted(op.map.data.used_dims() | bounded))
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
-    """The index whose next value reads the next element in memory, if there is one."""
+    """Returns the index along which a load is contiguous in memory, or None if there is none."""
     shape = extents_of(op.source.type)
     last = len(shape) - 1
     while last >= 0 and shape[last] == 1:
@@ -58,17 +63,17 @@ def _terms(expr: AffineExpr) -> list[AffineExpr]:
 
 
 class Dependence:
-    """Answers, with a memory, on which index arguments of the enclosing nest and reductions a value depends.
+    """Cached dependence of values on the indices of the enclosing nest and reductions.
 
-    The indices of a reduction are bound by it: its result does not depend on them.
+    The result of a reduction does not depend on the reduction's own indices.
     """
 
     def __init__(self) -> None:
         self.of: Callable[[SSAValue], Indices] = cache(self._of)
-        """Returns the index arguments that a value depends on; none for a value from outside the nest."""
+        """Returns the index arguments that a value depends on; empty for a value from outside the nest."""
         self.of_staged: Callable[[loop.StagedReduceOp], list[Indices]] = cache(self._of_staged)
-        """Returns the same of each result of a staged reduction that is carried over chunks: the indices of its own
-        stage, and of the frames that its rescaling uses."""
+        """Returns, for each result of a staged reduction that is carried over chunks, the index arguments of its stage
+        and of the reference values that its rescaling uses."""
 
     def _of(self, value: SSAValue) -> Indices:
         if isinstance(value, BlockArgument):
@@ -95,17 +100,20 @@ class Dependence:
         return self._union(*yielded(op.body.block)) - frozenset(op.body.block.args)
 
     def _of_staged(self, op: loop.StagedReduceOp) -> list[Indices]:
-        found = [self.of_reduce(stage) for stage in op.stage_ops]
-        uses = [_rescaling_arguments(op, i) for i in range(len(found))]
+        dependences = [self.of_reduce(stage) for stage in op.stage_ops]
+        uses = [_rescaling_arguments(op, i) for i in range(len(dependences))]
         while True:
-            wider = [old.union(*(found[a % len(found)] for a in used)) for old, used in zip(found, uses, strict=True)]
-            if wider == found:
-                return found
-            found = wider
+            wider = [
+                old.union(*(dependences[a % len(dependences)] for a in used))
+                for old, used in zip(dependences, uses, strict=True)
+            ]
+            if wider == dependences:
+                return dependences
+            dependences = wider
 
 
 def transport_slice(op: loop.StagedReduceOp, result: int) -> list[Operation]:
-    """The operations of the rescaling that move result `result`, in order."""
+    """Returns the operations of the rescaling that compute its result number `result`, in order."""
     needed: set[SSAValue] = {yielded(op.rescale.block)[result]}
     ops: list[Operation] = []
     for inner in reversed(list(op.rescale.block.ops)[:-1]):
@@ -124,7 +132,13 @@ def _rescaling_arguments(op: loop.StagedReduceOp, result: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Contraction:
-    """`sum over k of a[m, k] * b[n, k]`: the product, its factors, and the indices that only one of them depends on."""
+    """Matmul `sum over k of lhs[m, k] * rhs[n, k]` in a reduction.
+
+    product: the multiplication.
+    lhs, rhs: its operands.
+    only_lhs, only_rhs: free indices that only this operand depends on (m and n).
+    shared: free indices that both depend on (batch).
+    """
 
     product: arith.MulfOp | arith.MuliOp
     lhs: SSAValue
@@ -135,23 +149,28 @@ class Contraction:
 
     @property
     def sides(self) -> tuple[Indices, Indices]:
+        """Returns the indices that only the left and only the right operand depends on."""
         return self.only_lhs, self.only_rhs
 
     @property
     def turned(self) -> Contraction:
+        """Returns the contraction with its operands swapped."""
         return Contraction(self.product, self.rhs, self.lhs, self.only_rhs, self.only_lhs, self.shared)
 
 
 def find_contraction(op: loop.ReduceOp, dependence: Dependence) -> Contraction | None:
-    """The contraction that `op` is, if it is one: both factors depend on a reduction index, and each on an index that
-    the other one does not depend on."""
+    """Returns the contraction that the reduction `op` computes, or None.
+
+    It is one if both operands of a multiplication depend on a reduction index, and each on a free index that the other
+    does not depend on.
+    """
     if op.kind.data != ReductionKind.ADD:
         return None
     product = yielded(op.body.block)[0].owner
     if not isinstance(product, arith.MulfOp | arith.MuliOp) or product.parent_block() is not op.body.block:
         return None
-    own = frozenset(op.body.block.args)
+    reduced = frozenset(op.body.block.args)
     a, b = dependence.of(product.lhs), dependence.of(product.rhs)
-    if not (a & own and b & own and (a - own) - b and (b - own) - a):
+    if not (a & reduced and b & reduced and (a - reduced) - b and (b - reduced) - a):
         return None
-    return Contraction(product, product.lhs, product.rhs, (a - own) - b, (b - own) - a, (a & b) - own)
+    return Contraction(product, product.lhs, product.rhs, (a - reduced) - b, (b - reduced) - a, (a & b) - reduced)

@@ -1,8 +1,7 @@
-"""What a program's kernels have to do at least: bytes to move and operations to compute, counted on the loop level.
+"""Minimum work of a program's kernels: bytes to move and floating-point operations, counted at the loop level.
 
-Bytes are every operand and result of a nest once. Operations are the floating-point payload, each as often as the
-values it depends on differ: what does not depend on an index is not counted once more for it, as a compiler would
-hoist it.
+Every operand and result of a nest is moved once. An operation counts once for each combination of the indices that its
+value depends on, as if it were hoisted out of the other loops.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ from . import LoadOp, NestOp, ReduceOp, ScanOp, StagedReduceOp
 from .dependence import Dependence, yielded
 
 _FREE = (ConstantOp, SelectOp, CmpOp)
+"""Operations that count as no work."""
 
 Size: TypeAlias = Callable[[Extent], int]
-"""What an extent counts as; sizes known only at run time count as `typical` where no others are given."""
+"""Function that returns the number to assume for an extent; `typical` by default."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one nest, in the order of the program: bytes read and written, and floating-point operations."""
+    """Work of one nest. `read`, `written`: bytes. `flops`: floating-point operations."""
 
     read: int
     written: int
@@ -42,6 +42,7 @@ class Work:
 
     @property
     def bytes(self) -> int:
+        """Returns the bytes read and written."""
         return self.read + self.written
 
     def __add__(self, other: Work) -> Work:
@@ -50,20 +51,25 @@ class Work:
 
 @dataclass(frozen=True)
 class Counted:
-    """A floating-point operation of a nest, and the indices that it is computed for: one of each set that runs over the
-    same range, if several reductions share the operation."""
+    """Floating-point operation of a nest and the indices that its value depends on.
+
+    If several reductions over the same range share the operation, only the indices of one of them are listed.
+    """
 
     op: Operation
     indices: tuple[SSAValue, ...]
 
 
 def count_work(module: ModuleOp) -> list[Work]:
+    """Returns the work of each nest of a module, in the order of the program."""
     return [nest_work(op) for op in module.walk() if isinstance(op, NestOp)]
 
 
 def count_flops(main: FuncOp, sizes: Sizes) -> int:
-    """The float operations of a function at the tensor or loop level, where symbols have the values `sizes`, without
-    those of functions that it calls. Conversions count nothing, and neither do tile kernels."""
+    """Returns the floating-point operations of a function at the tensor or the loop level.
+
+    Called functions, conversions and tile kernels do not count. `sizes` has the values of symbols.
+    """
     return sum(_flops(op, sizes) for op in main.body.block.ops)
 
 
@@ -81,8 +87,8 @@ def _flops(op: Operation, sizes: Sizes) -> int:
 
 
 def reduced_terms(op: Operation, sizes: Sizes) -> int | None:
-    """Returns how many terms a reduction or a scan of either level combines, where symbols have the values `sizes`;
-    None for other operations."""
+    """Returns the number of values that a reduction or scan combines, with symbols as in `sizes`, or None for other
+    operations."""
     if isinstance(op, TensorReduceOp):
         shape = sizes.shape(op.source.type)
         return prod(shape[int(d)] for d in op.dims.get_values())
@@ -98,6 +104,7 @@ def reduced_terms(op: Operation, sizes: Sizes) -> int | None:
 
 
 def nest_work(nest: NestOp, size: Size = typical) -> Work:
+    """Returns the work of a nest, with `size` as the number for each extent."""
     return Work(_read(nest, size), sum(_bytes(v, size) for v in nest.res), _nest_flops(nest, size))
 
 
@@ -106,8 +113,11 @@ def _bytes(tensor: SSAValue, size: Size) -> int:
 
 
 def _read(nest: NestOp, size: Size) -> int:
-    """Bytes that a nest reads: of each operand all, or an element for each of the iterations that its loads differ in,
-    if these are fewer: of a table few rows."""
+    """Returns the bytes that a nest reads.
+
+    An operand counts whole, or with one element for each iteration in which its loads differ if that is less, as for a
+    gather of few rows of a table.
+    """
     extents, dependence, elements = _extents(nest, size), Dependence(), dict[SSAValue, int]()
     for op in nest.walk():
         if isinstance(op, LoadOp):
@@ -131,18 +141,17 @@ def _nest_flops(nest: NestOp, size: Size) -> int:
 
 
 def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
-    """Every distinct floating-point operation of a nest, conversions among them.
+    """Returns every distinct floating-point operation of a nest, conversions included.
 
-    Operations are numbered by value: the same computation over equal index ranges, as the stages of a staged reduction
-    repeat it, is one.
+    The same computation over equal index ranges, such as repeated by the stages of a staged reduction, counts once.
     """
     dependence, numbering = Dependence(), Numbering()
     indices: dict[int, tuple[Index, SSAValue]] = {}
     for op in nest.walk():
         if isinstance(op, NestOp | ReduceOp):
-            depth = sum(isinstance(around, NestOp | ReduceOp) for around in ancestors(op))
-            for place, (argument, extent) in enumerate(zip(op.body.block.args, op.sizes, strict=True)):
-                index = depth, place, size(extent)
+            depth = sum(isinstance(ancestor, NestOp | ReduceOp) for ancestor in ancestors(op))
+            for position, (argument, extent) in enumerate(zip(op.body.block.args, op.sizes, strict=True)):
+                index = depth, position, size(extent)
                 indices.setdefault(numbering.identify(argument, index), (index, argument))
     counted: dict[int, Counted] = {}
     for op in nest.body.walk(region_first=True):
@@ -163,4 +172,4 @@ def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
 
 
 Index: TypeAlias = tuple[int, int, int]
-"""An iteration index: how deep its loop is nested, its position there, its extent. Loops side by side share theirs."""
+"""Identity of an iteration index: nesting depth of its loop, position in the loop, extent. Sibling loops share it."""

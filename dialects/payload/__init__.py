@@ -1,12 +1,14 @@
-"""The payload dialect: the scalar operations that upstream `arith` and `math` lack on shaped types.
+"""The payload dialect: scalar operations that upstream `arith` and `math` lack on shaped types.
 
-Scalar computation is written once and survives from the tensor level to CUDA; only the *type* says at which level a
-value lives: `tensor<16x64xf32>` (tensor), `f32` (loop), `tensor<128x64xf32, #layout>` (tile), `vector<32xf32>`
+The *payload* of a program is its scalar computation. It uses the same ops at all levels below torch. Only the type
+shows the level: `tensor<16x64xf32>` (tensor), `f32` (loop), `tensor<128x64xf32, #layout>` (tile), `vector<32xf32>`
 (kernel).
-Most of it is upstream `arith`/`math`. In xDSL 0.74 comparison, selection, conversion and constants fall short on shaped
-types (`arith.cmpf` on tensors yields a scalar `i1`, dense -inf does not round-trip); this dialect holds exactly those.
 
-Lowering the payload between levels is one operation: `retyped(op, operands, container)`.
+Most of the payload is upstream `arith` and `math`. In xDSL 0.74, comparisons, selects, conversions and constants do not
+support shaped types (`arith.cmpf` on tensors yields a scalar `i1`, dense -inf does not round-trip). This dialect has
+these operations and a few that are missing upstream.
+
+`retyped(op, operands, container)` lowers the payload from one level to the next.
 """
 
 from __future__ import annotations
@@ -47,14 +49,15 @@ Scalar: TypeAlias = builtin.AnyFloat | builtin.IntegerType | builtin.IndexType
 
 
 def element_type(t: Attribute) -> Attribute:
-    """The scalar type inside `t`: `f32` of `tensor<4xf32>`, `vector<4xf32>`, `memref<4xf32>` and `f32`."""
+    """Returns the scalar type inside `t`: `f32` for `tensor<4xf32>`, `vector<4xf32>`, `memref<4xf32>` and `f32`."""
     if isinstance(t, builtin.TensorType | builtin.VectorType | builtin.MemRefType):
         return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return t
 
 
 def with_element(t: Attribute, element: Attribute) -> Attribute:
-    """`t` with another scalar inside: `tensor<4xi1, #l>` of (`tensor<4xf32, #l>`, `i1`), and `i1` of (`f32`, `i1`)."""
+    """Returns `t` with another element type: `tensor<4xi1, #l>` for (`tensor<4xf32, #l>`, `i1`), `i1` for (`f32`,
+    `i1`)."""
     if isinstance(t, builtin.TensorType):
         return builtin.TensorType(element, t.get_shape(), t.encoding)  # pyright: ignore[reportUnknownMemberType]
     if isinstance(t, builtin.VectorType):
@@ -63,65 +66,68 @@ def with_element(t: Attribute, element: Attribute) -> Attribute:
 
 
 def shape_of(t: Attribute) -> tuple[int, ...]:
-    """The shape of a tensor or vector type; `()` for a scalar. Raises ExtentError for a size known only at run
-    time: `extents_of` is for places that take those."""
+    """Returns the shape of a tensor or vector type, `()` for a scalar. Raises ExtentError for a symbol (see
+    `extents_of`)."""
     return static(extents_of(t)) if isinstance(t, builtin.TensorType | builtin.VectorType) else ()  # pyright: ignore[reportUnknownArgumentType]
 
 
 def element_bytes(t: Attribute) -> int:
-    """The size in memory of one element of `t`; a boolean takes a byte, a complex number two floats."""
+    """Returns the bytes of one element of `t` in memory. An i1 has one byte, a complex number two floats."""
     e = element_type(t)
     assert isinstance(e, builtin.CompileTimeFixedBitwidthType), e
     return e.compile_time_size
 
 
 def tensor_bytes(t: Attribute) -> int:
-    """The size in memory of a whole tensor of type `t`; an estimate where a size is known only at run time."""
+    """Returns the bytes of a tensor of type `t` in memory; an estimate if a size is symbolic."""
     return prod(map(typical, extents_of(t))) * element_bytes(t)
 
 
 def same_elements(a: Attribute, b: Attribute) -> bool:
-    """Whether tensors or memrefs of the types `a` and `b` have as many elements of the same type, so that one can be
-    seen as the other."""
+    """Returns true if two tensor or memref types have equal element types and numbers of elements."""
     return element_type(a) == element_type(b) and _count(a) == _count(b)
 
 
 def _count(t: Attribute) -> tuple[int, Counter[SymbolAttr]]:
-    """The product of the extents of `t` that are numbers, and the others."""
+    """Returns the product of the static extents, and the symbolic ones."""
     extents = extents_of(t)
     symbols = Counter(e for e in extents if isinstance(e, SymbolAttr))
     return prod(e for e in extents if isinstance(e, int)), symbols
 
 
 def is_tensor(t: Attribute) -> bool:
-    """Whether `t` is a tensor type: a tensor, or a tile."""
+    """Returns true if `t` is a tensor type: a tensor or a tile."""
     return isinstance(t, builtin.TensorType)
 
 
 def is_vector(t: Attribute) -> bool:
-    """Whether `t` is a vector type: registers of a thread."""
+    """Returns true if `t` is a vector type: registers of a thread."""
     return isinstance(t, builtin.VectorType)
 
 
 def is_float(t: Attribute) -> bool:
-    """Whether the scalar inside `t` is a float of any width."""
+    """Returns true if the element type of `t` is a float of any width."""
     return isinstance(element_type(t), builtin.AnyFloat)
 
 
 def is_float8(t: Attribute) -> bool:
-    """Whether the scalar inside `t` is a float of eight bits, which below the torch level is stored as a byte."""
+    """Returns true if the element type of `t` is an eight-bit float, which is stored as a byte below the torch
+    level."""
     return isinstance(element_type(t), builtin.Float8E4M3FNType | builtin.Float8E5M2Type)
 
 
 def is_low_precision(t: Attribute) -> bool:
-    """Whether the scalar inside `t` is a float narrower than 32 bits: a storage type, on which nothing is computed."""
+    """Returns true if the element type of `t` is a float narrower than 32 bits: a storage type, not one to compute
+    in."""
     e = element_type(t)
     return isinstance(e, builtin.AnyFloat) and e.bitwidth < 32
 
 
 class Predicate(StrEnum):
-    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, on
-    `i1` false < true."""
+    """Comparison of two values.
+
+    On floats, all predicates except `ne` are false if an operand is NaN. Integers are signed. On `i1`, false < true.
+    """
 
     EQ = "eq"
     NE = "ne"
@@ -133,19 +139,21 @@ class Predicate(StrEnum):
 
 @irdl_attr_definition
 class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
-    """`#payload<predicate lt>`"""
+    """Attribute of a comparison: `#payload<predicate lt>`."""
 
     name = "payload.predicate"
 
 
 @irdl_op_definition
 class ConstantOp(PureOp):
-    """The same scalar everywhere in a value of any payload type.
+    """Returns a scalar constant, or a value of any payload type with that scalar in all elements.
 
     ```
     %eps = payload.constant 1.0e-6 : f32
     %low = payload.constant 0xff800000 : tensor<4x8xf32>      // -inf, by its bits
     ```
+
+    Constraints: the constant has the element type of the result.
     """
 
     name = "payload.constant"
@@ -160,7 +168,7 @@ class ConstantOp(PureOp):
 
     @property
     def scalar(self) -> float | int:
-        """The constant as a Python number (`i1` as 0 or 1)."""
+        """Returns the constant as a Python number (`i1` as 0 or 1)."""
         if isinstance(self.value, IntegerAttr) and self.value.type == i1:
             return abs(self.value.value.data)
         return self.value.value.data
@@ -204,7 +212,8 @@ class ConstantOp(PureOp):
 
 
 def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | IntegerAttr:
-    """`value` as an attribute of the scalar type `element`; a float is rounded to it (overflow gives an infinity)."""
+    """Returns `value` as an attribute of the scalar type `element`. Floats are rounded; overflow becomes an
+    infinity."""
     if isinstance(element, AnyFloat):
         try:
             return FloatAttr(float(value), element)
@@ -218,7 +227,7 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
 
 
 def constant_of(value: SSAValue) -> float | int | None:
-    """Returns the number that `value` is everywhere, or None if no constant says so."""
+    """Returns the number that all elements of `value` have if it is a constant, or None."""
     op = value.owner
     if isinstance(op, ConstantOp):
         return op.scalar
@@ -229,11 +238,13 @@ def constant_of(value: SSAValue) -> float | int | None:
 
 @irdl_op_definition
 class ExtentOp(PureOp):
-    """The value of a size that is known only at run time, everywhere in a value of any integer or index payload type.
+    """Returns the value of a symbolic size, as a scalar or in all elements of a value of integer or index type.
 
     ```
     %n = payload.extent #payload.symbol<s0[1:1001]> : i64
     ```
+
+    Constraints: the element type is an integer or index.
     """
 
     name = "payload.extent"
@@ -243,11 +254,11 @@ class ExtentOp(PureOp):
 
     def verify_(self) -> None:
         if not isinstance(element_type(self.result.type), IntegerType | IndexType):
-            raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
+            raise VerifyException(f"expected an integer or index type, but got {self.result.type}")
 
 
 class ConditionOf(DerivedTypes):
-    """The type of a value; that of the condition follows from it."""
+    """Assembly directive: prints the type of a value and derives the type of the condition."""
 
     def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
         return (with_element(t, i1),)
@@ -255,7 +266,7 @@ class ConditionOf(DerivedTypes):
 
 @irdl_op_definition
 class CmpOp(PureOp):
-    """Elementwise comparison of two values of one type; the result has the same container with element `i1`.
+    """Compares two values of one type elementwise. The result has the same container with element type `i1`.
 
     ```
     %c = payload.cmp lt %a, %b : tensor<4xf32>      // tensor<4xi1>
@@ -280,11 +291,13 @@ class CmpOp(PureOp):
 
 @irdl_op_definition
 class SelectOp(PureOp):
-    """`%c ? %a : %b`, elementwise; both sides are computed. The condition has the container of the values.
+    """Selects elementwise: `%c ? %a : %b`. Both values are computed.
 
     ```
     %r = payload.select %c, %a, %b : tensor<4xf32>      // %c : tensor<4xi1>
     ```
+
+    Constraints: the condition has the container of the values, with element type `i1`.
     """
 
     name = "payload.select"
@@ -297,23 +310,31 @@ class SelectOp(PureOp):
 
     def verify_(self) -> None:
         if self.cond.type != with_element(self.lhs.type, i1):
-            raise VerifyException(f"the condition of a select of {self.lhs.type} is {self.cond.type}")
+            raise VerifyException(
+                f"expected a condition with the container of {self.lhs.type}, but got {self.cond.type}"
+            )
 
 
 @irdl_op_definition
 class CastOp(PureOp):
-    """Conversion between scalar types, elementwise, with C's meaning as PyTorch's `to(dtype)` has it.
-
-    float to float rounds to nearest even; float to integer truncates toward zero; integer to float rounds; a wider
-    integer is sign-extended (`i1` counts as 0 or 1), a narrower one wraps; anything to `i1` is `x != 0`.
-
-    `reassoc` is a permission: floats may be rounded before or after they are scaled, whatever is easier to compute. So
-    the terms of a sum that is computed in chunks may be rounded chunk by chunk.
+    """Converts between scalar types elementwise, as C and PyTorch's `to(dtype)` do.
 
     ```
     %y = payload.cast %x : tensor<4xf32> -> tensor<4xbf16>
     %z = payload.cast %x reassoc : tensor<4xf32> -> tensor<4xbf16>
     ```
+
+    - float to float: rounds to nearest even.
+    - float to integer: truncates toward zero.
+    - integer to float: rounds.
+    - integer to wider integer: sign-extends (`i1` counts as 0 or 1); to narrower integer: wraps.
+    - anything to `i1`: `x != 0`.
+
+    Attributes:
+        reassoc: the conversion may be exchanged with a scaling of floats. So the terms of a sum that is computed in
+            chunks may be rounded chunk by chunk.
+
+    Constraints: shapes are equal; `reassoc` needs floats.
     """
 
     name = "payload.cast"
@@ -323,7 +344,7 @@ class CastOp(PureOp):
     assembly_format = "$operand (`reassoc` $reassoc^)? attr-dict `:` type($operand) `->` type($result)"
 
     def __init__(self, operand: SSAValue, element: Attribute, *, reassoc: bool = False):
-        """`element` is the scalar type to convert to."""
+        """`element` is the scalar type to convert to, or a type that contains it."""
         super().__init__(operand, reassoc, with_element(operand.type, element_type(element)))
 
     def verify_(self) -> None:
@@ -348,11 +369,13 @@ class _FloatBinaryOp(PureOp):
 
 @irdl_op_definition
 class FmodOp(_FloatBinaryOp):
-    """C's `fmod`: the remainder of a truncating division, with the sign of the dividend.
+    """Returns the remainder of truncating division, with the sign of the dividend, as C's `fmod`.
 
     ```
     %r = payload.fmod %a, %b : f32
     ```
+
+    Constraints: the operands are floats.
     """
 
     name = "payload.fmod"
@@ -361,11 +384,15 @@ class FmodOp(_FloatBinaryOp):
 
 @irdl_op_definition
 class LogAddExpOp(_FloatBinaryOp):
-    """log(exp(lhs) + exp(rhs)) without overflow: addition of numbers that are stored as logarithms. -inf is the zero.
+    """Returns log(exp(lhs) + exp(rhs)) without overflow: the sum of numbers that are stored as logarithms.
 
     ```
     %r = payload.logaddexp %a, %b : f32
     ```
+
+    -inf represents zero.
+
+    Constraints: the operands are floats.
     """
 
     name = "payload.logaddexp"
@@ -373,13 +400,15 @@ class LogAddExpOp(_FloatBinaryOp):
 
 @irdl_op_definition
 class RoundTf32Op(PureOp):
-    """The nearest number with 10 bits of fraction (tf32), still in f32; halves go away from zero: `cvt.rna.tf32`.
-
-    What tensor cores multiply of an f32: they ignore the other 13 bits, so that without this a factor is cut.
+    """Rounds f32 to tf32, with 10 bits of fraction, in an f32. Ties round away from zero (PTX `cvt.rna.tf32`).
 
     ```
     %r = payload.round_tf32 %a : tensor<4xf32>
     ```
+
+    Tensor cores ignore the other 13 bits of an operand, so without this op it is truncated.
+
+    Constraints: the element type is f32.
     """
 
     name = "payload.round_tf32"
@@ -389,19 +418,21 @@ class RoundTf32Op(PureOp):
 
     def verify_(self) -> None:
         if not isinstance(element_type(self.operand.type), Float32Type):
-            raise VerifyException(f"rounds {self.operand.type} to tf32: only f32")
+            raise VerifyException(f"expected f32 to round to tf32, but got {self.operand.type}")
 
 
 @irdl_op_definition
 class CombineBf16x3Op(PureOp):
-    """The sum of three numbers of which each is what the ones before it leave of an f32: the largest first.
-
-    Adding them is exact. What is known beside a sum is how small the later ones are, so that products of some pairs of
-    parts need not be computed.
+    """Returns the sum of three parts of an f32, in descending order of magnitude. The sum is exact.
 
     ```
     %x = payload.combine_bf16x3 %first, %second, %third : f32
     ```
+
+    The second part is the rest after the first one, the third the rest after both. So later parts are known to be
+    small, unlike the operands of plain additions, and matmuls of some pairs of parts need not be computed.
+
+    Constraints: the element type is f32.
     """
 
     name = "payload.combine_bf16x3"
@@ -413,23 +444,26 @@ class CombineBf16x3Op(PureOp):
 
     def verify_(self) -> None:
         if not isinstance(element_type(self.result.type), Float32Type):
-            raise VerifyException(f"joins parts to {self.result.type}: only f32 has some")
+            raise VerifyException(f"expected parts of f32, but got {self.result.type}")
 
 
 @irdl_op_definition
 class AssertOp(PureOp):
-    """The integer itself, elementwise, where the condition holds; where it does not, the program stops and says the
-    message and the integer.
-
-    The integer goes through, so that whatever needs it needs the assertion: it is cloned, moved and hoisted as any
-    other payload, and what nobody needs is not asserted. The condition has the container of the integer. It is also
-    computed where there is no element, in lanes behind the end of a tensor and in front of a border: whoever makes such
-    lanes lets it hold there.
+    """Returns the integer `value` elementwise if the condition holds; otherwise stops the program with a message.
 
     ```
     %j = payload.assert %i where %legal, "aten.embedding: an index is outside [0, 100)" at "model.py:7" : tensor<5xi64>
     ```
-    The place is part of what is computed: kernels that differ in it alone say something else.
+
+    The message includes the integer. Because users read the integer through the assertion, it is cloned, moved and
+    hoisted like other payload, and unused assertions are erased. It is also computed in lanes outside of a tensor
+    (tails, borders). A pass that creates such lanes must make the condition true there.
+
+    Attributes:
+        message: text of the error.
+        place: source line (`at`), optional. It is part of the computation: kernels that differ in it are different.
+
+    Constraints: the value is an integer or index; the condition has its container, with element type `i1`.
     """
 
     name = "payload.assert"
@@ -446,27 +480,32 @@ class AssertOp(PureOp):
 
     @property
     def text(self) -> str:
-        """The message behind its place."""
+        """Returns the message, preceded by its source line."""
         return self.message.data if self.place is None else f"{self.place.data}: {self.message.data}"
 
     def verify_(self) -> None:
         if not isinstance(element_type(self.value.type), IntegerType | IndexType):
-            raise VerifyException(f"asserts something of {self.value.type}: only integers")
+            raise VerifyException(f"expected an integer or index to assert, but got {self.value.type}")
         if self.condition.type != with_element(self.value.type, i1):
-            raise VerifyException(f"the condition on {self.value.type} is {self.condition.type}")
+            raise VerifyException(
+                f"expected a condition with the container of {self.value.type}, but got {self.condition.type}"
+            )
 
 
 def is_payload(op: Operation) -> bool:
-    """Whether `op` is elementwise scalar computation, written alike at all levels."""
-    own = op.name.startswith(("payload.", "arith.", "math."))
-    return (own or isinstance(op, ElementwiseOp)) and not op.regions
+    """Returns true if `op` is elementwise scalar computation, the same at all levels below torch."""
+    is_upstream = op.name.startswith(("payload.", "arith.", "math."))
+    return (is_upstream or isinstance(op, ElementwiseOp)) and not op.regions
 
 
 def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -> Operation:
-    """The payload operation `op` on other operands, its results in another container.
+    """Returns a copy of the payload operation `op` on other operands, with results in another container.
 
-    This is the whole lowering of the payload between two levels: `container` is any payload type of the new container
-    (its element is ignored): an `f32` makes scalars, `tensor<4x8xf32, #l>` tiles, `vector<8xf32>` register arrays.
+    Args:
+        op: the operation.
+        operands: operands of the new level.
+        container: a payload type of the new level, whose element type is ignored: `f32` for scalars, `tensor<4x8xf32,
+            #l>` for tiles, `vector<8xf32>` for registers.
     """
     types = [with_element(container, element_type(r.type)) for r in op.results]
     new = type(op).create(

@@ -1,4 +1,4 @@
-"""What payload ops fold to: comparisons of what is known to lie in a range, and ops with operands that are known."""
+"""Constant folding of payload ops: comparisons of values with a known range, and ops with constant operands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from . import AssertOp, Predicate, SelectOp, element_type
 
 
 def decided(predicate: Predicate, lo: float, hi: float) -> bool | None:
-    """Whether a number between `lo` and `hi`, both included, compares with 0 as `predicate` says; None if that depends
-    on the number."""
+    """Returns the result of comparing a number with 0, or None if it depends on the number.
+
+    Args:
+        predicate: the comparison.
+        lo: smallest possible value of the number.
+        hi: largest possible value of the number.
+    """
     always, never = {
         Predicate.LT: (hi < 0, lo >= 0),
         Predicate.LE: (hi <= 0, lo > 0),
@@ -25,17 +30,20 @@ def decided(predicate: Predicate, lo: float, hi: float) -> bool | None:
     return True if always else False if never else None
 
 
-def same_as_operand(op: Operation, known: Sequence[float | None]) -> int | None:
-    """The number of the operand that the result of `op` equals, where `known` are the numbers that its operands are."""
+def same_as_operand(op: Operation, numbers: Sequence[float | None]) -> int | None:
+    """Returns the position of the operand that the result of `op` equals, or None.
+
+    `numbers` has the constant value of each operand, or None. For example, `x * 1` equals operand 0.
+    """
     if isinstance(op, SelectOp):
-        return None if known[0] is None else 1 if known[0] else 2
+        return None if numbers[0] is None else 1 if numbers[0] else 2
     if isinstance(op, AssertOp):
-        return 0 if known[1] else None
-    for own, number in enumerate(known[:2]):
+        return 0 if numbers[1] else None
+    for position, number in enumerate(numbers[:2]):
         if number is None:
             continue
         if isinstance(op, arith.AndIOp | arith.OrIOp) and element_type(op.result.type) == i1:
-            return own if bool(number) == isinstance(op, arith.OrIOp) else 1 - own
+            return position if bool(number) == isinstance(op, arith.OrIOp) else 1 - position
         if isinstance(op, arith.MulfOp) and number == 1:
-            return 1 - own
+            return 1 - position
     return None

@@ -1,8 +1,8 @@
-"""Text of accesses: coordinates, domains and index expressions with their operands inline.
+"""Parsing and printing of accesses: coordinates, domains and index expressions with inline operands.
 
-An op keeps an affine map and its operands. Its text has the operands in the place of the map's dimensions and symbols:
+An op stores an affine map and its operands. The text shows the operands in place of the map's dimensions and symbols:
 
-| level | a dimension | a symbol |
+| level | dimension of the map | symbol of the map |
 |---|---|---|
 | tensor | `d0`, a dimension of the result | `%i`, a tensor of indices |
 | loop | `%i`, an index of a nest or reduction | `symbol(%n)`, computed from data |
@@ -12,8 +12,10 @@ An op keeps an affine map and its operands. Its text has the operands in the pla
 tile.load %x[%i * 128 + d0, %k * 64 + d1] where 0 <= %k * 64 + d1 < 250 else %zero
 ```
 
-The operands of an op that was read are in the order of their definitions. Reading drops an operand without a use and
-merges repeated ones. So text that was read is printed unchanged.
+The parser orders the operands by their definitions, drops unused ones and merges repeated ones. So parsed text is
+printed unchanged.
+
+The classes at the end of the file are directives of xDSL's declarative assembly format.
 """
 
 from __future__ import annotations
@@ -59,18 +61,19 @@ Variable = VariadicOperandVariable | OperandVariable
 
 
 class Writer:
-    """Prints affine expressions with as few parentheses as read clearly.
+    """Printer of affine expressions with few parentheses.
 
     Args:
-        printer: where to.
-        dims: the values in the place of dimensions, or None to print `d0`.
-        symbols: the values in the place of symbols.
+        printer: printer for the text.
+        dims: values to print in place of dimensions, or None to print `d0`.
+        symbols: values to print in place of symbols.
     """
 
     def __init__(self, printer: Printer, dims: Sequence[SSAValue] | None, symbols: Sequence[SSAValue] = ()) -> None:
         self.printer, self.dims, self.symbols = printer, dims, symbols
 
     def list(self, exprs: Sequence[AffineExpr]) -> None:
+        """Prints expressions in square brackets."""
         with self.printer.in_square_brackets():
             self.printer.print_list(exprs, self.expr)
 
@@ -124,7 +127,7 @@ class Writer:
 
 
 def _negated(e: AffineExpr) -> AffineExpr | None:
-    """Returns `-e` where `e` is a negative number or a multiple by one, or None."""
+    """Returns `-e` if `e` is a negative number or a multiple by a negative number, or None."""
     if isinstance(e, AffineConstantExpr):
         return AffineConstantExpr(-e.value) if e.value < 0 else None
     if isinstance(e, AffineBinaryOpExpr) and e.kind == Kind.Mul and isinstance(e.rhs, AffineConstantExpr):
@@ -135,14 +138,14 @@ def _negated(e: AffineExpr) -> AffineExpr | None:
 
 
 class _Reader(ABC):
-    """Reads affine expressions."""
+    """Base class of parsers of affine expressions."""
 
     def __init__(self, parser: Parser) -> None:
         self.parser = parser
 
     @abstractmethod
     def leaf(self) -> AffineExpr | None:
-        """Reads a dimension or a symbol; None at a number, a sign or a parenthesis."""
+        """Parses a dimension or a symbol. Returns None at a number, a sign or a parenthesis."""
 
     def expr(self) -> AffineExpr:
         parser, start = self.parser, self.parser.pos
@@ -158,31 +161,41 @@ class _Reader(ABC):
 
 @dataclass
 class _Operands:
-    """The values in the place of dimensions or of symbols, by name and number of the result, in the order of use."""
+    """Operands parsed in place of dimensions or of symbols, in the order of use.
+
+    variable: operand list of the op that they become, or None if the op has none.
+    values: (name of the value, number of the result) -> parsed operand.
+    """
 
     variable: Variable | None
     values: dict[tuple[str, int], UnresolvedOperand] = field(default_factory=dict[tuple[str, int], UnresolvedOperand])
 
     def number(self, operand: UnresolvedOperand) -> int:
-        """Returns the number of a value by its first use."""
+        """Returns the position of an operand among the distinct ones, by its first use."""
         key = (operand.operand_name, operand.index)
         self.values.setdefault(key, operand)
         return list(self.values).index(key)
 
     def sorted(self, parser: Parser) -> list[tuple[str, int]]:
-        """Returns the values in the order in which they are defined."""
+        """Returns the operands in the order of their definitions."""
         if len(self.values) < 2:
             return list(self.values)
-        names, places = {name for name, _ in self.values}, dict[str, int]()
-        for place, name in enumerate(reversed(parser.ssa_values)):
+        names, definition_order = {name for name, _ in self.values}, dict[str, int]()
+        for position, name in enumerate(reversed(parser.ssa_values)):
             if name in names:
-                places[name] = -place
-                if len(places) == len(names):
+                definition_order[name] = -position
+                if len(definition_order) == len(names):
                     break
-        return sorted(self.values, key=lambda key: (places.get(key[0], 0), key[1]))
+        return sorted(self.values, key=lambda key: (definition_order.get(key[0], 0), key[1]))
 
     def store(self, parser: Parser, state: ParsingState, order: Sequence[tuple[str, int]]) -> None:
-        """Makes the values the operands of the op."""
+        """Stores the operands in the op that is being parsed.
+
+        Args:
+            parser: the parser.
+            state: state of the op.
+            order: the operands in the order in which the op has them.
+        """
         if self.variable is None:
             return
         constraint = state.op_type.get_irdl_definition().operands[self.variable.index][1].constr
@@ -205,7 +218,7 @@ class _Operands:
 
 
 class _Access(_Reader):
-    """The access that is being read for an op: its coordinates, its domain and their operands."""
+    """Access that is being parsed: its coordinates, its domain and their operands."""
 
     def __init__(
         self, parser: Parser, state: ParsingState, map: AttributeVariable, variables: Sequence[Variable | None]
@@ -217,11 +230,13 @@ class _Access(_Reader):
         self.domain: AttributeVariable | None = None
         self.constraints: list[tuple[int, AffineExpr, Extent]] = []
         self.rank = 0
-        self.numbers: dict[int, Span] = {}  # the dimensions that are written as `d0`, with their first use
+        # Dimensions that the text writes as `d0`, with their first use.
+        self.numbers: dict[int, Span] = {}
         vars(state)["access"] = self
 
     @staticmethod
     def of(state: ParsingState) -> _Access:
+        """Returns the access of the op that is being parsed, for directives after the coordinates."""
         return vars(state)["access"]
 
     def leaf(self) -> AffineExpr | None:
@@ -248,7 +263,7 @@ class _Access(_Reader):
         return AffineDimExpr(int(word[1:]))
 
     def constraint(self) -> tuple[int, AffineExpr, Extent]:
-        """Reads `0 <= expr < 100`."""
+        """Parses `0 <= expr < 100`."""
         lower = self.parser.parse_integer()
         self.parser.parse_punctuation("<")
         self.parser.parse_punctuation("=")
@@ -258,7 +273,7 @@ class _Access(_Reader):
         return lower, expr, upper.data if isinstance(upper, IntAttr) else upper
 
     def read_domain(self, domain: AttributeVariable) -> None:
-        """Reads `0 <= expr < 100 and 0 <= expr < #s0`."""
+        """Parses `0 <= expr < 100 and 0 <= expr < #s0`."""
         self.domain = domain
         if self.parser.parse_optional_keyword("true") is None:
             self.constraints.append(self.constraint())
@@ -266,7 +281,7 @@ class _Access(_Reader):
                 self.constraints.append(self.constraint())
 
     def store(self) -> None:
-        """Gives the op what was read so far."""
+        """Stores the parsed map, domain and operands in the op."""
         dims, symbols = self.dims.sorted(self.parser), self.symbols.sorted(self.parser)
         new_dims = [AffineExpr.dimension(dims.index(key)) for key in self.dims.values]
         new_symbols = [AffineExpr.symbol(symbols.index(key)) for key in self.symbols.values]
@@ -284,17 +299,17 @@ class _Access(_Reader):
         self.symbols.store(self.parser, self.state, symbols)
 
     def ranked(self, t: Attribute) -> None:
-        """Takes the dimensions from the type of the tile, or of the tensor."""
+        """Sets the number of dimensions from the type of the tile or tensor, and stores the access again."""
         scalar, used = isinstance(t, AnyFloat | IntegerType | IndexType), max(self.numbers, default=-1) + 1
         self.rank = len(t.get_shape()) if isinstance(t, ShapedType) else 0 if scalar else used
         for number, span in self.numbers.items():
             if number >= self.rank:
-                self.parser.raise_error(f"d{number} is no dimension of {t}", span)
+                self.parser.raise_error(f"expected a dimension of {t}, but got d{number}", span)
         self.store()
 
 
 class _NestIndices(_Reader):
-    """Reads expressions of the block arguments that were read before a region."""
+    """Parser of expressions of block arguments, which precede a region."""
 
     def __init__(self, parser: Parser, arguments: Sequence[Parser.Argument]) -> None:
         super().__init__(parser)
@@ -321,12 +336,12 @@ def _map_of(variable: AttributeVariable, op: IRDLOperation) -> AffineMap:
 
 
 class _Coordinates(CustomDirective):
-    """The coordinates of an access, `[expr, expr]`."""
+    """Directive for the coordinates of an access, `[expr, expr]`."""
 
     map: AttributeVariable
 
     def variables(self) -> tuple[Variable | None, Variable | None]:
-        """Returns the operands in the place of dimensions and of symbols."""
+        """Returns the operand lists for dimensions and for symbols, each None if the op has none."""
         return getattr(self, "indices", None), getattr(self, "symbols", None)
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
@@ -348,14 +363,14 @@ class _Coordinates(CustomDirective):
 
 @irdl_custom_directive
 class View(_Coordinates):
-    """`[d1, d0 - 1]`: coordinates of dimensions alone."""
+    """Directive for coordinates of dimensions only: `[d1, d0 - 1]`."""
 
     map: AttributeVariable
 
 
 @irdl_custom_directive
 class Access(_Coordinates):
-    """`[%i * 128 + d0, %k]`: coordinates of dimensions and values."""
+    """Directive for coordinates of dimensions and values: `[%i * 128 + d0, %k]`."""
 
     map: AttributeVariable
     symbols: VariadicOperandVariable
@@ -363,7 +378,7 @@ class Access(_Coordinates):
 
 
 class Expression(Access):
-    """`%i * 128 + d0`: one expression of dimensions and values."""
+    """Directive for one expression of dimensions and values: `%i * 128 + d0`."""
 
     def read(self, access: _Access) -> Sequence[AffineExpr]:
         return (access.expr(),)
@@ -374,7 +389,7 @@ class Expression(Access):
 
 @irdl_custom_directive
 class LoopAccess(_Coordinates):
-    """`[%i, %k + symbol(%n)]`: coordinates of indices and values computed from data."""
+    """Directive for coordinates of indices and values computed from data: `[%i, %k + symbol(%n)]`."""
 
     map: AttributeVariable
     indices: VariadicOperandVariable
@@ -383,14 +398,15 @@ class LoopAccess(_Coordinates):
 
 @irdl_custom_directive
 class Row(_Coordinates):
-    """`[%t mod 2]`: a coordinate that one value determines."""
+    """Directive for one coordinate that depends on one value: `[%t mod 2]`."""
 
     map: AttributeVariable
     indices: OperandVariable
 
 
 class OptionalDirective(CustomDirective, ABC):
-    """The text of an attribute, the first variable; a group around it is left out where the attribute is missing."""
+    """Base class of directives for an optional attribute (the first variable). Without it, the group around it is
+    omitted."""
 
     def is_present(self, op: IRDLOperation) -> bool:
         return next(iter(vars(self).values())).is_present(op)
@@ -401,7 +417,7 @@ class OptionalDirective(CustomDirective, ABC):
 
 @irdl_custom_directive
 class Domain(OptionalDirective):
-    """`0 <= %i * 128 + d0 < 250`: the constraints of an access that was read before, joined by `and`."""
+    """Directive for the domain of an access, after its coordinates: `0 <= %i * 128 + d0 < 250 and ...`."""
 
     domain: AttributeVariable
 
@@ -430,7 +446,7 @@ class Domain(OptionalDirective):
 
 @irdl_custom_directive
 class Ranked(CustomDirective):
-    """The type of the tile, or of the tensor, whose dimensions are those of the access that was read before."""
+    """Directive for the type of the tile or tensor that has the dimensions `d0`, `d1`, … of the access."""
 
     element: TypeDirective
 
@@ -446,7 +462,7 @@ class Ranked(CustomDirective):
 
 @irdl_custom_directive
 class ResultMap(OptionalDirective):
-    """`[%i * 64 + %j, %k]`: coordinates of the indices that are the arguments of a region."""
+    """Directive for coordinates of the indices that are a region's arguments: `[%i * 64 + %j, %k]`."""
 
     map: AttributeVariable
     body: RegionVariable
@@ -462,4 +478,4 @@ class ResultMap(OptionalDirective):
 
 
 ACCESS_DIRECTIVES = (View, Access, LoopAccess, Row, Expression, Domain, Ranked, ResultMap)
-"""All directives of this file."""
+"""Directives of this file."""

@@ -1,6 +1,6 @@
-"""Directives of declarative assembly formats that our dialects share, and builders that follow from definitions.
+"""Assembly-format directives that the dialects share, and op builders derived from op definitions.
 
-An operation that lists `DIRECTIVES` as its `custom_directives` writes them in its `assembly_format`:
+An operation that lists `DIRECTIVES` as its `custom_directives` uses them in its `assembly_format`:
 
 | directive | text |
 |---|---|
@@ -10,15 +10,19 @@ An operation that lists `DIRECTIVES` as its `custom_directives` writes them in i
 | `custom<Counts>($grid)` | numbers of tiles, `[#s0 / 64, 32]` |
 | `custom<Checks>($checks, $lower, $upper)` | values and their bounds, `0 <= %i < 100 and 2 <= %j < #s0` |
 | `custom<Arguments>(ref($body))` | the block arguments of a region with their types, `(%x: f32)` |
-| `custom<Buffers>(ref($body))` | those of them that are no indices |
-| `custom<Indices>(ref($body))` | those of them that are indices, without types, `(%i, %j)` |
-| `custom<Body>($body)` | the region itself, whose arguments were written before |
-| `custom<DefinedTypes>(type($a))` | nothing: the types of a list of operands are those of their definitions |
+| `custom<Buffers>(ref($body))` | the arguments that are not indices |
+| `custom<Indices>(ref($body))` | the arguments that are indices, without types, `(%i, %j)` |
+| `custom<Body>($body)` | the region itself, whose arguments precede it |
+| `custom<DefinedTypes>(type($a))` | nothing: a list of operands has the types of their definitions |
 
-The builder of a `FormattedOp` takes operands, properties and regions by name, or by position in the order in which the
-format names them (operations without one: in which they are declared), and then the types of those results that do not
-follow from constraints on the operands. Properties are given as Python values: numbers, words, lists of them, affine
-maps, members of enumerations; `None`, and `False` for a flag, leave an optional one out.
+The constructor of a `FormattedOp` takes operands, properties and regions by name, or by position in the order of the
+format (of the declarations, without a format). The types of results follow; they may be omitted if operand constraints
+determine them. Properties are Python values: numbers, words, lists of them, affine maps, enum members. `None`, and
+`False` for a flag, omit an optional property:
+
+```
+ReduceRegistersOp("add", x, [0, 1])        ShuffleXorOp(x, 16)
+```
 """
 
 from __future__ import annotations
@@ -62,25 +66,27 @@ def _kind_of(element: object) -> type[Attribute]:
 
 
 def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
-    """`value` as an attribute of the class `kind`; None for a flag that is not set. Raises TypeError."""
+    """Returns `value` as an attribute of class `kind`, or None for a flag that is not set. Raises TypeError."""
     if value is None or isinstance(value, Attribute):
         return value
     if kind is builtin.UnitAttr:
         return builtin.UnitAttr() if value else None
-    if kind is builtin.DenseArrayBase:  # registers of a tile may be tens of thousands
+    # Packs the numbers directly, because a tile may have tens of thousands of registers.
+    if kind is builtin.DenseArrayBase:
         return builtin.DenseArrayBase(builtin.i64, builtin.BytesAttr(builtin.i64.pack([*value])))
     if kind is builtin.ArrayAttr:
         return ArrayAttr([cast(Attribute, attribute_of(v, _kind_of(v))) for v in value])
     if issubclass(kind, EnumAttribute):
         value = kind.enum_type(value)
     elif kind not in (IntAttr, StringAttr, builtin.SymbolRefAttr, builtin.AffineMapAttr):
-        raise TypeError(f"{value!r} is no {kind.name}")
+        raise TypeError(f"expected a {kind.name}, but got {value!r}")
     return cast(Any, kind)(value)
 
 
 @cache
 def _parameters(op: type[IRDLOperation]) -> tuple[tuple[str, ...], dict[str, type[Attribute]]]:
-    """What the builder of an operation takes, in order, and the class of every property."""
+    """Returns the names of the parameters of an op's constructor, in order, and the attribute class of every
+    property."""
     definition = op.get_irdl_definition()
     properties: dict[str, type[Attribute]] = {}
     for name, (ir_name, kind) in definition.accessor_names.items():
@@ -94,14 +100,16 @@ def _parameters(op: type[IRDLOperation]) -> tuple[tuple[str, ...], dict[str, typ
 
 
 def definitions(dialect: str, names: Mapping[str, Any]) -> tuple[list[type[Operation]], list[type[Attribute]]]:
-    """The operations and the attributes of a dialect among the `names` of its package, as `Dialect` takes them."""
-    own = [v for v in names.values() if isinstance(v, type) and str(getattr(v, "name", "")).startswith(f"{dialect}.")]
-    return [o for o in own if issubclass(o, Operation)], [a for a in own if issubclass(a, Attribute)]
+    """Returns the op classes and attribute classes of a dialect among `names`, the globals of its package."""
+    members = [
+        v for v in names.values() if isinstance(v, type) and str(getattr(v, "name", "")).startswith(f"{dialect}.")
+    ]
+    return [o for o in members if issubclass(o, Operation)], [a for a in members if issubclass(a, Attribute)]
 
 
 @irdl_custom_directive
 class _AttributeDirective(OptionalDirective):
-    """The text of one attribute."""
+    """Directive for the text of one attribute."""
 
     PARAMETER: ClassVar[Parameter]
     attribute: AttributeVariable
@@ -116,32 +124,32 @@ class _AttributeDirective(OptionalDirective):
 
 
 class Int(_AttributeDirective):
-    """`4`"""
+    """Directive for a number: `4`."""
 
     PARAMETER = INT
 
 
 class Bases(_AttributeDirective):
-    """`[[0, 1], [8, 0]]`"""
+    """Directive for basis vectors: `[[0, 1], [8, 0]]`."""
 
     PARAMETER = BASES
 
 
 class Extents(_AttributeDirective):
-    """`[16, #s0]`"""
+    """Directive for extents: `[16, #s0]`."""
 
     PARAMETER = listed(EXTENT, Parser.Delimiter.SQUARE)
 
 
 class Counts(_AttributeDirective):
-    """`[#s0 / 64, 32]`"""
+    """Directive for numbers of tiles: `[#s0 / 64, 32]`."""
 
     PARAMETER = listed(COUNT, Parser.Delimiter.SQUARE)
 
 
 @irdl_custom_directive
 class Checks(OptionalDirective):
-    """`0 <= %i < 100 and 2 <= %j < #s0`: values, each with its bounds."""
+    """Directive for values with bounds: `0 <= %i < 100 and 2 <= %j < #s0`."""
 
     checks: VariadicOperandVariable
     lower: AttributeVariable
@@ -184,7 +192,7 @@ def _arguments(state: ParsingState) -> list[Parser.Argument]:
 
 @irdl_custom_directive
 class _ArgumentsDirective(CustomDirective, ABC):
-    """Block arguments of a region, in front of it."""
+    """Directive for block arguments of a region, before it."""
 
     body: RegionVariable
 
@@ -208,18 +216,18 @@ class _ArgumentsDirective(CustomDirective, ABC):
 
 
 class Arguments(_ArgumentsDirective):
-    """`(%x: memref<4xf32>, %y: f32)`"""
+    """Directive for all block arguments: `(%x: memref<4xf32>, %y: f32)`."""
 
 
 class Buffers(_ArgumentsDirective):
-    """`(%x: memref<4xf32>)`: the arguments that are no indices."""
+    """Directive for the block arguments that are not indices: `(%x: memref<4xf32>)`."""
 
     def written(self, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
         return [a for a in arguments if a.type != IndexType()]
 
 
 class Indices(_ArgumentsDirective):
-    """`(%i, %j)`: the arguments that are indices."""
+    """Directive for the block arguments that are indices: `(%i, %j)`."""
 
     def read(self, parser: Parser) -> Parser.Argument:
         return parser.parse_argument(expect_type=False).resolve(IndexType())
@@ -233,7 +241,7 @@ class Indices(_ArgumentsDirective):
 
 @irdl_custom_directive
 class Body(CustomDirective):
-    """A region whose arguments, if any, were written before it."""
+    """Directive for a region whose arguments, if any, precede it."""
 
     body: RegionVariable
 
@@ -248,7 +256,7 @@ class Body(CustomDirective):
 
 @irdl_custom_directive
 class DefinedTypes(CustomDirective):
-    """No text: the operands of a list have the types of their definitions."""
+    """Directive without text: the operands of a list have the types of their definitions."""
 
     types: TypeDirective
 
@@ -263,76 +271,82 @@ class DefinedTypes(CustomDirective):
         self.types.set(state, types)
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        """Prints nothing."""
+        # The types are not printed, because they follow from the definitions.
+        pass
 
 
 @irdl_custom_directive
 class DerivedTypes(CustomDirective, ABC):
-    """The type of one value; those of others follow from it."""
+    """Directive for the type of one value (`source`), from which the parser derives other types (`derived`)."""
 
-    given: TypeDirective
+    source: TypeDirective
     derived: TypeDirective
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
         t = parser.parse_type()
-        self.given.set(state, (t,))
+        self.source.set(state, (t,))
         self.derived.set(state, self.types_from(t, parser))
 
     @abstractmethod
     def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
-        """The types that follow from `t`; raises what the parser does for one that it must not be."""
+        """Returns the types that follow from `t`. Raises a parser error for an illegal type."""
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         state.print_whitespace(printer)
-        printer.print_list(self.given.get(op), printer.print_attribute)
+        printer.print_list(self.source.get(op), printer.print_attribute)
 
 
 DIRECTIVES = (Int, Bases, Extents, Counts, Checks, Arguments, Buffers, Indices, Body, DefinedTypes, *ACCESS_DIRECTIVES)
-"""All directives of this file and of `access.py`."""
+"""Directives of this file and of `access.py`."""
 
 
 SAME_TYPE = VarConstraint("T", AnyAttr())
-"""What the operands and results of one type have in common, or containers of it."""
+"""Constraint: operands and results with one type, or containers with that element type."""
 
 NUMBERS = DenseArrayBase.constr(i64)
-"""What a property is that holds numbers, `[0, 2]`."""
+"""Constraint of a property that is a list of numbers, `[0, 2]`."""
 
 NO_NUMBERS = DenseArrayBase.from_list(i64, [])
-"""Such a property without any."""
+"""Empty list of numbers."""
 
 
 class FormattedOp(IRDLOperation):
-    """An operation whose `assembly_format` may use the directives of this file, and whose builder follows from it."""
+    """Base class of operations with the directives of this file and a derived constructor (see the module
+    docstring)."""
 
     custom_directives = DIRECTIVES
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Raises TypeError for what the operation does not have."""
+        """Creates the operation from parameters by position or by name. Raises TypeError for unknown or repeated
+        parameters."""
         parameters, properties = _parameters(type(self))
-        given = dict(zip(parameters, values, strict=False))
-        if len(values) > len(parameters) or given.keys() & named.keys() or named.keys() - set(parameters):
+        arguments = dict(zip(parameters, values, strict=False))
+        if len(values) > len(parameters) or arguments.keys() & named.keys() or named.keys() - set(parameters):
             raise TypeError(f"{self.name} takes each of ({', '.join(parameters)}) once")
-        given |= named
+        arguments |= named
         definition = self.get_irdl_definition()
         operands = [
-            given.get(name, ()) if isinstance(operand, VarOperandDef) else given.get(name)
+            arguments.get(name, ()) if isinstance(operand, VarOperandDef) else arguments.get(name)
             for name, operand in definition.operands
         ]
         super().__init__(
             operands=operands,
-            properties={name: attribute_of(given[name], kind) for name, kind in properties.items() if name in given},
-            regions=[given.get(name) for name, _ in definition.regions],
-            result_types=[given[n] if n in given else self._infer(n, operands) for n, _ in definition.results],
+            properties={
+                name: attribute_of(arguments[name], kind) for name, kind in properties.items() if name in arguments
+            },
+            regions=[arguments.get(name) for name, _ in definition.regions],
+            result_types=[arguments[n] if n in arguments else self._infer(n, operands) for n, _ in definition.results],
         )
 
     def _infer(self, result: str, operands: Sequence[SSAValue | Sequence[SSAValue] | None]) -> Any:
-        """The type of a result as the types of the operands determine it. Raises TypeError where they do not."""
+        """Returns the type of a result, derived from the operand types. Raises TypeError if they do not determine
+        it."""
         definition, context = self.get_irdl_definition(), VerificationContext()
         constraint = dict(definition.results)[result].constr
         if not constraint.can_infer(set(), length_known=True):
             for (_, operand), values in zip(definition.operands, operands, strict=True):
-                found = [values] if isinstance(values, SSAValue) else values or ()
-                operand.constr.verify([v.type for v in found], context)
+                operand_values = [values] if isinstance(values, SSAValue) else values or ()
+                operand.constr.verify([v.type for v in operand_values], context)
         try:
             return constraint.infer(context, length=1)
         except (ValueError, VerifyException) as error:
@@ -340,37 +354,46 @@ class FormattedOp(IRDLOperation):
 
 
 class YieldsOwnOps(OpTrait):
-    """Trait of an op whose regions compute what they yield themselves: no equal op takes the place of one of these."""
+    """Trait of an op whose regions must yield results of their own ops, such as the stages of `loop.staged_reduce`.
+
+    CSE must not replace such an op by an equal one.
+    """
 
 
 class PureOp(FormattedOp):
-    """One without effects: unused it disappears, and equal ones are one."""
+    """Base class of operations without effects: unused ones are erased, equal ones are merged."""
 
     traits = traits_def(Pure())
 
 
 @dataclass(frozen=True)
 class LegalAt(OpTrait):
-    """Trait of an operation of another package: the levels at which it is legal (`verify-level`)."""
+    """Trait of an operation of another package: `levels` at which `verify-level` accepts it."""
 
     levels: tuple[str, ...]
 
 
 class ElementwiseOp(PureOp):
-    """Base of elementwise scalar operations of other packages. Like the payload they are the same at every level below
-    torch, and lowerings between levels change only the container of their operands and results."""
+    """Base class of elementwise scalar operations of other packages.
+
+    Like payload ops, they are legal at every level below torch, and lowerings change only the container of their
+    operands and results.
+    """
 
     traits = traits_def(LegalAt(("tensor", "loop", "tile", "kernel")))
 
 
 class WritingOp(FormattedOp):
-    """One that writes memory, or makes some."""
+    """Base class of operations that write or allocate memory."""
 
     traits = traits_def(MemoryWriteEffect())
 
 
 class OrderedOp(FormattedOp):
-    """One that keeps its place among all that reads or writes memory, or waits; by itself its text is its name."""
+    """Base class of operations that keep their order relative to all memory accesses and waits.
+
+    By default the text is the name of the operation.
+    """
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "attr-dict"

@@ -1,6 +1,6 @@
-"""Declarative formats of attributes and types, as operations have them: words, and how parameters are read and written.
+"""Declarative text formats of attributes and types.
 
-`FORMAT = (INT, " of ", TYPE)` is the text `<4 of f32>` of an attribute with two parameters.
+`FORMAT = (INT, " of ", TYPE)` is the format of an attribute with two parameters and the text `<4 of f32>`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from xdsl.printer import Printer
 
 @dataclass(frozen=True)
 class Parameter:
-    """How `count` neighbouring parameters of an attribute are read and written; several as a sequence."""
+    """Parser and printer of `count` consecutive parameters of an attribute.
+
+    read: parses them; returns a tuple if there are several.
+    write: prints them; receives a list if there are several.
+    """
 
     read: Callable[[AttrParser], Attribute | tuple[Attribute, ...]]
     write: Callable[[Printer, Any], object]
@@ -31,24 +35,24 @@ NAME = Parameter(
 TYPE = Parameter(lambda parser: parser.parse_type(), lambda printer, t: printer.print_attribute(t))
 
 
-def attribute(kind: type[Attribute], what: str) -> Parameter:
-    """An attribute of the class `kind`, which messages call `what`."""
+def attribute(kind: type[Attribute], description: str) -> Parameter:
+    """Returns the parameter for an attribute of class `kind`; error messages use `description`."""
 
     def read(parser: AttrParser) -> Attribute:
-        found = parser.parse_attribute()
-        if not isinstance(found, kind):
-            parser.raise_error(f"expected {what}")
-        return found
+        value = parser.parse_attribute()
+        if not isinstance(value, kind):
+            parser.raise_error(f"expected {description}")
+        return value
 
-    return Parameter(read, lambda printer, found: printer.print_attribute(found))
+    return Parameter(read, lambda printer, value: printer.print_attribute(value))
 
 
 def listed(element: Parameter, delimiter: AttrParser.Delimiter = AttrParser.Delimiter.NONE) -> Parameter:
-    """A list of what `element` reads and writes."""
+    """Returns the parameter for a list whose elements have the format `element`."""
 
     def read(parser: AttrParser) -> Attribute:
-        found: list[Any] = parser.parse_comma_separated_list(delimiter, lambda: element.read(parser))
-        return ArrayAttr(found)
+        elements: list[Any] = parser.parse_comma_separated_list(delimiter, lambda: element.read(parser))
+        return ArrayAttr(elements)
 
     def write(printer: Printer, values: ArrayAttr[Attribute]) -> None:
         with printer.delimited(*delimiter.value or ("", "")):
@@ -58,29 +62,29 @@ def listed(element: Parameter, delimiter: AttrParser.Delimiter = AttrParser.Deli
 
 
 class FormattedAttr(ParametrizedAttribute):
-    """An attribute or a type whose text, between angle brackets, is its `FORMAT`."""
+    """Base class of attributes and types whose text, between angle brackets, is specified by `FORMAT`."""
 
     FORMAT: ClassVar[tuple[str | Parameter, ...]]
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
-        found: list[Attribute] = []
+        parameters: list[Attribute] = []
         with parser.in_angle_brackets():
             for part in cls.FORMAT:
                 if isinstance(part, Parameter):
                     read = part.read(parser)
-                    found += read if isinstance(read, tuple) else (read,)
+                    parameters += read if isinstance(read, tuple) else (read,)
                     continue
                 for word in part.split():
                     (parser.parse_keyword if word.isidentifier() else parser.parse_punctuation)(word)  # pyright: ignore
-        return found
+        return parameters
 
     def print_parameters(self, printer: Printer) -> None:
-        left = list(self.parameters)
+        remaining = list(self.parameters)
         with printer.in_angle_brackets():
             for part in self.FORMAT:
                 if isinstance(part, str):
                     printer.print_string(part)
                 else:
-                    part.write(printer, left[0] if part.count == 1 else left[: part.count])
-                    del left[: part.count]
+                    part.write(printer, remaining[0] if part.count == 1 else remaining[: part.count])
+                    del remaining[: part.count]

@@ -1,15 +1,20 @@
-"""Functions at any level: calls between them, which are replaced by bodies, and what `@main` may overwrite.
+"""Functions of a module: the main function, inlining of calls, and attributes that describe arguments.
 
-A function that is only declared, with the attribute `torch.eager`, is one that PyTorch computes: the attribute names
-the operator. Its calls stay what they are at every level. On buffers its results are the trailing arguments, of which
-`torch.eager_results` says how many.
+An *eager function* is a declaration with the attribute `torch.eager`, the name of the operator that PyTorch computes
+for it. Calls of eager functions stay at every level. At the kernel level, results are trailing arguments;
+`torch.eager_results` is their number.
 
-The attribute `updates` of `@main` pairs a result with the argument that it replaces after the program has run; from the
-kernel level on, where results are arguments as well, it pairs two arguments. `in_place` pairs, at the kernel level, an
-argument that stands for a result with the one in whose memory that result is: they are one buffer.
+Attributes of functions, as flat lists of argument numbers:
 
-The attribute `constants` of a function has the arguments that are the same in every call: weights. `constant` marks a
-launch that therefore gives the same in every call.
+| attribute | contents |
+|---|---|
+| `updates` | pairs (result, argument) of `@main`: the result replaces the argument after the program |
+| `in_place` | pairs (argument for a result, argument whose memory it uses), at the kernel level: they are one buffer |
+| `constants` | arguments that are equal in every call, such as weights |
+
+At the kernel level, where results are arguments, `updates` has pairs of arguments.
+
+The attribute `constant` marks a launch whose results are therefore equal in every call.
 """
 
 from __future__ import annotations
@@ -27,41 +32,41 @@ from ..tensor import ScanOp, ScatterOp
 from .locations import location_text, refused
 
 Call: TypeAlias = func.CallOp | ScanOp | ScatterOp
-"""Operations of the host: what they read is in memory before them, what they give is in memory after them."""
+"""Operations that behave like calls on the host: operands are in memory before them, results after them."""
 
 EAGER = "torch.eager"
-"""The attribute of a declared function that PyTorch computes: its operator, `aten.linalg_inv_ex`."""
+"""Attribute of a declared function that PyTorch computes: the operator, such as `aten.linalg_inv_ex`."""
 
 EAGER_RESULTS = "torch.eager_results"
-"""How many of the trailing buffers such a function writes."""
+"""Attribute of such a function at the kernel level: the number of trailing buffers that it writes."""
 
 
 def main_function(module: ModuleOp) -> FuncOp:
-    """Returns the function `@main`, or else the only one with a body that no other function calls.
+    """Returns the function `@main`, or the only function with a body that no other function calls.
 
     Raises:
-        ExecutionError: there is none.
+        ExecutionError: there is no such function.
     """
     functions = [op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration]
     called = {c.callee.string_value() for f in functions for c in f.walk() if isinstance(c, func.CallOp)}
     for op in functions:
         if op.sym_name.data == "main":
             return op
-    free = [op for op in functions if op.sym_name.data not in called]
-    if len(free) == 1:
-        return free[0]
-    names = ", ".join(f"@{op.sym_name.data}" for op in free)
-    several = f": which of {names} is the program?" if free else ""
+    uncalled = [op for op in functions if op.sym_name.data not in called]
+    if len(uncalled) == 1:
+        return uncalled[0]
+    names = ", ".join(f"@{op.sym_name.data}" for op in uncalled)
+    several = f": which of {names} is the program?" if uncalled else ""
     raise ExecutionError(f"the module has no function @main{several}")
 
 
 def is_eager(function: func.FuncOp) -> bool:
-    """Whether `function` is one that PyTorch computes."""
+    """Returns true if PyTorch computes `function`."""
     return function.is_declaration and isinstance(function.attributes.get(EAGER), StringAttr)
 
 
 def eager_results(function: func.FuncOp) -> int:
-    """How many trailing buffers a function of the kernel level that PyTorch computes writes. Raises CompileError."""
+    """Returns the number of trailing buffers that an eager function writes. Raises CompileError if it is missing."""
     count = function.attributes.get(EAGER_RESULTS)
     if not isinstance(count, IntegerAttr) or not 0 <= count.value.data <= len(function.function_type.inputs):
         raise CompileError(f"@{function.sym_name.data} has no count of its results", location=location_text(function))
@@ -69,10 +74,10 @@ def eager_results(function: func.FuncOp) -> int:
 
 
 def inline_calls(module: ModuleOp) -> ModuleOp:
-    """Replace every call in `module` by what the function does, remove private functions, and return the module.
+    """Inlines every call in `module`, removes private functions, and returns the module.
 
-    The functions of folds and calls of what PyTorch computes stay. Raises CompileError for another function that has no
-    body, and for one that calls itself.
+    Step functions of scans and calls of eager functions stay. Raises CompileError for a call of another function
+    without a body, and for recursion.
     """
     functions = {f.sym_name.data: f for f in module.ops if isinstance(f, func.FuncOp)}
     done: set[str] = set()
@@ -88,13 +93,20 @@ def inline_calls(module: ModuleOp) -> ModuleOp:
 
 
 def without_calls(module: ModuleOp) -> ModuleOp:
-    """`module` itself if it has no calls, else a copy of it without."""
+    """Returns `module` itself if it has no calls, else a copy with the calls inlined."""
     has_calls = any(isinstance(op, func.CallOp) for op in module.walk())
     return inline_calls(module.clone()) if has_calls else module
 
 
 def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], within: tuple[str, ...]) -> None:
-    """Inline all calls in the function `name`."""
+    """Inlines all calls in a function.
+
+    Args:
+        name: name of the function.
+        functions: functions of the module by name.
+        done: names of functions whose calls are inlined; `name` is added.
+        within: names of the functions that are being inlined, to detect recursion.
+    """
     if name in done:
         return
     for call in [op for op in functions[name].walk() if isinstance(op, func.CallOp)]:
@@ -111,7 +123,7 @@ def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], w
 
 
 def _replace(call: func.CallOp, callee: func.FuncOp) -> None:
-    """Put the body of `callee` in place of `call`."""
+    """Replaces `call` by the body of `callee`."""
     values: dict[SSAValue, SSAValue] = dict(zip(callee.body.block.args, call.operands, strict=True))
     body: list[Operation] = list(callee.body.block.ops)
     block = call.parent
@@ -132,27 +144,27 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def pairs_of(function: FuncOp, name: str) -> Pairs:
-    """The pairs in the attribute `name`, none without it. Raises CompileError if it holds something else."""
-    found, numbers = function.attributes.get(name), numbers_of(function, name)
+    """Returns the pairs in the attribute `name`, `()` without it. Raises CompileError if it is malformed."""
+    attribute, numbers = function.attributes.get(name), numbers_of(function, name)
     count = len(function.body.block.args)
     results = len(function.function_type.outputs) or count
     pairs = tuple(zip(numbers[::2], numbers[1::2], strict=False))
     last = {b for _, b in pairs}
     if len(numbers) % 2 or any(not (0 <= a < results and 0 <= b < count) for a, b in pairs) or len(last) != len(pairs):
-        raise CompileError(f"is no list of pairs of a result and an argument of @main: {found}", argument=name)
+        raise CompileError(f"is no list of pairs of a result and an argument of @main: {attribute}", argument=name)
     return pairs
 
 
 def numbers_of(function: FuncOp, name: str) -> list[int]:
-    """The numbers in the attribute `name`, none without it; -1 if it holds something else."""
-    found = function.attributes.get(name)
-    if found is None:
+    """Returns the numbers in the attribute `name`, `[]` without it, and `[-1]` if it is malformed."""
+    attribute = function.attributes.get(name)
+    if attribute is None:
         return []
-    return [int(n) for n in found.get_values()] if isinstance(found, DenseArrayBase) else [-1]
+    return [int(n) for n in attribute.get_values()] if isinstance(attribute, DenseArrayBase) else [-1]
 
 
 def constant_arguments(function: FuncOp) -> list[SSAValue]:
-    """The arguments that are the same in every call. Raises CompileError if `constants` holds no arguments."""
+    """Returns the arguments in `constants`. Raises CompileError if a number is not a valid position of an argument."""
     arguments, numbers = function.body.block.args, numbers_of(function, CONSTANTS)
     if not all(0 <= n < len(arguments) for n in numbers):
         raise refused(function, f"constants is no list of arguments: {function.attributes[CONSTANTS]}", CompileError)
@@ -160,12 +172,24 @@ def constant_arguments(function: FuncOp) -> list[SSAValue]:
 
 
 def set_pairs(function: FuncOp, name: str, pairs: Iterable[tuple[int, int]]) -> None:
-    """Write the pairs; without any there is no attribute."""
+    """Sets an attribute to a list of pairs, or removes it if there are none.
+
+    Args:
+        function: the function.
+        name: name of the attribute.
+        pairs: the pairs.
+    """
     set_numbers(function, name, [n for pair in pairs for n in pair])
 
 
 def set_numbers(function: FuncOp, name: str, numbers: Sequence[int]) -> None:
-    """Write the numbers; without any there is no attribute."""
+    """Sets an attribute to a list of numbers, or removes it if there are none.
+
+    Args:
+        function: the function.
+        name: name of the attribute.
+        numbers: the numbers.
+    """
     function.attributes.pop(name, None)
     if numbers:
         function.attributes[name] = DenseArrayBase.from_list(i64, numbers)

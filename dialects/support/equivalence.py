@@ -1,4 +1,8 @@
-"""When two pieces of a program are the same: their structure as a value that can be compared and hashed."""
+"""Structural equality of pieces of a program.
+
+`structure` converts an op to a tuple that can be compared and hashed; two ops with equal structure compute the same.
+`Numbering` does this for values: values that are computed in the same way from the same inputs have one number.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 
 def structure(op: Operation, numbers: dict[SSAValue, Any], without: Collection[str] = ()) -> object:
-    """What `op` is and does, without names of values and places.
+    """Returns the structure of `op`: its name, attributes, operands, types and regions, without value names and
+    locations.
 
-    `numbers` gives the values defined so far their numbers, and gets those that `op` defines. Attributes and
-    properties whose names are in `without` don't count.
+    Args:
+        op: the operation.
+        numbers: value -> number, for the values defined before; the results of `op` are added.
+        without: names of attributes and properties to ignore.
     """
     operands = tuple([numbers.get(v, -1) for v in op.operands])
     for r in op.results:
@@ -24,8 +31,10 @@ def structure(op: Operation, numbers: dict[SSAValue, Any], without: Collection[s
 
 
 def structure_with_inputs(op: Operation, without: Collection[str] = ()) -> tuple[object, list[SSAValue]]:
-    """Returns what `op` is and does as `structure` has it, and the values from outside that it uses: these count by
-    their positions in the list."""
+    """Returns the structure of `op`, and the values from outside that it uses.
+
+    In the structure, these values are represented by their positions in the list.
+    """
     inner, inputs = set[SSAValue](), dict[SSAValue, int]()
     for o in op.walk():
         inner.update(o.results, *(block.args for region in o.regions for block in region.blocks))
@@ -37,8 +46,10 @@ def structure_with_inputs(op: Operation, without: Collection[str] = ()) -> tuple
 
 
 def structure_in_place(op: Operation, number: Callable[[SSAValue], Hashable] = lambda value: value) -> object:
-    """Returns what `op` computes where it stands: as `structure`, but values from outside of it count by their
-    `number`, which is no integer above -2; by default as themselves."""
+    """Returns the structure of `op`, in which values from outside are represented by `number(value)`.
+
+    `number` must return no integer above -2. By default values represent themselves.
+    """
     if not op.regions:
         return structure(op, {v: number(v) for v in op.operands})
     used = (v for inner in op.walk() for v in inner.operands)
@@ -46,33 +57,33 @@ def structure_in_place(op: Operation, number: Callable[[SSAValue], Hashable] = l
 
 
 class Numbering:
-    """Numbers of values, below -1: equal ones for what is computed in the same way from the same.
+    """Value numbering: values that are computed in the same way from equal values have one number, at most -2.
 
-    What a function computes outside of its nests and kernels is the same as itself alone.
+    A value computed directly in a function, outside of nests and kernels, is equal to itself only.
     """
 
-    def __init__(self, *alike: Iterable[SSAValue]) -> None:
-        """The first values of all lists `alike` count as one, and the second ones, and so on."""
+    def __init__(self, *equal_lists: Iterable[SSAValue]) -> None:
+        """Treats the first values of all lists as equal, the second values, and so on."""
         self._keys: dict[object, int] = {}
         self._values: dict[SSAValue, int] = {}
-        for values in alike:
-            for place, value in enumerate(values):
-                self.identify(value, place)
+        for values in equal_lists:
+            for position, value in enumerate(values):
+                self.identify(value, position)
 
     def identify(self, value: SSAValue, key: Hashable) -> int:
-        """Let all values that are identified by one key be the same; their number."""
+        """Makes all values with one `key` equal. Returns their number."""
         number = self._values[value] = self._number(("key", key))
         return number
 
     def equate(self, value: SSAValue, other: SSAValue) -> None:
-        """Let `value` be the same as `other`."""
+        """Makes `value` equal to `other`."""
         self._values[value] = self.of(other)
 
     def of(self, value: SSAValue) -> int:
-        """The number of a value."""
+        """Returns the number of a value."""
         if value not in self._values:
             op = value.owner
-            if isinstance(op, Block) or (around := op.parent_op()) is None or isinstance(around, FuncOp):
+            if isinstance(op, Block) or (parent := op.parent_op()) is None or isinstance(parent, FuncOp):
                 self._values[value] = self._number(value)
             else:
                 number = self.of_op(op)
@@ -80,7 +91,7 @@ class Numbering:
         return self._values[value]
 
     def of_op(self, op: Operation) -> int:
-        """The number of what an op computes where it stands."""
+        """Returns the number of the computation of an op."""
         return self._number(structure_in_place(op, self.of))
 
     def _number(self, key: object) -> int:

@@ -1,5 +1,8 @@
-"""Where an op came from, and what it is in: source locations, which the parser of `dl-opt`, the frontend and
-`passes.rewriting` write; xDSL stores one on every op, but fills it in nowhere."""
+"""Source locations of ops, errors that name them, and ancestors of ops.
+
+xDSL stores a location on every op but never sets it. The parser of `dl-opt` (`parsing.py`), the frontend and
+`passes.rewriting` do.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,23 @@ Op = TypeVar("Op", bound=Operation)
 
 
 def file_location(file: str, line: int, column: int = 0) -> builtin.FileLineColLoc:
-    """The location `file:line:column`. Lines and columns count from 1; column 0 means that it is not known."""
+    """Returns the location `file:line:column`.
+
+    Args:
+        file: name of the file.
+        line: line, from 1.
+        column: column, from 1; 0 if it is unknown.
+    """
     return builtin.FileLineColLoc(builtin.StringAttr(file), builtin.IntAttr(line), builtin.IntAttr(column))
 
 
 def named_location(name: str, location: builtin.LocationAttr) -> builtin.NameLoc:
-    """Returns `location` with the name of what is there: `loc("torch.mul.Tensor#4"("model.py":7:0))`."""
+    """Returns `location` with the name of the op's origin: `loc("torch.mul.Tensor#4"("model.py":7:0))`."""
     return builtin.NameLoc(builtin.StringAttr(name), location)
 
 
 def fused_location(first: builtin.LocationAttr, second: builtin.LocationAttr) -> builtin.LocationAttr:
-    """Returns the location of an op at `first` that computes what another op at `second` computed as well."""
+    """Returns the location of an op at `first` that also replaces an op at `second`."""
     parts = _origins(first)
     both = tuple(dict.fromkeys((*parts, *_origins(second))))
     if len(both) == len(parts):
@@ -45,7 +54,7 @@ def _origins(location: Attribute) -> Sequence[Attribute]:
 
 
 def inner_locations(location: Attribute) -> Sequence[Attribute]:
-    """Returns the locations that a fused, a named one or one of a call site is made of."""
+    """Returns the locations inside a fused, named or call-site location."""
     if isinstance(location, builtin.FusedLoc) and isa(location.locations, builtin.ArrayAttr[Attribute]):
         return location.locations.data
     if isinstance(location, builtin.CallSiteLoc):
@@ -57,12 +66,12 @@ _READ = builtin.StringAttr("read")
 
 
 def read_location(origin: builtin.LocationAttr, place: Attribute) -> builtin.FusedLoc:
-    """Returns the location of an op that comes from `origin` and was read from text at `place`."""
+    """Returns the location of an op with the given origin that was parsed from text at `place`."""
     return builtin.FusedLoc((origin, place), _READ)
 
 
 def origin_of(location: Attribute) -> Attribute:
-    """Returns a location without the place of the text that it was read from."""
+    """Returns a location without the position in the text that it was parsed from."""
     return inner_locations(location)[0] if _is_read(location) else location
 
 
@@ -71,49 +80,62 @@ def _is_read(location: Attribute) -> bool:
 
 
 def ancestors(op: Operation) -> Iterator[Operation]:
-    while (around := op.parent_op()) is not None:
-        yield (op := around)
+    """Yields the ancestors of `op`, innermost first."""
+    while (parent := op.parent_op()) is not None:
+        yield (op := parent)
 
 
 def enclosing(op: Operation, kind: type[Op]) -> Op | None:
-    """The nearest op of this kind around `op`; None if there is none."""
-    return next((around for around in ancestors(op) if isinstance(around, kind)), None)
+    """Returns the innermost ancestor of `op` of class `kind`, or None if there is none."""
+    return next((ancestor for ancestor in ancestors(op) if isinstance(ancestor, kind)), None)
 
 
 def location_of(op: Operation) -> builtin.LocationAttr:
-    """The location of `op`, or of the nearest op around it that has one; `UnknownLoc` if there is none."""
+    """Returns the location of `op`, or of its innermost ancestor that has one, or `UnknownLoc`."""
     locations = (o.location for o in chain((op,), ancestors(op)))
     return next((at for at in locations if not isinstance(at, builtin.UnknownLoc)), op.location)
 
 
 def file_line_of(location: Attribute) -> builtin.FileLineColLoc | None:
-    """The first file position inside `location` (through names, fusions and call sites), if there is one."""
+    """Returns the first file position inside `location`, or None if there is none."""
     if isinstance(location, builtin.FileLineColLoc):
         return location
     return next(filter(None, map(file_line_of, inner_locations(location))), None)
 
 
 def location_text(op: Operation) -> str | None:
-    """`file:line` or `file:line:col` of `op` for an error message, in the text that it was read from if there is one;
-    None if the op came from nowhere known."""
+    """Returns `file:line` or `file:line:col` of `op` for messages, or None if it has no location.
+
+    If the op was parsed from text, this is its position in the text.
+    """
     location = location_of(op)
-    found = file_line_of(inner_locations(location)[-1] if _is_read(location) else location)
-    if found is None:
+    position = file_line_of(inner_locations(location)[-1] if _is_read(location) else location)
+    if position is None:
         return None
-    place = f"{found.filename.data}:{found.line.data}"
-    return f"{place}:{found.column.data}" if found.column.data else place
+    place = f"{position.filename.data}:{position.line.data}"
+    return f"{place}:{position.column.data}" if position.column.data else place
 
 
 def refused(
-    op: Operation, why: str, kind: type[CompileError] = ScheduleError, argument: str | None = None
+    op: Operation, reason: str, kind: type[CompileError] = ScheduleError, argument: str | None = None
 ) -> CompileError:
-    """The error that says of `op`, at its place, what is wrong with it."""
-    return kind(why, operator=op.name, argument=argument, location=location_text(op))
+    """Returns an error about `op`, with its name and location.
+
+    Args:
+        op: the operation.
+        reason: text of the message.
+        kind: class of the error.
+        argument: name of the argument that the error is about, or None.
+    """
+    return kind(reason, operator=op.name, argument=argument, location=location_text(op))
 
 
 @contextmanager
 def blamed(op: Operation) -> Generator[None]:
-    """Errors inside of the `with` block that name no operator or no place get those of `op`, others a note of it."""
+    """Context manager that attributes errors to `op`.
+
+    A CompileError without operator or location gets the name and location of `op`; other exceptions get a note.
+    """
     try:
         yield
     except CompileError as error:
@@ -127,16 +149,17 @@ def blamed(op: Operation) -> Generator[None]:
 
 
 def line_text(location: Attribute) -> str | None:
-    """`file:line` of a location without folders, for what is printed and kept; None if it is not known."""
-    found = file_line_of(location)
-    if found is None:
+    """Returns `file:line` of a location, without folders, or None if it is unknown. For text that is printed or
+    stored."""
+    position = file_line_of(location)
+    if position is None:
         return None
-    name = found.filename.data.replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name}:{found.line.data}"
+    name = position.filename.data.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{name}:{position.line.data}"
 
 
 def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
-    """Gives every op among and inside `targets` that has no location the one of `source`."""
+    """Sets the location of `source` on every op in `targets` (and inside them) that has none."""
     location = location_of(source)
     if isinstance(location, builtin.UnknownLoc):
         return

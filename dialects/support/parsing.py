@@ -1,4 +1,7 @@
-"""Reading IR text: a parser that remembers where each op was written, and says what is wrong in one line."""
+"""Parsing of IR text.
+
+`parse_module` records the file, line and column of each op, and reports errors as one line with a location.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ _UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
 _LOCATION = re.compile(r"^(#loc\d*) = (?=loc\()", re.MULTILINE)
 
 _CONSTRUCTION = (VerifyException, ValueError, OverflowError, NotImplementedError)
-"""What the constructors of attributes and ops raise, ours and xDSL's."""
+"""Exceptions that the constructors and verifiers of attributes and ops raise."""
 
 
 class MalformedIRError(CompileError):
-    """Text that is not IR, or not of dialects that we know."""
+    """Error for text that is not IR, or that uses unknown dialects or operations."""
 
 
 class LocatingParser(Parser):
-    """Gives every op the place at which it was written, in addition to the one that its `loc(...)` names."""
+    """Parser that records for every op its position in the text, in addition to its `loc(...)`."""
 
     def __init__(self, ctx: Context, text: str, name: str, line_offset: int = 0) -> None:
         super().__init__(ctx, text, name)
@@ -41,7 +44,7 @@ class LocatingParser(Parser):
         self._locations = self._read_locations(text)
 
     def _read_locations(self, text: str) -> dict[str, Attribute]:
-        """Reads the definitions of locations, which follow the ops that use them."""
+        """Parses the definitions of location aliases, which follow the ops that use them."""
         locations: dict[str, Attribute] = {}
         for definition in _LOCATION.finditer(text):
             self._resume_from(definition.end())
@@ -67,14 +70,16 @@ class LocatingParser(Parser):
     def _get_op_by_name(self, name: str) -> type[Operation]:
         try:
             return super()._get_op_by_name(name)
-        except ParseError:  # which points behind the name
+        except ParseError:
+            # xDSL reports the position after the name.
             raise ParseError(self._operation_start, f"unknown operation {name!r}") from None
 
     def parse_operation(self) -> Operation:
         start = self._operation_start = self._current_token.span
         try:
             op = super().parse_operation()
-        except _CONSTRUCTION as error:  # which knows no place
+        except _CONSTRUCTION as error:
+            # These errors have no position.
             raise ParseError(start, one_line(str(error))) from error
         line = bisect_right(self._line_starts, start.start)
         column = start.start - self._line_starts[line - 1] + 1
@@ -87,21 +92,30 @@ class LocatingParser(Parser):
 
 
 def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, implicit: bool = True) -> ModuleOp:
-    """Parse `text`, the contents of file `name`, into a module.
+    """Returns the module of an IR text. Nothing is executed.
 
-    `line_offset` is added to the line numbers, for text cut out of a larger file; `implicit` allows the surrounding
-    `builtin.module` to be left out. Raises MalformedIRError. Never executes anything.
+    Args:
+        ctx: context with the dialects.
+        text: contents of the file.
+        name: name of the file, for locations.
+        line_offset: number to add to line numbers, if the text was cut out of a larger file.
+        implicit: whether the surrounding `builtin.module` may be omitted.
+
+    Raises:
+        MalformedIRError: the text is not legal IR.
     """
     try:
         return LocatingParser(ctx, text, name, line_offset).parse_module(implicit)
     except ParseError as error:
         span = error.span
-        if (undefined := _UNDEFINED.match(error.msg)) is not None:  # reported at the end of the region
+        # xDSL reports undefined values at the end of the region, not at their use.
+        if (undefined := _UNDEFINED.match(error.msg)) is not None:
             use = re.search(re.escape(undefined[1]) + r"(?![\w$.-])", _without_comments(text))
             span = Span(use.start(), use.end(), Input(text, name)) if use else span
         place = span.get_location()
+        # xDSL 0.74 prints the placeholder {first_char} as it is.
         raise MalformedIRError(
-            one_line(error.msg.replace("{first_char}", "%, @, # or !")) or "syntax error",  # xDSL forgot an f
+            one_line(error.msg.replace("{first_char}", "%, @, # or !")) or "syntax error",
             location=f"{name}:{place.line + line_offset}:{place.col}",
         ) from None
     except (UnregisteredConstructException, *_CONSTRUCTION) as error:
@@ -115,7 +129,7 @@ def _without_comments(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line of a message, with the next one where it ends in a colon: xDSL's constraints give their reason
-    there."""
+    """Returns the first line of a message, joined with the second if the first ends in a colon, as in xDSL's constraint
+    errors."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])

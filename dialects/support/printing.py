@@ -1,16 +1,17 @@
-"""Printing IR text that people read: long attributes that recur get a name in front of the module.
+"""Printing of IR text, with aliases for long attributes.
 
 ```
 #layout = #tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = []>
 builtin.module { ... tensor<16x64xf32, #layout> ... }
 ```
-`#acc` is the layout of sums of products, `#swz` a swizzled one of shared memory. Text with a width, for people, also
-has names of long types and of schedules (`!t0`, `#schedule`) and continues wide lines below. Locations follow
-the module, as MLIR prints them: `arith.addf %a, %b : f32 loc(#loc2)`.
 
-Where a program comes from - version, target, source and options of the compiler - are attributes of the module, so that
-they survive reading, passes and printing; in CUDA they are a comment. There is no date and no absolute path among them:
-the same program gives the same text everywhere.
+`#acc` is the layout of accumulators of dots, `#swz` a swizzled shared layout. With a `width`, the text also has aliases
+for long types and for schedules (`!t0`, `#schedule`), and wide lines are continued. Locations follow the module, as in
+MLIR: `arith.addf %a, %b : f32 loc(#loc2)`.
+
+Attributes of the module record its origin: version, target, source and options of the compiler. They survive parsing,
+passes and printing, and become a comment in CUDA. They contain no date and no absolute path, so the same program has
+the same text everywhere.
 """
 
 from __future__ import annotations
@@ -40,32 +41,37 @@ from ..shapes.extents import SymbolAttr
 from .locations import inner_locations, origin_of
 
 WIDTH = 120
-"""Columns of text for people."""
+"""Columns of a line in text for people."""
 
 LONG_TYPE = 40
-"""Characters of the longest type that has no name in text with a width."""
+"""Maximum number of characters of a type without an alias, in text with a width."""
 
 CONTINUATION = 4
 """Columns by which a continued line is indented."""
 
 
 class Names:
-    """Numbers of values and names of attributes that stay what they are from one printing to the next, so that a diff
-    of the two texts shows what was changed and not what was renumbered.
+    """Value numbers and attribute aliases that stay the same from one printing to the next.
 
-    A new value without a name gets the number after all that there are or were beside it; where all are new, they
-    start from 0. An attribute that had a name keeps it.
+    So a diff of two texts shows changes of the program only. A new value without a name gets a number above those in
+    use in its function. An attribute keeps its alias.
+
+    numbers: value -> number.
+    aliases: attribute -> alias.
+    sums: layouts of accumulators of dots, which get the alias `#acc`.
+    inline: attributes that are known to have no alias.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[SSAValue, int] = {}
         self.aliases: dict[Attribute, str] = {}
-        self.sums = set[Attribute]()  # the layouts of sums of products, as far as they are known
-        self.inline = set[Attribute]()  # attributes that are known to have no name
-        self._next: dict[SSAValue, int] = {}  # of a value: the next number in its function or kernel
+        self.sums = set[Attribute]()
+        self.inline = set[Attribute]()
+        # Value -> next free number in its function or kernel.
+        self._next: dict[SSAValue, int] = {}
 
     def update(self, module: ModuleOp) -> None:
-        """Number the values of `module` as it is now."""
+        """Assigns numbers to the values of `module`."""
         numbers: dict[SSAValue, int] = {}
         following: dict[SSAValue, int] = {}
         for op in module.body.block.ops:
@@ -76,11 +82,11 @@ class Names:
         self.numbers, self._next = numbers, following
 
     def alias(self, attribute: Attribute, long: Callable[[Attribute], bool] | None = None) -> str | None:
-        """Returns the name of an attribute, or None for one without a name.
+        """Returns the alias of an attribute, or None if it has none.
 
         Args:
-            attribute: the attribute, or the type.
-            long: returns true for a type that has a name; types and schedules have none without it.
+            attribute: an attribute or a type.
+            long: predicate of types that need an alias; without it, types and schedules have none.
         """
         if attribute in self.aliases or attribute in self.inline:
             return self.aliases.get(attribute)
@@ -93,12 +99,12 @@ class Names:
         if stem is None:
             self.inline.add(attribute)
             return None
-        taken, first = set(self.aliases.values()), "0" if stem == "!t" else ""
-        self.aliases[attribute] = next(n for i in count() if (n := f"{stem}{i or first}") not in taken)
+        used_names, first = set(self.aliases.values()), "0" if stem == "!t" else ""
+        self.aliases[attribute] = next(n for i in count() if (n := f"{stem}{i or first}") not in used_names)
         return self.aliases[attribute]
 
     def _stem(self, attribute: Attribute) -> str | None:
-        """Returns the beginning of the name of an attribute, or None for one without a name."""
+        """Returns the beginning of an attribute's alias, or None if it has none."""
         if isinstance(attribute, SymbolAttr):
             return f"#{attribute.hint}"
         if isinstance(attribute, LayoutAttr):
@@ -111,7 +117,7 @@ class Names:
 
 
 def _values(op: Operation) -> Iterator[SSAValue]:
-    """The values that `op` and what is inside it define, in the order in which they are printed."""
+    """Yields the values that `op` and its regions define, in the order of printing."""
     yield from op.results
     for region in op.regions:
         for block in region.blocks:
@@ -121,12 +127,12 @@ def _values(op: Operation) -> Iterator[SSAValue]:
 
 
 _LOCATIONS = (FileLineColLoc, NameLoc, FusedLoc, CallSiteLoc)
-"""Locations that have names: all except the unknown one."""
+"""Classes of locations that have aliases: all except the unknown location."""
 
 
 class _AliasPrinter(Printer):
-    """Prints the names of attributes and locations, and remembers them. With `long`, long types and schedules have
-    names, too."""
+    """Printer that uses aliases of attributes and locations, and records the used ones. With `long`, long types have
+    aliases too."""
 
     def __init__(
         self, out: StringIO, names: Names, long: bool = False, generic: bool = False, debuginfo: bool = False
@@ -142,7 +148,7 @@ class _AliasPrinter(Printer):
         return super().print_ssa_value(value)
 
     def print_block_argument(self, arg: BlockArgument, print_type: bool = True) -> None:
-        """Without `loc(unknown)`, which the ops of ours that have arguments do not read."""
+        """Prints a block argument without `loc(unknown)`, which the parsers of our ops do not accept."""
         debuginfo = self.print_debuginfo
         self.print_debuginfo = debuginfo and not isinstance(arg.location, UnknownLoc)
         super().print_block_argument(arg, print_type)
@@ -160,7 +166,7 @@ class _AliasPrinter(Printer):
         self.print_string(alias)
 
     def _location(self, attribute: Attribute) -> str:
-        """Returns the name of a location; those inside it come first."""
+        """Returns the alias of a location, and defines the locations inside it before."""
         attribute = origin_of(attribute)
         if not isinstance(attribute, _LOCATIONS):
             return str(attribute).removeprefix("loc(").removesuffix(")")
@@ -171,14 +177,14 @@ class _AliasPrinter(Printer):
         return self.locations[attribute]
 
     def definition(self, attribute: Attribute) -> tuple[str, set[Attribute]]:
-        """Returns the text of an attribute that has a name, and the attributes whose names are in the text."""
+        """Returns the text of an attribute with an alias, and the attributes whose aliases the text uses."""
         out = StringIO()
         printer = _AliasPrinter(out, self.names, self.long)
         Printer.print_attribute(printer, attribute)
         return out.getvalue(), printer.used
 
     def definitions(self) -> Iterator[str]:
-        """Returns the lines that define the names of the attributes that were printed, inner attributes first."""
+        """Yields the lines that define the used aliases, inner attributes first."""
         defined = set[Attribute]()
 
         def define(attribute: Attribute) -> Iterator[str]:
@@ -190,11 +196,12 @@ class _AliasPrinter(Printer):
             yield f"{self.names.aliases[attribute]} = {text}\n"
 
         for attribute in list(self.names.aliases):
-            if attribute in self.used and attribute not in defined:  # others were used in an earlier text
+            # Aliases that are not used here belong to an earlier text.
+            if attribute in self.used and attribute not in defined:
                 yield from define(attribute)
 
     def location_definitions(self) -> Iterator[str]:
-        """Returns the lines that define the names of locations."""
+        """Yields the lines that define the aliases of locations."""
         for attribute, name in self.locations.items():
             out = StringIO()
             printer = _AliasPrinter(out, self.names)
@@ -209,7 +216,7 @@ def _sums(module: ModuleOp) -> set[Attribute]:
 
 
 def value_names(function: Operation) -> dict[str, SSAValue]:
-    """Returns the values of a function by the names that `print_module` gives them: `%0`, `%x`."""
+    """Returns printed name (`%0`, `%x`) -> value of a function, as `print_module` prints them."""
     printer = Printer(StringIO())
     return {f"%{printer.print_ssa_value(value)}": value for value in _values(function)}
 
@@ -226,10 +233,11 @@ def print_module(
 
     Args:
         module: the module.
-        debuginfo: if true, ops are printed with their locations.
-        generic: if true, ops are printed in the generic format.
-        names: names of an earlier printing, which stay.
-        width: columns of a line. Long types and schedules have names then, and wider lines are continued below.
+        debuginfo: whether to print the locations of ops.
+        generic: whether to print ops in the generic format.
+        names: numbers and aliases of an earlier printing to keep, or None.
+        width: columns of a line, or None. With a width, long types and schedules have aliases and wide lines are
+            continued.
     """
     out = StringIO()
     if names is not None:
@@ -255,19 +263,21 @@ _BREAKS = (
     r"(?<=,) ",
     r" ",
 )
-"""Spaces at which a wide line is continued, the best first."""
+"""Regular expressions of the spaces at which a wide line may be broken, the best first."""
 
 
 def wrapped(
     line: str, width: int, sign: str = "", hanging: int = CONTINUATION, breaks: Sequence[str] = (" ",), least: int = 0
 ) -> Iterator[str]:
-    """Returns `line` as lines of at most `width` columns, if there are spaces outside of strings to break it at.
+    """Yields `line` as lines of at most `width` columns, broken at spaces outside of strings where possible.
 
     Args:
-        sign: Prefix of the line, such as the `+` of a diff, with which further lines begin, too.
-        hanging: Columns by which further lines are indented more.
-        breaks: Regular expressions of the spaces, the best first.
-        least: Columns behind the indentation that have no break.
+        line: the line.
+        width: columns.
+        sign: prefix of the line, such as the `+` of a diff, to repeat on further lines.
+        hanging: columns by which further lines are indented more.
+        breaks: regular expressions of the spaces, the best first.
+        least: columns after the indentation without a break.
     """
     start = len(line) - len(line.removeprefix(sign).lstrip())
     indent = sign + " " * (start - len(sign) + hanging)
@@ -284,12 +294,12 @@ def wrapped(
 
 
 def quantity(number: int | str, noun: str) -> str:
-    """Returns `1 kernel`, `2 kernels`."""
+    """Returns a number with a noun: `1 kernel`, `2 kernels`."""
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def float_text(value: float) -> str:
-    """`value` with all its digits, in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
+    """Returns `value` with all its digits in MLIR syntax, in which `1e-05` is written `1.0e-05`."""
     digits, _, exponent = str(value).partition("e")
     digits = digits if "." in digits or not math.isfinite(value) else f"{digits}.0"
     return f"{digits}e{exponent}" if exponent else digits

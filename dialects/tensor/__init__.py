@@ -1,11 +1,18 @@
-"""The tensor dialect: whole tensors. With the payload on tensors it is the level every frontend lowers to.
+"""The tensor dialect: operations on whole tensors. All frontends lower to it, together with the payload.
 
-An elementwise operator is the payload (`arith.addf %a, %b : tensor<16x64xf32>`, both operands of one shape), a
-broadcast or any other view is an `index_map`, a reduction is a `reduce`; there are no named operators. A matrix
-multiplication is two index maps, a product and a reduction.
+There are no named operators. Elementwise operators are payload on tensors of one shape (`arith.addf %a, %b :
+tensor<16x64xf32>`), broadcasts and other views are `tensor.index_map`, reductions are `tensor.reduce`. A matmul is two
+index maps, a multiplication and a reduction:
 
-Each kind of a reduction is one `Monoid` record, from which lowerings, interpreters and the printer derive the rest.
-What combines two values is an operation of the payload, so a new kind is a member of `ReductionKind` and its record.
+```
+%l = tensor.index_map %a[d0, d2] : tensor<16x64xf32> -> tensor<16x8x64xf32>
+%r = tensor.index_map %b[d2, d1] : tensor<64x8xf32> -> tensor<16x8x64xf32>
+%p = arith.mulf %l, %r : tensor<16x8x64xf32>
+%c = tensor.reduce add %p over [2] : tensor<16x8x64xf32> -> tensor<16x8xf32>
+```
+
+Each kind of reduction has a `Monoid` record, from which lowerings, interpreters and printers derive their code. The
+combining operation is payload. So a new kind needs a member of `ReductionKind` and a record.
 """
 
 from __future__ import annotations
@@ -45,11 +52,12 @@ from ..support.assembly import NO_NUMBERS, NUMBERS, SAME_TYPE, PureOp
 
 
 class ReductionKind(StrEnum):
-    """How a reduction combines: a commutative monoid on the element type.
+    """Kind of a reduction: a commutative monoid on the element type.
 
-    `max` and `min` propagate NaN (`arith.maximumf`); their identities are -inf and +inf, or the integer type's bounds.
-    `and`, `or` and `xor` are bitwise; on `i1` the first two are "all" and "any". Only scans combine by
-    `logaddexp`: sums of exponentials are reductions that use a maximum."""
+    `max` and `min` propagate NaN (`arith.maximumf`); their identities are -inf and +inf, or the bounds of the integer
+    type. `and`, `or` and `xor` are bitwise; on `i1`, `and` is "all" and `or` is "any". `logaddexp` is for scans only:
+    reductions of exponentials use a maximum instead.
+    """
 
     ADD = "add"
     MUL = "mul"
@@ -63,16 +71,22 @@ class ReductionKind(StrEnum):
 
 @irdl.irdl_attr_definition
 class KindAttr(EnumAttribute[ReductionKind], SpacedOpaqueSyntaxAttribute):
-    """`#tensor<kind add>`: used by the reductions of all levels."""
+    """Attribute of a reduction kind, at all levels: `#tensor<kind add>`."""
 
     name = "tensor.kind"
 
 
 @dataclass(frozen=True)
 class Monoid:
-    """One reduction kind: the operations that combine two floats, two integers and two `i1` (None: no reduction of
-    these), the identity among floats and among integers of some bits, and what CUDA calls the atomic operation on
-    integers (None: a loop around `atomicCAS`), signed if it compares."""
+    """Properties of a reduction kind.
+
+    floats, integers, booleans: operation that combines two floats, integers or `i1`; None if the kind does not support
+        them.
+    float_identity: identity on floats.
+    integer_identity: identity on integers, or a function of the bit width.
+    atomic: suffix of the CUDA atomic function on integers, such as `Add`; None for a loop around `atomicCAS`.
+    atomic_is_signed: whether that function must use signed integers.
+    """
 
     floats: Callable[..., Operation] | None
     integers: Callable[..., Operation] | None
@@ -83,6 +97,8 @@ class Monoid:
     atomic_is_signed: bool = False
 
     def combiner(self, element: Attribute) -> Any:
+        """Returns the operation class that combines two values of `element` type, or None if the kind does not support
+        it."""
         if is_float(element):
             return self.floats
         return self.booleans if element_type(element) == IntegerType(1) else self.integers
@@ -102,15 +118,22 @@ MONOIDS = {
     ReductionKind.XOR: Monoid(None, arith.XOrIOp, arith.XOrIOp, 0, 0, "Xor"),
     ReductionKind.LOGADDEXP: Monoid(LogAddExpOp, None, None, -inf, 0),
 }
+"""Reduction kind -> its properties."""
 
 
 def combine(kind: ReductionKind, lhs: SSAValue, rhs: SSAValue) -> Operation:
-    """The operation that combines two partial results of a reduction, in whatever container they are."""
+    """Returns the operation that combines two partial results: tensors, tiles, scalars or vectors.
+
+    Args:
+        kind: reduction kind.
+        lhs: first partial result.
+        rhs: second partial result.
+    """
     return MONOIDS[kind].combiner(lhs.type)(lhs, rhs)
 
 
 def identity(kind: ReductionKind, element: Attribute) -> float | int:
-    """The neutral element of `kind` on the scalar type `element`, as a Python number."""
+    """Returns the identity of `kind` on the scalar type `element`, as a Python number."""
     monoid = MONOIDS[kind]
     if is_float(element):
         return monoid.float_identity
@@ -122,7 +145,16 @@ def identity(kind: ReductionKind, element: Attribute) -> float | int:
 
 
 def verify_kind(kind: ReductionKind, element: Attribute, scan: bool = False) -> None:
-    """Refuse a kind, of a reduction or a `scan`, that has no meaning on `element`, or computes in a storage type."""
+    """Checks that a kind supports an element type.
+
+    Args:
+        kind: reduction kind.
+        element: element type, or a type that contains it.
+        scan: whether a scan uses the kind.
+
+    Raises:
+        VerifyException: the kind is not defined on the type, or the type is narrower than f32, for storage only.
+    """
     if kind == ReductionKind.LOGADDEXP and not scan:
         raise VerifyException(f"reduction {kind.value}: only scans combine so")
     if is_low_precision(element):
@@ -132,7 +164,7 @@ def verify_kind(kind: ReductionKind, element: Attribute, scan: bool = False) -> 
 
 
 def verify_atomic(kind: ReductionKind, element: Attribute) -> None:
-    """Refuse to combine in memory what no atomic operation does: elements of other widths than 32 and 64 bits."""
+    """Checks that an atomic operation combines elements by `kind`: 32-bit or 64-bit ones. Raises VerifyException."""
     verify_kind(kind, element)
     if element not in (f32, f64, i32, i64):
         raise VerifyException(f"nothing combines {element} in memory: cast to 32 or 64 bits first")
@@ -140,17 +172,28 @@ def verify_atomic(kind: ReductionKind, element: Attribute) -> None:
 
 @irdl.irdl_op_definition
 class ScanOp(PureOp):
-    """A recurrence over the leading dimension of some tensors: carries = @step(carries, slices, shared), `count` times.
-
-    `@step` takes the carries, then slice `t` (element `t` of the leading dimension) of every tensor in `each`, then
-    the tensors in `with`, which stay the same; it gives the next carries. Every carry has one result: its last value,
-    or, if its number is in `history`, the values after each of the steps, stacked. It is an operation of the host, like
-    a call: it may stand at the tensor, loop and tile level, and becomes a loop of launches.
+    """Computes a recurrence over the leading dimension of tensors: carries = @step(carries, slices, shared).
 
     ```
     %h, %c = tensor.scan @step 50 carry(%h0, %c0 : tensor<4x8xf32>, tensor<4x8xf32>) each(%x : tensor<50x4x32xf32>)
       with(%w : tensor<32x8xf32>) history [0] -> tensor<50x4x8xf32>, tensor<4x8xf32>
     ```
+
+    The operation is like a call on the host. It may occur at the tensor, loop and tile level, and becomes a loop of
+    launches.
+
+    Operands:
+        carries: initial values (`carry`), the first arguments of `@step`, which returns their next values.
+        each: tensors with a leading dimension of `count`; step t receives element t of that dimension.
+        shared: tensors that every step receives unchanged (`with`).
+
+    Attributes:
+        step: function of one step.
+        count: number of steps.
+        history: numbers of the carries whose result is the stacked values after all steps; other results are the last
+            value.
+
+    Constraints: at least one step and one carry; `@step` has matching types; `history` is ascending.
     """
 
     name = "tensor.scan"
@@ -181,45 +224,52 @@ class ScanOp(PureOp):
 
     @property
     def steps(self) -> int:
+        """Returns the number of steps."""
         return self.count.value.data
 
     @property
     def kept(self) -> tuple[int, ...]:
+        """Returns the numbers of the carries with a history."""
         return tuple(int(i) for i in self.history.get_values())
 
     @property
     def step_types(self) -> list[Attribute]:
-        """The types of the arguments that `@step` has to take."""
+        """Returns the types of the arguments that `@step` must have."""
         slices = [tensor_of(element_type(v.type), extents_of(v.type)[1:]) for v in self.each]
         return [*(v.type for v in self.carries), *slices, *(v.type for v in self.shared)]
 
     def verify_(self) -> None:
         if self.steps < 1:
-            raise VerifyException(f"a fold has at least one step, not {self.steps}")
+            raise VerifyException(f"expected at least one step, but got {self.steps}")
         if not self.carries:
-            raise VerifyException("a fold without carries computes nothing")
+            raise VerifyException("expected at least one carry")
         for v in self.each:
             if not extents_of(v.type) or extents_of(v.type)[0] != self.steps:
-                raise VerifyException(f"{v.type} has no slice for each of {self.steps} steps")
-        kept = self.kept
-        if list(kept) != sorted(set(kept)) or not all(0 <= i < len(self.carries) for i in kept):
-            raise VerifyException(f"histories {list(kept)} are not distinct, ascending and below {len(self.carries)}")
-        want = _result_types(self.carries, self.steps, kept)
-        if len(self.res) != len(want):
-            raise VerifyException(f"{len(self.res)} results of {len(want)} carries")
-        for i, (result, type) in enumerate(zip(self.res, want, strict=True)):
+                raise VerifyException(
+                    f"expected a leading dimension of {self.steps}, one slice for each step, but got {v.type}"
+                )
+        stacked = self.kept
+        if list(stacked) != sorted(set(stacked)) or not all(0 <= i < len(self.carries) for i in stacked):
+            raise VerifyException(
+                f"histories {list(stacked)} are not distinct, ascending and below {len(self.carries)}"
+            )
+        expected = _result_types(self.carries, self.steps, stacked)
+        if len(self.res) != len(expected):
+            raise VerifyException(f"{len(self.res)} results of {len(expected)} carries")
+        for i, (result, type) in enumerate(zip(self.res, expected, strict=True)):
             if result.type != type:
-                raise VerifyException(f"result {i} is {type}, not {result.type}")
+                raise VerifyException(f"expected {type} as result {i}, but got {result.type}")
         self._verify_function()
 
     def _verify_function(self) -> None:
         root = self.get_toplevel_object()
         if not isinstance(root, ModuleOp):
-            return  # still being built
+            # The op is not in a module yet.
+            return
         name = self.step.string_value()
         function = SymbolTable.lookup_symbol(root, name)
         if not isinstance(function, FuncOp):
-            raise VerifyException(f"applies @{name}, which is no function of this module")
+            raise VerifyException(f"expected a function of this module, but got @{name}")
         takes, gives = list(function.function_type.inputs), list(function.function_type.outputs)
         if takes != self.step_types:
             raise VerifyException(f"@{name} does not take the carries, the slices and the shared tensors")
@@ -233,21 +283,25 @@ def _result_types(carries: Sequence[SSAValue], steps: int, history: Sequence[int
 
 
 ROOT = "fuse.root"
-"""The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
+"""Attribute of tensor ops whose results are materialised: each is the result of one kernel."""
 
 
 @irdl.irdl_op_definition
 class IndexMapOp(PureOp):
-    """A view: result[d] = source[map(d)] where d lies in the domain, else the fill value.
-
-    Transposes, broadcasts, slices, flips, pads, rolls, reshapes and repeats are all index maps. The map is from result
-    indices to source coordinates and may use floordiv and mod; inside the domain it must stay within the source.
+    """Returns a view: result[d] = source[map(d)] for d inside the domain, else the fill value.
 
     ```
     %b = tensor.index_map %bias[d1] : tensor<64xf32> -> tensor<16x64xf32>
     %p = tensor.index_map %x[d0 - 1] where 0 <= d0 - 1 < 5 else %zero
          : tensor<5xf32> -> tensor<7xf32>
     ```
+
+    Transposes, broadcasts, slices, flips, pads, rolls, reshapes and repeats are index maps. The map takes result
+    indices to source coordinates and may use floordiv and mod. Inside the domain, coordinates must be inside the
+    source.
+
+    Constraints: the map has one coordinate for each dimension of the source; a fill value if and only if there is a
+    domain; element types are equal.
     """
 
     name = "tensor.index_map"
@@ -276,21 +330,24 @@ class IndexMapOp(PureOp):
         verify_access(self, dims, 0, len(extents_of(self.source.type)), "a source")
         e = element_type(self.source.type)
         if element_type(self.result.type) != e or (self.fill is not None and self.fill.type != e):
-            raise VerifyException("source, fill and result have one element type")
+            raise VerifyException("expected one element type of source, fill and result")
 
 
 @irdl.irdl_op_definition
 class GatherOp(PureOp):
-    """A data-dependent read: result[d] = source[map(d)[i0[d], i1[d], ...]].
-
-    Every index tensor has the shape of the result; its element is a symbol of the map. A coordinate outside the source
-    reads zero, so no index value can read foreign memory (a checked program asserts before that there is none).
-    Negative indices are made positive before.
+    """Reads elements at data-dependent coordinates: result[d] = source[map(d)[i0[d], i1[d], ...]].
 
     ```
     %y = tensor.gather %table[%i, d1]
          : tensor<100x8xf32> -> tensor<5x8xf32>
     ```
+
+    The elements of the index tensors are the symbols of the map. A coordinate outside of the source reads zero, so an
+    index never reads other memory; a checked program asserts before that there is none. Negative indices must be made
+    positive before.
+
+    Constraints: at least one index tensor; all are integer tensors of the result's shape; element types of source and
+    result are equal.
     """
 
     name = "tensor.gather"
@@ -308,7 +365,7 @@ class GatherOp(PureOp):
 
     def verify_(self) -> None:
         if not self.indices:
-            raise VerifyException("a gather without index tensors is an index_map")
+            raise VerifyException("expected at least one index tensor; without any, use tensor.index_map")
         _verify_indexed(self, self.source, self.result, "a source", "result's")
         if element_type(self.source.type) != element_type(self.result.type):
             raise VerifyException("source and result have one element type")
@@ -316,17 +373,23 @@ class GatherOp(PureOp):
 
 @irdl.irdl_op_definition
 class ScatterOp(PureOp):
-    """A data-dependent write, which combines: `init`, with values[d] combined into the element at map(d)[i0[d], ...].
-
-    Every index tensor has the shape of the values; its element is a symbol of the map. The order is open, so a float
-    sum is one in any order; of values that are to replace each other one scatters the numbers. A value whose coordinate
-    lies outside is dropped. It is an operation of the host, as a call is: it may stand at the tensor and the loop
-    level, where its values and indices are results of one nest, and becomes a kernel of atomic operations.
+    """Combines values into a tensor at data-dependent coordinates.
 
     ```
     %y = tensor.scatter add %v, %x[%i, d1]
          : tensor<5x8xf32>, tensor<100x8xf32>
     ```
+
+    The result is `init` with values[d] combined into the element at map(d)[i0[d], ...], for every d. The elements of
+    the index tensors are the symbols of the map. The order is unspecified, so float sums may round in any order. A
+    scatter that overwrites instead of combining first scatters the numbers of the values. Coordinates outside of the
+    tensor are dropped.
+
+    The operation is like a call on the host. It may occur at the tensor and the loop level, where its values and
+    indices are results of one nest, and becomes a kernel of atomic operations.
+
+    Constraints: at least one index tensor; all are integer tensors of the values' shape; the kind has an atomic
+    operation on the element type.
     """
 
     name = "tensor.scatter"
@@ -344,28 +407,41 @@ class ScatterOp(PureOp):
 
     def verify_(self) -> None:
         if not self.indices:
-            raise VerifyException("a scatter has index tensors")
+            raise VerifyException("expected at least one index tensor")
         _verify_indexed(self, self.init, self.values, "a result", "values'")
         if element_type(self.values.type) != element_type(self.init.type):
             raise VerifyException("init and values have one element type")
         verify_atomic(self.kind.data, element_type(self.init.type))
 
 
-def _verify_indexed(op: GatherOp | ScatterOp, whole: SSAValue, elements: SSAValue, what: str, whose: str) -> None:
+def _verify_indexed(op: GatherOp | ScatterOp, whole: SSAValue, elements: SSAValue, target: str, owner: str) -> None:
+    """Checks the index tensors and the map of a gather or scatter.
+
+    Args:
+        op: the operation.
+        whole: tensor that the coordinates refer to.
+        elements: tensor with one element for each access.
+        target: name of `whole` in messages.
+        owner: name of `elements` in messages, in the possessive case.
+    """
     shape = extents_of(elements.type)
-    verify_access(op, len(shape), len(op.indices), len(extents_of(whole.type)), what)
+    verify_access(op, len(shape), len(op.indices), len(extents_of(whole.type)), target)
     for i in op.indices:
         if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
-            raise VerifyException(f"an index tensor is an integer tensor of the {whose} shape, not {i.type}")
+            raise VerifyException(f"expected an integer index tensor of the {owner} shape, but got {i.type}")
 
 
 @irdl.irdl_op_definition
 class ReduceOp(PureOp):
-    """Combine all elements along some dimensions, which disappear. An empty dimension gives the kind's identity.
+    """Reduces a tensor over some dimensions, which are removed.
 
     ```
     %s = tensor.reduce add %x over [1] : tensor<16x64xf32> -> tensor<16xf32>
     ```
+
+    Over an empty dimension the result is the identity of the kind.
+
+    Constraints: the dimensions are distinct and ascending; the kind supports the element type.
     """
 
     name = "tensor.reduce"
@@ -384,19 +460,23 @@ class ReduceOp(PureOp):
         dims = list(self.dims.get_values())
         if dims != sorted(set(dims)) or not all(0 <= d < len(shape) for d in dims):
             raise VerifyException(f"reduced dimensions {dims} are not distinct, ascending and below {len(shape)}")
-        want = tensor_of(element_type(self.source.type), [n for i, n in enumerate(shape) if i not in dims])
-        if self.result.type != want:
-            raise VerifyException(f"reducing {dims} of {self.source.type} gives {want}, not {self.result.type}")
+        expected = tensor_of(element_type(self.source.type), [n for i, n in enumerate(shape) if i not in dims])
+        if self.result.type != expected:
+            raise VerifyException(
+                f"expected {expected} as the reduction of {self.source.type} over {dims}, but got {self.result.type}"
+            )
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
 @irdl.irdl_op_definition
 class PrefixScanOp(PureOp):
-    """Inclusive scan: result[.., j, ..] combines source[.., 0, ..] to source[.., j, ..] along one dimension.
+    """Scans a tensor inclusively: result[.., j, ..] combines source[.., 0, ..] to source[.., j, ..].
 
     ```
     %y = tensor.prefix_scan add %x along 1 : tensor<16x64xf32>
     ```
+
+    Constraints: the dimension exists; the kind is one that scans support.
     """
 
     name = "tensor.prefix_scan"
@@ -418,11 +498,13 @@ class PrefixScanOp(PureOp):
 
 @irdl.irdl_op_definition
 class IotaOp(PureOp):
-    """The index along one dimension: result[d] = d[dim].
+    """Returns the index along one dimension: result[d] = d[dim].
 
     ```
     %i = tensor.iota 1 : tensor<4x5xi64>
     ```
+
+    Constraints: the dimension exists; the element type is an integer or index.
     """
 
     name = "tensor.iota"
@@ -438,7 +520,9 @@ class IotaOp(PureOp):
         if not 0 <= self.dim.value.data < len(extents_of(self.result.type)):
             raise VerifyException(f"dimension {self.dim.value.data} of {self.result.type}")
         if not isinstance(element_type(self.result.type), IntegerType | IndexType):
-            raise VerifyException(f"an iota of {element_type(self.result.type)}: only integers count")
+            raise VerifyException(
+                f"expected an integer or index element type, but got {element_type(self.result.type)}"
+            )
 
 
 Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ScatterOp, ReduceOp, PrefixScanOp, IotaOp, ScanOp], [KindAttr])

@@ -1,7 +1,8 @@
-"""Building tensor-level ops: the vocabulary in which decompositions are written.
+"""Builder of tensor-level ops, with which the lowerings of torch operators are written.
 
-Every method appends ops and returns the value. Elementwise methods take tensors of one shape and one element type;
-`unify` and `working` bring them there. A method picks the float, integer or boolean form of its operation by type.
+Every method appends ops and returns their value: `b.mul(x, b.like(x, 2))` appends a constant and a multiplication.
+Elementwise methods take tensors of one shape and one element type; `unify` and `working` convert operands to that. A
+method selects the float, integer or boolean op by the type of its operand.
 """
 
 from __future__ import annotations
@@ -27,26 +28,33 @@ from ..shapes.extents import Extent, SymbolAttr, extents_of, extents_text, tenso
 from ..support.locations import line_text
 
 Number = int | float | bool | SymbolAttr
-"""A Python number, or a size that is one at run time."""
+"""A Python number, or a symbolic size."""
 
 Bound = tuple[AffineExpr, int, Extent]
-"""`lo <= expression < hi`."""
+"""Constraint (expression, lo, hi): `lo <= expression < hi`."""
 
 UINT8, UINT16, UINT32, UINT64 = (IntegerType(width, Signedness.UNSIGNED) for width in (8, 16, 32, 64))
 UNSIGNED: dict[Attribute, Attribute] = {UINT8: i32, UINT16: i32, UINT32: i64, UINT64: i64}
-"""PyTorch's unsigned integers, and the types in which they are computed on. They are storage types, like bf16. A uint64
-has the bits of its i64, so only operators that treat both alike take it (`BITS_ONLY` in `scalars.py`)."""
+"""PyTorch's unsigned integer types -> type in which they are computed. Like bf16 they are storage types. A uint64 is
+computed on the bits of its i64, so only operators that treat both alike support it (`BITS_ONLY` in `scalars.py`)."""
 
 
 def work_type(element: Attribute) -> Attribute:
-    """The type in which values stored as `element` are computed on: f32 for f16 and bf16, i32 for u8."""
+    """Returns the type in which values stored as `element` are computed: f32 for f16 and bf16, i32 for u8."""
     return f32 if is_low_precision(element) else UNSIGNED.get(element, element)
 
 
 @dataclass(eq=False)
 class Builder:
-    """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
-    sizes of the program, `asserts` is the name of the operator, where what it asks of its indices is asserted."""
+    """Collects the ops that replace one torch op.
+
+    result_types: types that the torch op declares.
+    location: source location of new ops.
+    algebra: symbolic sizes of the program.
+    asserts: name of the operator in assertions about its indices, or None to build no assertions.
+    ops: collected ops.
+    functions: collected scans with the function of their step.
+    """
 
     result_types: Sequence[Attribute] = ()
     location: Attribute | None = None
@@ -58,13 +66,14 @@ class Builder:
     )
 
     def insert(self, op: Operation) -> SSAValue:
+        """Appends an op and returns its first result."""
         if self.location is not None and isinstance(op.location, UnknownLoc):
             op.location = self.location  # pyright: ignore[reportAttributeAccessIssue]
         self.ops.append(op)
         return op.results[0]
 
     def unsupported(self, argument: str, reason: str) -> UnsupportedError:
-        """The error to raise for an argument that is understood but refused; the driver adds operator and place."""
+        """Returns the error for an unsupported argument; the driver adds the operator and the location."""
         return UnsupportedError(reason, argument=argument)
 
     @property
@@ -76,21 +85,34 @@ class Builder:
         return extents_of(self.result_types[0])
 
     def count(self, extents: Iterable[Extent]) -> Extent:
+        """Returns the number of elements of a shape."""
         return self.algebra.extent(self.algebra.product(extents))
 
     # Types
 
     def constant(self, value: Number, shape: Sequence[Extent] | None, element: Attribute) -> SSAValue:
-        """`value` everywhere in a tensor of `shape`, or as a scalar."""
-        own = i64 if isinstance(value, SymbolAttr) else f32 if is_float8(element) else element
-        type = own if shape is None else tensor_of(own, shape)
+        """Returns a constant tensor, or a scalar.
+
+        Args:
+            value: its value.
+            shape: its shape, or None for a scalar.
+            element: its element type.
+        """
+        stored = i64 if isinstance(value, SymbolAttr) else f32 if is_float8(element) else element
+        type = stored if shape is None else tensor_of(stored, shape)
         if isinstance(value, SymbolAttr):
             return self.cast(self.insert(payload.ExtentOp(value, type)), element)
-        number = value if is_float(own) else wrapped_number(value, own)
+        number = value if is_float(stored) else wrapped_number(value, stored)
         return self.cast(self.insert(payload.ConstantOp(number, type)), element)
 
     def measured(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
-        """A sum of products of sizes, everywhere in a tensor of `shape`; computed in i64."""
+        """Returns a tensor that holds a polynomial of sizes, computed in i64.
+
+        Args:
+            value: the polynomial.
+            shape: shape of the tensor.
+            element: element type of the result.
+        """
         if value.number is not None:
             return self.constant(value.number, shape, element)
         if (name := self.algebra.named(value)) is not None:
@@ -108,36 +130,49 @@ class Builder:
         return self.cast(total, element)
 
     def like(self, x: SSAValue, value: Number) -> SSAValue:
-        """`value` everywhere in a tensor of the type of `x`."""
+        """Returns a constant tensor with the shape and element type of `x`."""
         return self.constant(value, extents_of(x.type), element_type(x.type))
 
     def cast(self, x: SSAValue, element: Attribute) -> SSAValue:
-        """`x` converted as PyTorch's `to(dtype)` does; `x` itself if it has that element type."""
-        own = element_type(x.type)
-        if own == element:
+        """Returns `x` converted as by PyTorch's `to(dtype)`; `x` itself if it already has that element type."""
+        source = element_type(x.type)
+        if source == element:
             return x
-        if f32 not in (own, element) and (is_float8(own) or is_float8(element)):
-            x = self.insert(payload.CastOp(x, f32))  # the one type that eight bits convert to and from
+        if f32 not in (source, element) and (is_float8(source) or is_float8(element)):
+            # float8 converts to and from f32 only.
+            x = self.insert(payload.CastOp(x, f32))
         return self.insert(payload.CastOp(x, element))
 
     def working(self, x: SSAValue) -> SSAValue:
-        """`x` in the type in which it is computed on."""
+        """Returns `x` converted to the type in which it is computed."""
         return self.cast(x, work_type(element_type(x.type)))
 
     def floating(self, x: SSAValue) -> SSAValue:
-        """`x` as a float to compute on: integers become f32."""
+        """Returns `x` converted to a float type to compute in: integers become f32."""
         x = x if element_type(x.type) == UINT64 else self.working(x)
         return x if is_float(x.type) else self.cast(x, f32)
 
     def operand(self, value: SSAValue | Number, element: Attribute, shape: Sequence[Extent]) -> SSAValue:
-        """A tensor or Python number as a tensor of this element type, broadcast to `shape`."""
+        """Returns a tensor or number as a tensor of the given element type and shape.
+
+        Args:
+            value: tensor or number.
+            element: element type.
+            shape: shape to broadcast to.
+        """
         if not isinstance(value, SSAValue):
             return self.constant(value, shape, element)
         return self.broadcast(self.cast(value, element), shape)
 
     def unify(self, *values: SSAValue | Number, element: Attribute | None = None) -> list[SSAValue]:
-        """All values broadcast to one shape and promoted to `element` (default: the type of the torch op's result), in
-        the type in which that is computed on. A number keeps its digits where that is wider: see `scalars.py`."""
+        """Returns all values broadcast to one shape and promoted to one element type, in the type to compute in.
+
+        A number keeps its digits if that type is wider (see `scalars.py`).
+
+        Args:
+            values: tensors and numbers.
+            element: element type, by default that of the torch op's result.
+        """
         element = self.result_element if element is None else element
         shape = broadcast_shape([extents_of(v.type) for v in values if isinstance(v, SSAValue)])
         return [
@@ -152,6 +187,7 @@ class Builder:
     def _pick(
         self, x: SSAValue, float_op: type | None, int_op: type | None, bool_op: type | None
     ) -> Callable[..., Operation]:
+        """Returns the op class for the element type of `x`. Raises UnsupportedError if there is none."""
         element = element_type(x.type)
         chosen = float_op if is_float(element) else bool_op if element == i1 else int_op
         if chosen is None or is_float8(element):
@@ -168,7 +204,13 @@ class Builder:
         return self.insert(self._pick(x, arith.MulfOp, arith.MuliOp, arith.AndIOp)(x, y))
 
     def div(self, x: SSAValue, y: SSAValue, *, permit: FastMathFlag | None = None) -> SSAValue:
-        """Division; of integers, truncating. Of floats, `permit` what that flag names."""
+        """Returns the quotient; integers truncate.
+
+        Args:
+            x: dividend.
+            y: divisor.
+            permit: fast-math flag of a float division, or None.
+        """
         if permit is not None:
             return self.insert(arith.DivfOp(x, y, FastMathFlagsAttr((permit,))))
         return self.insert(self._pick(x, arith.DivfOp, arith.DivSIOp, None)(x, y))
@@ -186,15 +228,15 @@ class Builder:
         return self.insert(self._pick(x, math.AbsFOp, math.AbsIOp, None)(x))
 
     def maximum(self, x: SSAValue, y: SSAValue) -> SSAValue:
-        """The larger one; NaN if either is NaN."""
+        """Returns the larger value, or NaN if either is NaN."""
         return self.insert(self._pick(x, arith.MaximumfOp, arith.MaxSIOp, arith.OrIOp)(x, y))
 
     def minimum(self, x: SSAValue, y: SSAValue) -> SSAValue:
-        """The smaller one; NaN if either is NaN."""
+        """Returns the smaller value, or NaN if either is NaN."""
         return self.insert(self._pick(x, arith.MinimumfOp, arith.MinSIOp, arith.AndIOp)(x, y))
 
     def math(self, op: type, *operands: SSAValue) -> SSAValue:
-        """An op of the math dialect, or another elementwise one built from its operands alone."""
+        """Returns the result of an op of the math dialect, or of another elementwise op that takes only operands."""
         return self.insert(op(*operands))
 
     def exp(self, x: SSAValue) -> SSAValue:
@@ -210,7 +252,13 @@ class Builder:
         return self.insert(math.RsqrtOp(x))
 
     def scaled(self, x: SSAValue, factor: Number, *, permit: FastMathFlag | None = None) -> SSAValue:
-        """`x * factor`, or `x` for the factor 1. Of floats, `permit` what that flag names."""
+        """Returns `x * factor`, or `x` for the factor 1.
+
+        Args:
+            x: a tensor.
+            factor: a number.
+            permit: fast-math flag of the multiplication, or None.
+        """
         if permit is not None:
             return self.insert(arith.MulfOp(x, self.like(x, factor), FastMathFlagsAttr((permit,))))
         return x if factor == 1 else self.mul(x, self.like(x, factor))
@@ -225,14 +273,20 @@ class Builder:
     # Truth values
 
     def cmp(self, predicate: str, x: SSAValue, y: SSAValue | Number) -> SSAValue:
-        """Compare with a tensor or with a number; `predicate` is eq, ne, lt, le, gt or ge."""
+        """Returns the comparison of `x` with a tensor or a number.
+
+        Args:
+            predicate: eq, ne, lt, le, gt or ge.
+            x: left operand.
+            y: right operand.
+        """
         return self.insert(payload.CmpOp(predicate, x, y if isinstance(y, SSAValue) else self.like(x, y)))
 
     def select(self, cond: SSAValue, x: SSAValue, y: SSAValue) -> SSAValue:
         return self.insert(payload.SelectOp(cond, x, y))
 
     def truth(self, x: SSAValue) -> SSAValue:
-        """`x != 0`, which is true of NaN."""
+        """Returns `x != 0`, which is true for NaN."""
         return x if element_type(x.type) == i1 else self.cmp("ne", self.working(x), 0)
 
     def both(self, x: SSAValue, y: SSAValue) -> SSAValue:
@@ -248,8 +302,13 @@ class Builder:
         return self.cmp("ne", x, x)
 
     def index(self, x: SSAValue, extent: Extent, *, wraps: bool = False) -> SSAValue:
-        """The integers `x`, which PyTorch allows to be indices below `extent`, and with `wraps` above -`extent`, too.
-        Others stop a program that asserts this."""
+        """Returns the integers `x`, with an assertion that they are legal indices if the program is checked.
+
+        Args:
+            x: indices.
+            extent: exclusive upper bound of an index.
+            wraps: whether negative indices down to -`extent` are legal.
+        """
         if self.asserts is None or 0 in extents_of(x.type):
             return x
         end = self.like(x, extent)
@@ -273,7 +332,15 @@ class Builder:
         bounds: Sequence[Bound] = (),
         fill: Number = 0,
     ) -> SSAValue:
-        """The view of `shape` whose element `d` is `x[results(d)]`, or `fill` where it is not within the bounds."""
+        """Returns a view: element `d` is `x[results(d)]`, or `fill` if a bound does not hold.
+
+        Args:
+            x: the source.
+            results: coordinates in `x`, as expressions of the view's dimensions.
+            shape: shape of the view.
+            bounds: constraints.
+            fill: value where a constraint does not hold.
+        """
         map = AffineMap(len(shape), 0, tuple(results))
         if not bounds and tuple(shape) == extents_of(x.type) and map == AffineMap.identity(len(shape)):
             return x
@@ -282,37 +349,67 @@ class Builder:
         return self.insert(tensor.IndexMapOp(x, map, shape, domain, value))
 
     def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
-        """`x` repeated along its dimensions of size 1 and along new ones before them."""
-        own = extents_of(x.type)
-        if own == tuple(shape):
+        """Returns `x` repeated along its dimensions of size 1 and along new leading dimensions."""
+        x_shape = extents_of(x.type)
+        if x_shape == tuple(shape):
             return x
-        if len(own) > len(shape):
-            raise ShapeError(f"cannot broadcast {extents_text(own)} to {extents_text(shape)}")
-        return self.place(x, range(len(shape) - len(own), len(shape)), shape)
+        if len(x_shape) > len(shape):
+            raise ShapeError(f"cannot broadcast {extents_text(x_shape)} to {extents_text(shape)}")
+        return self.place(x, range(len(shape) - len(x_shape), len(shape)), shape)
 
     def place(self, x: SSAValue, at: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
-        """`x`, whose dimension `i` is dimension `at[i]` of the result, repeated along all others, and along that one if
-        its size is 1."""
-        own, zero = extents_of(x.type), AffineExpr.constant(0)
-        if any(n not in (1, shape[d]) for n, d in zip(own, at, strict=True)):
-            raise ShapeError(f"cannot broadcast {extents_text(own)} to {extents_text(shape)}")
-        exprs = [AffineExpr.dimension(d) if n == shape[d] else zero for n, d in zip(own, at, strict=True)]
+        """Returns `x` repeated along new dimensions, and along its dimensions of size 1.
+
+        Args:
+            x: a tensor.
+            at: dimension of the result for each dimension of `x`.
+            shape: shape of the result.
+        """
+        x_shape, zero = extents_of(x.type), AffineExpr.constant(0)
+        if any(n not in (1, shape[d]) for n, d in zip(x_shape, at, strict=True)):
+            raise ShapeError(f"cannot broadcast {extents_text(x_shape)} to {extents_text(shape)}")
+        exprs = [AffineExpr.dimension(d) if n == shape[d] else zero for n, d in zip(x_shape, at, strict=True)]
         return self.map(x, exprs, shape)
 
     def reduce(self, kind: str, x: SSAValue, over: Sequence[int]) -> SSAValue:
-        """Reduce over the dimensions `over`; over none it is `x`. The sum of truth values is true if one of them is."""
+        """Returns the reduction of `x`, or `x` itself if `over` is empty. The sum of booleans is their "or".
+
+        Args:
+            kind: reduction kind.
+            x: a tensor.
+            over: dimensions to reduce.
+        """
         kind = "or" if kind == "add" and element_type(x.type) == i1 else kind
         return self.insert(tensor.ReduceOp(kind, x, over)) if over else x
 
     def scan(self, kind: str, x: SSAValue, dim: int) -> SSAValue:
-        """The inclusive scan along `dim`; a scalar is its own scan."""
+        """Returns the inclusive scan of `x`, or `x` itself if it is a scalar.
+
+        Args:
+            kind: reduction kind.
+            x: a tensor.
+            dim: dimension to scan along.
+        """
         return self.insert(tensor.PrefixScanOp(kind, x, dim)) if extents_of(x.type) else x
 
     def keep(self, x: SSAValue, over: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
-        """The result `x` of reducing a tensor of `shape` over `over`, repeated to that shape again."""
+        """Returns the result of a reduction repeated along the reduced dimensions.
+
+        Args:
+            x: the result.
+            over: reduced dimensions.
+            shape: shape before the reduction.
+        """
         return self.place(x, [d for d in range(len(shape)) if d not in over], shape)
 
     def iota(self, dim: int, shape: Sequence[Extent], element: Attribute = i64) -> SSAValue:
+        """Returns the index along one dimension.
+
+        Args:
+            dim: the dimension.
+            shape: shape of the tensor.
+            element: element type.
+        """
         return self.insert(tensor.IotaOp(dim, tensor_of(element, shape)))
 
 
@@ -326,7 +423,7 @@ def dims(rank: int) -> list[AffineExpr]:
 
 
 def broadcast_shape(shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
-    """The shape that all `shapes` broadcast to; ShapeError if there is none."""
+    """Returns the shape that all `shapes` broadcast to. Raises ShapeError if there is none."""
     rank = max((len(s) for s in shapes), default=0)
     result: list[Extent] = [1] * rank
     for shape in shapes:
@@ -338,7 +435,7 @@ def broadcast_shape(shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
 
 
 def normal_dim(dim: int, rank: int) -> int:
-    """`dim` counted from the front. A tensor of rank 0 is taken for one of rank 1, as PyTorch does."""
+    """Returns `dim` as a number that is not negative. A tensor of rank 0 counts as one of rank 1, as in PyTorch."""
     size = max(rank, 1)
     if not -size <= dim < size:
         raise ShapeError(f"dimension {dim} of a tensor of rank {rank}")
@@ -346,22 +443,29 @@ def normal_dim(dim: int, rank: int) -> int:
 
 
 def normal_dims(over: Sequence[int] | int | None, rank: int, *, empty_is_all: bool = True) -> list[int]:
-    """Dimensions to reduce over, ascending: all for None (and for [] unless told otherwise)."""
+    """Returns dimensions to reduce over, in ascending order.
+
+    Args:
+        over: a dimension, a list of them, or None for all.
+        rank: rank of the tensor.
+        empty_is_all: whether an empty list means all dimensions.
+    """
     if over is None or (empty_is_all and not isinstance(over, int) and not over):
         return list(range(rank))
-    found = [normal_dim(d, rank) for d in ([over] if isinstance(over, int) else over)]
-    if len(set(found)) != len(found):
-        raise ShapeError(f"a dimension appears twice in {list(found)}")
-    return sorted(found) if rank else []
+    dims = [normal_dim(d, rank) for d in ([over] if isinstance(over, int) else over)]
+    if len(set(dims)) != len(dims):
+        raise ShapeError(f"a dimension appears twice in {list(dims)}")
+    return sorted(dims) if rank else []
 
 
 def width_of(element: Attribute) -> int:
-    """The bits of an integer type; 0 for any other."""
+    """Returns the bits of an integer type, or 0 for any other type."""
     return element.bitwidth if isinstance(element, IntegerType) else 0
 
 
 def wrapped_number(value: float, element: Attribute) -> float:
-    """`value` as an element of that type: modulo 2^width for an integer, as it is for a float or a truth value."""
+    """Returns `value` as a number of type `element`: modulo 2^width for an integer, unchanged for a float or a
+    boolean."""
     width = width_of(element)
     if width <= 1:
         return value

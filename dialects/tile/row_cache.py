@@ -81,7 +81,7 @@ class RowBufferStoreOp(WritingOp):
     tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
     ```
 
-    Constraints: shape and element type are those of the buffer's tiles.
+    Constraints: shape and element type match the buffer's tiles.
     """
 
     name = "tile.row_buffer_store"
@@ -102,7 +102,7 @@ class RowBufferLoadOp(FormattedOp):
     %y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
     ```
 
-    Constraints: shape and element type are those of the buffer's tiles.
+    Constraints: shape and element type match the buffer's tiles.
     """
 
     name = "tile.row_buffer_load"

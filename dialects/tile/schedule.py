@@ -21,7 +21,7 @@ from ..layouts.linear import LANES
 
 @dataclass(frozen=True)
 class Schedule:
-    """All fields of a schedule with their defaults, in the order of printing. `ScheduleAttr` explains each field."""
+    """Fields of a schedule with their defaults, in the order of printing. `ScheduleAttr` explains each field."""
 
     block: tuple[int, ...]
     serial: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class Schedule:
 
 
 PLAIN: dict[str, Any] = vars(Schedule(()))
-"""Default of each field; that of `block` is empty, because every schedule specifies it."""
+"""Default of each field. The field `block` has none, because every schedule specifies it."""
 
 LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "warps": (1, 2, 4, 8, 16, 32),
@@ -69,8 +69,8 @@ class ScheduleAttr(Data[Schedule]):
     block    tile extent of every free index of the nest, a power of two; 1 distributes the index over the grid.
     serial   positions of free indices whose tiles one block computes in a loop, instead of one block each.
     pack     positions of free indices. Operands that contractions load along such an index are first copied by a
-        separate kernel, so that a tile of them is contiguous row by row. The index becomes the last one, that of
-        columns.
+        separate kernel, so that a tile of them is contiguous row by row. The index becomes the last one, which
+        numbers columns.
     chunk    tile extent of every reduction index, a power of two, in the order in which reductions are printed. A chunk
         that covers the range computes the reduction at once; a smaller one loops over chunks.
     thread   register tile of one thread in a contraction, [rows, columns].
@@ -94,8 +94,8 @@ class ScheduleAttr(Data[Schedule]):
     - `ieee`: not at all.
     - `input_dtype`: rounded to the type of the other operand, bf16 or f16.
     - `bf16x3`: as the exact sum of three bf16 numbers. This takes three matmuls if the other operand is bf16, and six
-      if it is f32. With `promotion_interval = 1` the errors are those of f32 accumulation. Otherwise tensor cores
-      truncate the sum, and errors grow with its length. An infinity together with a split operand may become NaN.
+      if it is f32. With `promotion_interval = 1` the errors are as small as with f32 accumulation. Otherwise tensor
+      cores truncate the sum, and errors grow with its length. An infinity together with a split operand may become NaN.
     - `bf16x3_presplit`: like `bf16x3`; loaded operands are split by separate kernels before.
     - `tf32`: with 10 bits of fraction.
 

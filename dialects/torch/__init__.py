@@ -1,7 +1,4 @@
-"""The torch dialect: one op per ATen overload, with every argument under its ATen name.
-
-The ops are generated from the schemas in `schemas.txt`; nothing here imports PyTorch. What an operator means is
-PyTorch's own documentation; `convert-torch-to-tensor` says it again in terms of the tensor level.
+"""The torch dialect: one op per ATen overload, with all arguments by their ATen names.
 
 ```
 %2 = torch.add.Tensor(self = %0, other = %1, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
@@ -9,9 +6,15 @@ PyTorch's own documentation; `convert-torch-to-tensor` says it again in terms of
 %4 = torch._to_copy(self = %3, dtype = bf16) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
 ```
 
-An argument that is left out takes its default; printing leaves out only the arguments that are `none` (Python's None)
-by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch. A size that is known at run time stands
-where an integer does: `size = [#batch, 64]`. A list of one number for a list of N (`int[2]`) is that number N times.
+The op classes are generated from the schemas in `schemas.txt`; nothing here imports PyTorch. PyTorch's documentation
+specifies the operators, and `convert-torch-to-tensor` lowers them to the tensor level.
+
+Syntax of arguments:
+
+- An omitted argument has its default. The printer omits only arguments whose default is `none` (Python's None).
+- `1`, `1.0` and `true` are different scalars, as in PyTorch.
+- A symbolic size may replace an integer: `size = [#batch, 64]`.
+- A list of one number for an argument of type `int[N]` means N times that number.
 """
 
 from __future__ import annotations
@@ -43,7 +46,11 @@ from ..support.printing import float_text
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a schema. `type` is as written: `Tensor?[]`, `int[2]`, `Scalar?`."""
+    """Argument of a schema.
+
+    type: type as in the schema: `Tensor?[]`, `int[2]`, `Scalar?`.
+    default: default value, if `has_default`.
+    """
 
     name: str
     type: str
@@ -52,7 +59,7 @@ class Argument:
 
     @cached_property
     def base(self) -> str:
-        """The type without its suffixes: `Tensor`, `Scalar`, `int`, `float`, `bool`, `str`, `ScalarType`, ..."""
+        """Returns the type without suffixes: `Tensor`, `Scalar`, `int`, `float`, `bool`, `str`, `ScalarType`, …"""
         return self.type.partition("[")[0].rstrip("?")
 
     @cached_property
@@ -65,20 +72,25 @@ class Argument:
 
     @cached_property
     def length(self) -> int:
-        """N of `int[N]`, which a lone integer is repeated to; 0 where the schema gives none."""
+        """Returns N of `int[N]`, to which a single integer is repeated, or 0 if the schema specifies no length."""
         size = self.type.partition("[")[2].partition("]")[0]
         return int(size) if size else 0
 
     def element(self) -> Argument:
-        """An element of this list argument, as an argument of the same name."""
+        """Returns the element of this list argument, as an argument of the same name."""
         return Argument(self.name, self.type.partition("[")[0])
 
 
 @dataclass(frozen=True)
 class Schema:
-    """An overload: its name (`add.Tensor`, `relu`), its arguments in order, and the types of its results.
+    """Schema of an ATen overload.
 
-    A `random` operator takes a `generator`: a tensor of a key and a number, from which all it draws follows.
+    name: overload, such as `add.Tensor` or `relu`.
+    arguments: arguments in order.
+    results: types of the results.
+    text: the schema as text.
+    random: whether the operator draws random numbers. It then has an argument `generator`, a tensor of a key and a
+        counter that determine all random numbers.
     """
 
     name: str
@@ -89,18 +101,19 @@ class Schema:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
+        """Returns the names of the arguments."""
         return tuple(a.name for a in self.arguments)
 
 
 def read_schemas(text: str) -> dict[str, Schema]:
-    """The schemas in `text` by name: one a line, in the format that `schemas.txt` describes."""
+    """Returns name -> schema for the schemas in `text`, one per line in the format of `schemas.txt`."""
     lines = text.replace("\n    ", " ").split("\n")
     schemas = [read_schema(line) for line in lines if line and not line.startswith("#")]
     return {schema.name: schema for schema in schemas}
 
 
 def read_schema(line: str) -> Schema:
-    """The schema in one line: `relu(Tensor self) -> Tensor`, behind `* ` if the operator is random."""
+    """Returns the schema in one line: `relu(Tensor self) -> Tensor`, preceded by `* ` if the operator is random."""
     random, text = line.startswith("* "), line.removeprefix("* ")
     head, _, results = text.rpartition(" -> ")
     name, _, parameters = head.partition("(")
@@ -112,13 +125,14 @@ def read_schema(line: str) -> Schema:
 
 
 def _split(text: str) -> list[str]:
-    pieces = re.split(r",(?![^\[]*\])", text)  # at the commas outside of brackets
-    return [p.strip() for p in pieces if p.strip()]
+    # Splits at the commas outside of brackets.
+    parts = re.split(r",(?![^\[]*\])", text)
+    return [p.strip() for p in parts if p.strip()]
 
 
 def _read_argument(text: str) -> Argument:
-    type, _, rest = text.partition(" ")
-    name, equals, default = rest.partition("=")
+    type, _, parameter = text.partition(" ")
+    name, equals, default = parameter.partition("=")
     if not equals:
         return Argument(name, type)
     return Argument(name, type, _read_default(default, type), True)
@@ -134,22 +148,22 @@ def _read_default(text: str, type: str) -> object:
 
 
 Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Sequence[Value]"
-"""An argument in Python: a tensor (SSA value), a data type (xDSL type), a number, a size known at run time
-(`SymbolAttr`), a string, None, or a list of them."""
+"""Python value of an argument: a tensor (SSA value), a data type (xDSL type), a number, a symbolic size (`SymbolAttr`),
+a string, None, or a list of these."""
 
 Leaf: TypeAlias = "SSAValue | UnresolvedOperand"
 
 
 @irdl.irdl_attr_definition
 class OperandAttr(ParametrizedAttribute):
-    """`#torch.operand`: stands for the op's next operand among its arguments."""
+    """Placeholder for the op's next operand in its list of arguments: `#torch.operand`."""
 
     name = "torch.operand"
 
 
 @irdl.irdl_attr_definition
 class NoneAttr(ParametrizedAttribute):
-    """`#torch.none`: Python's None."""
+    """Python's None as an argument: `#torch.none`."""
 
     name = "torch.none"
 
@@ -168,15 +182,21 @@ _DTYPES = (
 
 
 def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute:
-    """`value` as the attribute of an argument of type `argument.type`; tensors are appended to `operands`.
+    """Returns an argument's value as an attribute.
 
-    Raises VerifyException for a value that the type does not admit.
+    Args:
+        value: the value.
+        argument: the argument, whose type the value must have.
+        operands: list to which tensors are appended.
+
+    Raises:
+        VerifyException: the value does not have the type.
     """
     if value is None and argument.optional:
         return _NONE
     convert = _list_attribute if argument.is_list else _scalar_attribute
     if (attribute := convert(value, argument, operands)) is None:
-        raise VerifyException(f"argument {argument.name!r} is a {argument.type}, not {_describe(value)}")
+        raise VerifyException(f"expected a {argument.type} as argument {argument.name!r}, but got {_describe(value)}")
     return attribute
 
 
@@ -216,7 +236,8 @@ def _describe(value: object) -> str:
 
 
 def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
-    """The inverse of `to_attribute`: takes tensors from `operands`."""
+    """Returns the value of an argument from its attribute, the inverse of `to_attribute`. Tensors are taken from
+    `operands`."""
     if isinstance(attribute, builtin.ArrayAttr):
         return [from_attribute(a, operands) for a in attribute]  # pyright: ignore
     if isinstance(attribute, OperandAttr):
@@ -230,7 +251,14 @@ def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
 
 
 class AtenOp(irdl.IRDLOperation):
-    """Base of all ops of the dialect. Operands are the tensors in the order in which the arguments mention them."""
+    """Base class of all ops of the dialect.
+
+    inputs: tensors, in the order in which the arguments mention them.
+    arguments: one attribute for each argument of the schema; a tensor is represented by `#torch.operand`.
+    outputs: results.
+
+    Constraints: the arguments match the schema; all types are tensors of a supported data type.
+    """
 
     SCHEMA: ClassVar[Schema]
     inputs = irdl.var_operand_def()
@@ -239,9 +267,10 @@ class AtenOp(irdl.IRDLOperation):
     traits = irdl.traits_def(Pure())
 
     def __init__(self, arguments: Mapping[str, Value], result_types: Sequence[Attribute]):
-        """Arguments by ATen name; what is left out takes its default.
+        """Creates the op from arguments by ATen name; omitted ones have their default.
 
-        Raises VerifyException for an argument that the schema does not have, that is missing, or of another type.
+        Raises:
+            VerifyException: an argument is unknown, missing, or has another type.
         """
         operands: list[SSAValue] = []
         attribute = _bind(self.SCHEMA, arguments, operands)  # pyright: ignore[reportArgumentType]
@@ -249,14 +278,16 @@ class AtenOp(irdl.IRDLOperation):
 
     @property
     def values(self) -> dict[str, Value]:
-        """Every argument by its ATen name, in the order of the schema."""
+        """Returns ATen name -> value of all arguments, in the order of the schema."""
         operands = iter(self.operands)
         return {a: from_attribute(v, operands) for a, v in zip(self.SCHEMA.names, self.arguments, strict=True)}  # pyright: ignore
 
     def verify_(self) -> None:
-        given = self.arguments.data  # pyright: ignore
-        if len(given) != len(self.SCHEMA.arguments):  # pyright: ignore
-            raise VerifyException(f"{len(given)} arguments for the {len(self.SCHEMA.arguments)} of {self.SCHEMA.name}")  # pyright: ignore
+        arguments = self.arguments.data  # pyright: ignore
+        if len(arguments) != len(self.SCHEMA.arguments):  # pyright: ignore
+            raise VerifyException(
+                f"expected {len(self.SCHEMA.arguments)} arguments of {self.SCHEMA.name}, but got {len(arguments)}"
+            )  # pyright: ignore
         if _count_operands(self.arguments) != len(self.operands):  # pyright: ignore
             raise VerifyException("the arguments do not mention each operand once")
         _bind(self.SCHEMA, self.values, [])
@@ -264,9 +295,9 @@ class AtenOp(irdl.IRDLOperation):
             if not isinstance(t, builtin.TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
                 raise VerifyException(f"{t} is not a tensor of a supported data type")
             extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
-        want = len(self.SCHEMA.results)
-        if self.SCHEMA.results != ("Tensor[]",) and len(self.results) != want:
-            raise VerifyException(f"{len(self.results)} results for the {want} of {self.SCHEMA.name}")
+        expected = len(self.SCHEMA.results)
+        if self.SCHEMA.results != ("Tensor[]",) and len(self.results) != expected:
+            raise VerifyException(f"expected {expected} results of {self.SCHEMA.name}, but got {len(self.results)}")
 
     @classmethod
     def parse(cls, parser: Parser) -> AtenOp:
@@ -274,12 +305,12 @@ class AtenOp(irdl.IRDLOperation):
         attrs = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         at, types = parser.pos, parser.parse_function_type()
-        given = dict(pairs)
-        if len(given) != len(pairs):
+        arguments = dict(pairs)
+        if len(arguments) != len(pairs):
             parser.raise_error(f"{cls.name}: an argument is given twice")
         leaves: list[Leaf] = []
         try:
-            attribute = _bind(cls.SCHEMA, given, leaves)
+            attribute = _bind(cls.SCHEMA, arguments, leaves)
         except VerifyException as error:
             parser.raise_error(f"{cls.name}: {error}")
         operands = parser.resolve_operands(leaves, types.inputs.data, at)  # pyright: ignore[reportArgumentType]
@@ -301,15 +332,15 @@ class AtenOp(irdl.IRDLOperation):
         printer.print_function_type(self.operand_types, self.result_types)
 
 
-def _bind(schema: Schema, given: Mapping[str, object], operands: list[Leaf]) -> builtin.ArrayAttr[Attribute]:
-    unknown = [name for name in given if name not in schema.names]
+def _bind(schema: Schema, values: Mapping[str, object], operands: list[Leaf]) -> builtin.ArrayAttr[Attribute]:
+    unknown = [name for name in values if name not in schema.names]
     if unknown:
         raise VerifyException(f"unknown argument {unknown[0]!r} (arguments: {', '.join(schema.names) or 'none'})")
     attributes: list[Attribute] = []
     for argument in schema.arguments:
-        if argument.name not in given and not argument.has_default:
+        if argument.name not in values and not argument.has_default:
             raise VerifyException(f"missing argument {argument.name!r}")
-        attributes.append(to_attribute(given.get(argument.name, argument.default), argument, operands))
+        attributes.append(to_attribute(values.get(argument.name, argument.default), argument, operands))
     return builtin.ArrayAttr(attributes)
 
 
@@ -360,7 +391,8 @@ def _print_value(printer: Printer, value: Value) -> None:
     elif isinstance(value, Sequence):
         with printer.in_square_brackets():
             printer.print_list(value, lambda v: _print_value(printer, v))
-    else:  # none, true, 1
+    else:
+        # None, a boolean or an integer.
         printer.print_string(str(value).lower())
 
 
@@ -372,12 +404,12 @@ def _define(schema: Schema) -> type[AtenOp]:
 
 
 ENTRY_POINT_GROUP = "deplodock.operators"
-"""Entry points of this group, each naming a string, are schemas of third-party operators, one a line:
-`library.name.overload(Tensor self) -> Tensor`, as PyTorch prints them but for a dot after the library."""
+"""Entry point group of third-party operators. Each entry point names a string of schemas, one per line:
+`library.name.overload(Tensor self) -> Tensor`, as PyTorch prints them except for a dot after the library."""
 
 
 def _all_schemas() -> dict[str, Schema]:
-    """The schemas of ATen operators and those of plugins. Raises PluginError for one that is there already."""
+    """Returns the schemas of ATen operators and of plugins. Raises PluginError if a plugin redefines an operator."""
     schemas = read_schemas(Path(__file__).with_name("schemas.txt").read_text(encoding="utf-8"))
     for plugin, load in plugins(ENTRY_POINT_GROUP, (), "set of operators").items():
         text: object = load()
@@ -391,7 +423,7 @@ def _all_schemas() -> dict[str, Schema]:
 
 
 SCHEMAS: dict[str, Schema] = _all_schemas()
-"""Every operator of the dialect: overload (`add.Tensor`) -> schema."""
+"""Overload (`add.Tensor`) -> schema, for every operator of the dialect."""
 
 OPS: dict[str, type[AtenOp]] = {name: _define(schema) for name, schema in SCHEMAS.items()}
 """Overload -> op class."""

@@ -58,9 +58,9 @@ def test_building_an_op_checks_its_arguments() -> None:
     assert OPS["sum.dim_IntList"]({"self": x, "dim": 0}, [t]).values["dim"] == [0]
     with pytest.raises(VerifyException, match="unknown argument 'scale'"):
         OPS["relu"]({"self": x, "scale": 1}, [t])
-    with pytest.raises(VerifyException, match="argument 'alpha' is a Scalar, not none"):
+    with pytest.raises(VerifyException, match="expected a Scalar as argument 'alpha', but got none"):
         OPS["add.Tensor"]({"self": x, "other": x, "alpha": None}, [t])
-    with pytest.raises(VerifyException, match="argument 'keepdim' is a bool, not 1"):
+    with pytest.raises(VerifyException, match="expected a bool as argument 'keepdim', but got 1"):
         OPS["amax"]({"self": x, "keepdim": 1}, [t])
 
 

@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.mbar_arrive: works on a shared buffer of mbarriers, not
+// CHECK: error: kernel.mbar_arrive: expected a shared buffer of mbarriers, but got
 kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %f = kernel.shared : memref<1xi64, "shared">
@@ -167,7 +167,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_load: signals an mbarrier in shared memory, not
+// CHECK: error: kernel.tma_load: expected an mbarrier in shared memory, but got
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">

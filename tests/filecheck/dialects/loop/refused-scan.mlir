@@ -20,7 +20,7 @@
 
 %z = "test.op"() : () -> f32
 %y = loop.nest (%i, %j) in [4, 8] -> tensor<4x8xf32> {
-  // CHECK: loop.scan: the scans of a nest run along one index
+  // CHECK: loop.scan: expected all scans of a nest along one index
   %s = loop.scan add %z along %i : f32
   %t = loop.scan add %s along %j : f32
   loop.yield %t : f32

@@ -50,13 +50,13 @@
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
-// CHECK: loop.load: a data-dependent coordinate needs a domain
+// CHECK: loop.load: expected a domain, because a coordinate depends on data
 %y = loop.load %x[symbol(%i), %i] : tensor<4x8xf32>
 
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: a nest over [4, 8] yields tensors of that shape, not tensor<4xf32>
+// CHECK: loop.nest: expected results of shape [4, 8], like the extents, but got tensor<4xf32>
 %y = loop.nest (%i, %j) in [4, 8] -> tensor<4xf32> {
   loop.yield %z : f32
 }
@@ -96,7 +96,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: ((d0 * 8) + d1) in the result map counts to 32, not to 40
+// CHECK: loop.nest: expected ((d0 * 8) + d1) in the result map to have 40 values, but got 32
 %y = loop.nest (%i, %j) in [4, 8] to [%i * 8 + %j] -> tensor<40xf32> {
   loop.yield %z : f32
 }
@@ -104,7 +104,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: an index does not occur in the result map
+// CHECK: loop.nest: expected every index in the result map
 %y = loop.nest (%i, %j) in [4, 8] to [%i] -> tensor<4xf32> {
   loop.yield %z : f32
 }
@@ -112,7 +112,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: a nest with a result map has results of one shape
+// CHECK: loop.nest: expected results of one shape in a nest with a result map
 %y, %w = loop.nest (%i) in [4] to [%i] -> tensor<4xf32>, tensor<2x2xf32> {
   loop.yield %z, %z : f32, f32
 }
@@ -137,7 +137,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: the stages of a staged reduction have equal extents
+// CHECK: loop.staged_reduce: expected equal extents of all stages
 %m, %l = loop.staged_reduce -> f32, f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32

@@ -1,12 +1,12 @@
 // RUN: %diagnostics
 
-// CHECK: payload.assert: asserts something of f32: only integers
+// CHECK: payload.assert: expected an integer or index to assert, but got f32
 %x, %c = "test.op"() : () -> (f32, i1)
 %y = payload.assert %x where %c, "a float" : f32
 
 // -----
 
-// CHECK: payload.assert: the condition on tensor<4xi64> is i1
+// CHECK: payload.assert: expected a condition with the container of tensor<4xi64>, but got i1
 %x, %c = "test.op"() : () -> (tensor<4xi64>, i1)
 %y = "payload.assert"(%x, %c) <{message = "one for all"}> : (tensor<4xi64>, i1) -> tensor<4xi64>
 

@@ -25,7 +25,7 @@
 
 // -----
 
-// CHECK: payload.extent: a size is an integer or an index, not f32
+// CHECK: payload.extent: expected an integer or index type, but got f32
 %n = payload.extent #payload.symbol<s0[0:5]> : f32
 
 // -----
@@ -96,7 +96,7 @@
 
 // -----
 
-// CHECK: rounds bf16 to tf32: only f32
+// CHECK: expected f32 to round to tf32, but got bf16
 %x = "test.op"() : () -> bf16
 %y = payload.round_tf32 %x : bf16
 
@@ -108,7 +108,7 @@
 
 // -----
 
-// CHECK: joins parts to f64: only f32 has some
+// CHECK: expected parts of f32, but got f64
 %x = "test.op"() : () -> f64
 %y = payload.combine_bf16x3 %x, %x, %x : f64
 

@@ -1,25 +1,25 @@
 // RUN: %diagnostics
 
 %h = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: a fold has at least one step, not 0
+// CHECK: tensor.scan: expected at least one step, but got 0
 %r = tensor.scan @step 0 carry(%h : tensor<4xf32>) -> tensor<4xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: a fold without carries computes nothing
+// CHECK: tensor.scan: expected at least one carry
 tensor.scan @step 4 carry( : ) each(%x : tensor<4xf32>) ->
 
 // -----
 
 %h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<4x4xf32>)
-// CHECK: tensor.scan: tensor<4x4xf32> has no slice for each of 5 steps
+// CHECK: tensor.scan: expected a leading dimension of 5, one slice for each step, but got tensor<4x4xf32>
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<4x4xf32>) -> tensor<4xf32>
 
 // -----
 
 %h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<f32>)
-// CHECK: tensor.scan: tensor<f32> has no slice for each of 5 steps
+// CHECK: tensor.scan: expected a leading dimension of 5, one slice for each step, but got tensor<f32>
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<f32>) -> tensor<4xf32>
 
 // -----
@@ -37,13 +37,13 @@ tensor.scan @step 4 carry( : ) each(%x : tensor<4xf32>) ->
 // -----
 
 %h = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: result 0 is tensor<5x4xf32>, not tensor<4xf32>
+// CHECK: tensor.scan: expected tensor<5x4xf32> as result 0, but got tensor<4xf32>
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) history [0] -> tensor<4xf32>
 
 // -----
 
 %h = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: applies @step, which is no function of this module
+// CHECK: tensor.scan: expected a function of this module, but got @step
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) -> tensor<4xf32>
 
 // -----

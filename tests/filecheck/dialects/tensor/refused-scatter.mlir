@@ -1,13 +1,13 @@
 // RUN: %diagnostics
 
 %x, %v, %i = "test.op"() : () -> (tensor<9xf32>, tensor<5xf32>, tensor<4xi64>)
-// CHECK: tensor.scatter: an index tensor is an integer tensor of the values' shape, not tensor<4xi64>
+// CHECK: tensor.scatter: expected an integer index tensor of the values' shape, but got tensor<4xi64>
 %y = tensor.scatter add %v, %x[%i] : tensor<5xf32>, tensor<9xf32>
 
 // -----
 
 %x, %v, %i = "test.op"() : () -> (tensor<9xf32>, tensor<5xf32>, tensor<5xf32>)
-// CHECK: tensor.scatter: an index tensor is an integer tensor of the values' shape, not tensor<5xf32>
+// CHECK: tensor.scatter: expected an integer index tensor of the values' shape, but got tensor<5xf32>
 %y = tensor.scatter add %v, %x[%i] : tensor<5xf32>, tensor<9xf32>
 
 // -----
@@ -31,7 +31,7 @@
 // -----
 
 %x, %v = "test.op"() : () -> (tensor<9xf32>, tensor<5xf32>)
-// CHECK: tensor.scatter: a scatter has index tensors
+// CHECK: tensor.scatter: expected at least one index tensor
 %y = "tensor.scatter"(%x, %v) <{kind = #tensor<kind add>, map = affine_map<(d0) -> (d0)>}> : (tensor<9xf32>, tensor<5xf32>) -> tensor<9xf32>
 
 // -----

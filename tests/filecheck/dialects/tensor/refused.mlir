@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: {{:\d+}}:26: error: d2 is no dimension of tensor<4x8xf32>
+// CHECK: {{:\d+}}:26: error: expected a dimension of tensor<4x8xf32>, but got d2
 %y = tensor.index_map %x[d2, d0] : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
@@ -37,31 +37,31 @@
 // -----
 
 %x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
-// CHECK: {{:\d+}}:45: error: d2 is no dimension of tensor<4x8xf32>
+// CHECK: {{:\d+}}:45: error: expected a dimension of tensor<4x8xf32>, but got d2
 %y = tensor.index_map %x[d0, d1] where 0 <= d2 < 4 else %z : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: source, fill and result have one element type
+// CHECK: tensor.index_map: expected one element type of source, fill and result
 %y = tensor.index_map %x[d0, d1] : tensor<4x8xf32> -> tensor<4x8xf64>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xf32>)
-// CHECK: tensor.gather: an index tensor is an integer tensor of the result's shape, not tensor<5xf32>
+// CHECK: tensor.gather: expected an integer index tensor of the result's shape, but got tensor<5xf32>
 %y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<5xf32>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
-// CHECK: tensor.gather: an index tensor is an integer tensor of the result's shape, not tensor<5xi64>
+// CHECK: tensor.gather: expected an integer index tensor of the result's shape, but got tensor<5xi64>
 %y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<6xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.gather: a gather without index tensors is an index_map
+// CHECK: tensor.gather: expected at least one index tensor; without any, use tensor.index_map
 %y = "tensor.gather"(%x) <{map = affine_map<(i) -> (i, i)>}> : (tensor<4x8xf32>) -> tensor<4xf32>
 
 // -----
@@ -79,7 +79,7 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.reduce: reducing [1] of tensor<4x8xf32> expected the result type tensor<4xf32>, but got tensor<8xf32>
+// CHECK: tensor.reduce: expected tensor<4xf32> as the reduction of tensor<4x8xf32> over [1], but got tensor<8xf32>
 %y = tensor.reduce add %x over [1] : tensor<4x8xf32> -> tensor<8xf32>
 
 // -----
@@ -101,7 +101,7 @@
 
 // -----
 
-// CHECK: tensor.iota: an iota of f32: only integers count
+// CHECK: tensor.iota: expected an integer or index element type, but got f32
 %y = tensor.iota 1 : tensor<4x8xf32>
 
 // -----
@@ -129,7 +129,7 @@
 
 // -----
 
-// CHECK: tensor.reduce: reducing [1] of tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>> gives
+// CHECK: tensor.reduce: expected {{.*}} as the reduction of tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>> over [1], but got
 func.func @main(%x: tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>>) {
   %0 = tensor.reduce add %x over [1] : tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>>
     -> tensor<?xf32, #payload.extents<#payload.symbol<m[0:5]>>>

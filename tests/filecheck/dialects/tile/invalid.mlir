@@ -54,7 +54,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: d1 is no dimension of tensor<8xf32>
+// CHECK: error: expected a dimension of tensor<8xf32>, but got d1
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d1] : memref<8xf32> -> tensor<8xf32>
 }
@@ -75,7 +75,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: d1 is no dimension of tensor<8xf32>
+// CHECK: error: expected a dimension of tensor<8xf32>, but got d1
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %z = payload.constant 0.0 : f32
   %a = tile.load %x[d0] where 0 <= d1 < 4 else %z : memref<8xf32> -> tensor<8xf32>

@@ -16,7 +16,7 @@ func.func @missing(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: torch.softmax.int: argument 'dim' is a int, not 1.5
+// CHECK: torch.softmax.int: expected a int as argument 'dim', but got 1.5
 func.func @wrong_kind(%x: tensor<4xf32>) {
   %0 = torch.softmax.int(self = %x, dim = 1.5) : (tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -24,7 +24,7 @@ func.func @wrong_kind(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: torch.relu: argument 'self' is a Tensor, not none
+// CHECK: torch.relu: expected a Tensor as argument 'self', but got none
 func.func @no_tensor() {
   %0 = torch.relu(self = none) : () -> tensor<4xf32>
   func.return
@@ -32,7 +32,7 @@ func.func @no_tensor() {
 
 // -----
 
-// CHECK: torch.cat: argument 'tensors' is a Tensor[], not a tensor
+// CHECK: torch.cat: expected a Tensor[] as argument 'tensors', but got a tensor
 func.func @no_list(%x: tensor<4xf32>) {
   %0 = torch.cat(tensors = %x) : (tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -48,7 +48,7 @@ func.func @twice(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: 1 results for the 2 of max.dim
+// CHECK: expected 2 results of max.dim, but got 1
 func.func @results(%x: tensor<4xf32>) {
   %0 = torch.max.dim(self = %x, dim = 0) : (tensor<4xf32>) -> tensor<f32>
   func.return
@@ -72,7 +72,7 @@ func.func @no_such_operator(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: argument 'size' is a int[], not a tensor
+// CHECK: expected a int[] as argument 'size', but got a tensor
 func.func @size(%x: tensor<4xf32>) {
   %0 = torch.view(self = %x, size = %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -80,7 +80,7 @@ func.func @size(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: argument 'rounding_mode' is a str?, not
+// CHECK: expected a str? as argument 'rounding_mode', but got
 func.func @symbol(%x: tensor<4xf32>) {
   %0 = torch.div.Tensor_mode(self = %x, other = %x, rounding_mode = #payload.symbol<n[0:5]>) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return
