@@ -56,7 +56,7 @@ def inputs(subject: str) -> list[np.ndarray]:
 @cache
 def wanted(subject: str) -> np.ndarray:
     if subject not in PRODUCTS:
-        return UNITS[subject].wanted()
+        return UNITS[subject].expected()
     (found,) = run(PRODUCTS[subject].parse(), inputs(subject), "typed")
     return np.asarray(found)
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from support.hopper_running import allocated, inputs, wanted
+from support.hopper_running import allocated, expected, inputs
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
@@ -26,7 +26,7 @@ def text_of(subject: str, cuda: bool) -> str:
 
 
 def _wrong(subject: str, outputs: list[np.ndarray]) -> bool:
-    return bool((outputs[0].astype(np.float32) != wanted(SUBJECTS[subject])).any())
+    return bool((outputs[0].astype(np.float32) != expected(SUBJECTS[subject])).any())
 
 
 def judge_ir(subject: str, text: str) -> str | ModuleOp:

@@ -1,6 +1,6 @@
-"""Programs, comparisons and runners that tests share.
+"""Programs, comparisons and runners that several test files use.
 
-Tests find the package as `support`, because the folder `tests` is on their path.
+Tests import the package as `support`, because the folder `tests` is on their path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = TESTS.parent
 
 
 def load_file(path: str) -> ModuleType:
-    """Returns a file of tests as a module, for the programs in it: `passes/tensor/test_fusion`."""
+    """Imports a test file, such as `passes/tensor/test_fusion`, for the programs in it. Returns the module."""
     spec = spec_from_file_location(path.replace("/", "_"), TESTS / f"{path}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,6 +1,7 @@
-"""Running one ATen overload through the torch dialect, its decomposition and the tensor-level interpreter.
+"""Compares single ATen overloads with PyTorch: torch dialect, conversion to tensors, reference interpreter.
 
-One that the dialect does not have is what capture makes of it by PyTorch's decomposition."""
+An overload without an op in the torch dialect is traced first, so capture decomposes it into overloads that have one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._inductor.inductor_prims  # which registers operators
+import torch._inductor.inductor_prims  # Registers operators.
 from conformance.tracing import tracer
 from torch.utils import _pytree as pytree
 from xdsl.context import Context
@@ -25,14 +26,20 @@ from deplodock.passes.pass_manager import verify_module
 
 
 def overload(name: str) -> Any:
-    """The operator of PyTorch for a name of the dialect: `add.Tensor`, `relu`, `prims.fma`."""
+    """Returns PyTorch's overload for an op name of the torch dialect: `add.Tensor`, `relu`, `prims.fma`."""
     library, name = (torch.ops.prims, name[6:]) if name.startswith("prims.") else (torch.ops.aten, name)
-    base, _, which = name.partition(".")
-    return getattr(getattr(library, base), which or "default")
+    base, _, overload_name = name.partition(".")
+    return getattr(getattr(library, base), overload_name or "default")
 
 
 def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:
-    """A module of one op, and the tensors that are its arguments."""
+    """Returns a module with one op of the torch dialect, and the tensors that are the module's arguments.
+
+    Args:
+        name: name of the op, such as `add.Tensor`.
+        arguments: the op's arguments by name.
+        results: tensors with the types and shapes of the results.
+    """
     tensors: list[torch.Tensor] = []
     block = Block()
 
@@ -53,32 +60,32 @@ def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> 
 
 
 def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:
-    """The same of an operator that is decomposed at capture."""
+    """Traces the call of an overload that capture decomposes. Arguments and results are those of `build`."""
     leaves, spec = pytree.tree_flatten(arguments)
     tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
 
-    def call(*given: torch.Tensor) -> list[torch.Tensor]:
-        rest = iter(given)
-        values = [next(rest) if isinstance(v, torch.Tensor) else v for v in leaves]
+    def call(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        remaining = iter(inputs)
+        values = [next(remaining) if isinstance(v, torch.Tensor) else v for v in leaves]
         keywords = pytree.tree_unflatten(values, spec)
         schema = overload(name)._schema.arguments
         leading = takewhile(lambda a: not a.kwarg_only and a.name in keywords, schema)
         positional = [keywords.pop(a.name) for a in leading]
-        found = overload(name)(*positional, **keywords)
-        results = found if isinstance(found, tuple | list) else [found]
-        return [v.clone(memory_format=torch.contiguous_format) for v in results]  # dense, and no views of arguments
+        output = overload(name)(*positional, **keywords)
+        results = output if isinstance(output, tuple | list) else [output]
+        return [v.clone(memory_format=torch.contiguous_format) for v in results]  # Dense, and not views of arguments.
 
     with tracer() as trace:
         return trace.trace(call, tensors).module, tensors
 
 
 def named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Positional and keyword arguments under their names in the schema."""
+    """Returns positional and keyword arguments of an overload by their names in its schema."""
     return {**dict(zip((a.name for a in overload(name)._schema.arguments), args, strict=False)), **kwargs}
 
 
 def evaluate(name: str, *args: Any, **kwargs: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """(ours, PyTorch's) results of one call."""
+    """Calls an overload. Returns the results of deplodock and those of PyTorch."""
     expected = overload(name)(*args, **kwargs)
     expected = list(expected) if isinstance(expected, tuple | list) else [expected]
     module, tensors = (build if name in OPS else capture)(name, named(name, args, kwargs), expected)
@@ -90,18 +97,18 @@ def evaluate(name: str, *args: Any, **kwargs: Any) -> tuple[list[torch.Tensor], 
 
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""Relative: some ulp of each data type, as libraries differ in their last digits."""
+"""Data type -> relative tolerance. Some ulp, because math libraries differ in the last digits."""
 
 
 def check(name: str, *args: Any, **kwargs: Any) -> None:
-    """Assert that ours and PyTorch's results are of one type and shape and equal within their type's rounding."""
+    """Asserts that a call on deplodock returns the types, shapes and, within rounding, the values of PyTorch."""
     actual, expected = evaluate(name, *args, **kwargs)
     for a, e in zip(actual, expected, strict=True):
         assert_same(a, e)
 
 
 def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """Same type, shape, NaN, infinities; values equal within the rounding of the data type."""
+    """Asserts equal types, shapes, NaN and infinities, and finite values that are equal within `TOLERANCE`."""
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     if not expected.dtype.is_floating_point:
         assert torch.equal(actual, expected)

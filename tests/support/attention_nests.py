@@ -1,4 +1,4 @@
-"""Attention as a nest, under a schedule."""
+"""The loop IR of attention: one nest with a staged reduction, as text."""
 
 from __future__ import annotations
 
@@ -51,4 +51,5 @@ SCORE = """
 
 
 def attention(m: int, n: int, d: int, e: int) -> str:
+    """Returns attention of `m` queries over `n` keys of length `d`, with values of length `e`."""
     return ATTENTION.format(m=m, n=n, d=d, e=e, score=SCORE.format(m=m, n=n, d=d))

@@ -1,4 +1,7 @@
-"""Small programs for the device functions of clusters: other blocks' memory, arrivals, boxes for several blocks."""
+"""Small kernels for the device functions of thread block clusters.
+
+They cover loads from the shared memory of another block, arrivals at its mbarriers, and multicast TMA loads.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,13 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [{2 * cluster}] warps 2 cluster {cluste
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Each block gives what its neighbour in the cluster has loaded. With `signalled` the blocks tell each other by
-    arrivals at mbarriers, else all wait for all; with `copied` the loads are asynchronous copies."""
+    """A kernel in which each block writes the row that its neighbour in the cluster has loaded to shared memory.
+
+    Attributes:
+        cluster: number of blocks of a cluster.
+        signalled: whether blocks wait for arrivals at mbarriers, instead of a barrier of the cluster.
+        copied: whether the loads to shared memory are asynchronous copies.
+    """
 
     cluster: int
     signalled: bool = False
@@ -75,14 +83,14 @@ class Neighbour:
     def inputs(self) -> list[np.ndarray]:
         return [np.arange(128 * self.cluster, dtype=np.float32).reshape(2 * self.cluster, 64)]
 
-    def wanted(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         (x,) = self.inputs()
         return np.roll(x.reshape(2, self.cluster, 64), -1, axis=1).reshape(-1, 64)
 
 
 @dataclass(frozen=True)
 class Multicast:
-    """Every block loads one row of 64 numbers for all blocks of its cluster, and gives all the rows."""
+    """A kernel in which each block loads a row of 64 numbers for all blocks of its cluster and writes all rows."""
 
     cluster: int
 
@@ -120,7 +128,7 @@ class Multicast:
         rows = (np.arange(128 * self.cluster) % 251 - 120).reshape(-1, 64)
         return [rows.astype(ml_dtypes.bfloat16)]
 
-    def wanted(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         whole = self.inputs()[0].reshape(2, 1, -1)
         return np.broadcast_to(whole, (2, self.cluster, whole.shape[2])).reshape(2 * self.cluster, -1)
 

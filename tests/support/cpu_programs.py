@@ -1,4 +1,4 @@
-"""Programs for the cores, with their arguments."""
+"""Programs for tests of the CPU target, with their arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DOTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (_floats(21, 96).bfloat16(), _floats(21, 96).bfloat16()),
     ),
 }
-"""Sums of products of bf16 that are no products of matrices."""
+"""Dot products of bf16 vectors, which are not matmuls: name -> function and arguments."""
 
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {

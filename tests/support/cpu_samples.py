@@ -1,4 +1,4 @@
-"""Programs at the kernel level, for a block of one thread, and what PyTorch or the reference computes for them."""
+"""Kernel-level programs of the CPU target with the results that PyTorch or the reference interpreter computes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.cpu_programs import PROGRAMS
 
 @dataclass(frozen=True)
 class Sample:
-    """A module, arguments, and its results for them."""
+    """A module at the kernel level, its arguments, and its expected results."""
 
     name: str
     module: ModuleOp
@@ -37,12 +37,12 @@ class Sample:
 
     @property
     def kernels(self) -> int:
-        """How many there are."""
+        """Number of kernels in the module."""
         return sum(isinstance(op, FuncOp) for op in self.module.body.ops)
 
-    def check(self, found: list[torch.Tensor]) -> None:
-        """Compare results, with room for what is summed in another order."""
-        for r, e in zip(found, self.results, strict=True):
+    def check(self, results: list[torch.Tensor]) -> None:
+        """Asserts that results are close to the expected ones. The tolerance allows another order of sums."""
+        for r, e in zip(results, self.results, strict=True):
             tolerance = {torch.bfloat16: 3e-2, torch.float16: 4e-3}.get(r.dtype, 1e-4)
             size = e[e.isfinite()].double().abs().mean().item() if e.isfinite().any() else 1.0
             bound = tolerance * max(4 * size, 1.0)
@@ -50,16 +50,16 @@ class Sample:
 
 
 def of_function(name: str, function: Callable[..., Any], args: list[torch.Tensor]) -> Sample:
-    """The sample of a PyTorch function."""
+    """Returns the sample of a PyTorch function and its arguments."""
     captured = capture(function, args)
     with torch.no_grad():
         results = pytree.tree_leaves(function(*(a.clone() for a in args)))
-    given = captured.bind(args)
-    return Sample(name, compile_captured(captured, "cpu").at("kernel"), list(given), results)
+    arguments = captured.bind(args)
+    return Sample(name, compile_captured(captured, "cpu").at("kernel"), list(arguments), results)
 
 
 def of_schedule(seed: int) -> Sample | None:
-    """A nest under a random schedule; None for one that is refused."""
+    """Returns a nest with a random schedule, or None if the schedule is refused."""
     case = case_for(seed, "cpu")
     inputs, _ = expected(case.name)
     results = run(case.module.clone(), inputs)
@@ -71,7 +71,7 @@ def of_schedule(seed: int) -> Sample | None:
 
 
 def samples(seeds: range = range(400)) -> Iterator[Sample]:
-    """Of programs, shapes and random schedules by turns, as long as there are any."""
+    """Yields samples of `PROGRAMS`, of the 84 shapes and of random schedules with these seeds, in turns."""
     sources = [
         (of_function(name, function, list(args)) for name, (function, args) in PROGRAMS.items()),
         (of_shape(name, dtype) for name in seed84.DISTINCT for dtype in (torch.float32, torch.bfloat16)),
@@ -87,25 +87,25 @@ def samples(seeds: range = range(400)) -> Iterator[Sample]:
 
 
 def of_shape(name: str, dtype: torch.dtype) -> Sample:
-    """One of the 84 shapes, shrunk."""
+    """Returns the sample of one of the 84 shapes, shrunk."""
     case = seed84.make_case(name, dtype, small=True)
     return of_function(f"{name} {dtype}", case.function, case.inputs())
 
 
 def enough(request: pytest.FixtureRequest, few: int, kernels: int) -> Iterator[Sample]:
-    """Samples with `few` kernels together, and with `--kernels all` of as many as `kernels`."""
-    left = kernels if request.config.getoption("--kernels") == "all" else few
+    """Yields samples until they have `few` kernels together; with `--kernels all`, until they have `kernels`."""
+    remaining = kernels if request.config.getoption("--kernels") == "all" else few
     for sample in samples():
-        if left <= 0:
+        if remaining <= 0:
             return
-        left -= sample.kernels
+        remaining -= sample.kernels
         yield sample
 
 
-def check_all(given: Iterable[Sample], machine: Machine) -> None:
-    """Run samples on a machine, and compare all. Raises AssertionError, which names those that are wrong."""
+def check_all(samples: Iterable[Sample], machine: Machine) -> None:
+    """Runs and checks all samples on a machine. Raises AssertionError with the names of the wrong ones."""
     wrong: list[str] = []
-    for sample in given:
+    for sample in samples:
         try:
             sample.check(machine.run(sample.module, sample.args))
         except (AssertionError, Failed) as error:

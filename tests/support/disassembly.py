@@ -1,4 +1,4 @@
-"""What machine code a cubin holds: counts of instructions and of memory accesses by width."""
+"""Counts the machine instructions and memory accesses of the kernels in a cubin, by nvdisasm."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class KernelCode:
     stall_cycles: int = 0
 
     def count(self, opcode: str) -> int:
-        """How many instructions are `opcode` (`"FFMA"`), whatever follows it."""
+        """Returns the number of instructions with an opcode (`"FFMA"`), with any modifiers."""
         return sum(n for name, n in self.opcodes.items() if name.split(".")[0] == opcode)
 
     def widths(self, opcode: str) -> dict[int, int]:
-        """How many instructions of a memory access (`"LDG"`) move how many bits."""
+        """Returns the number of instructions of a memory access (`"LDG"`) by the number of bits that they move."""
         found: Counter[int] = Counter()
         for name, n in self.opcodes.items():
             parts = name.split(".")
@@ -57,7 +57,7 @@ class KernelCode:
 
     @property
     def local_accesses(self) -> int:
-        """Accesses to local memory: registers that were spilled, or arrays with an index unknown to the compiler."""
+        """Number of accesses to local memory: spilled registers, or arrays whose index the compiler does not know."""
         return self.count("LDL") + self.count("STL")
 
 
@@ -71,8 +71,7 @@ def _width(parts: list[str]) -> int:
 
 
 def disassemble(cubin: bytes) -> dict[str, KernelCode]:
-    """The code of every kernel of a module's machine code, by name. Raises ExecutionError where nvdisasm is missing or
-    refuses it."""
+    """Returns the code of every kernel of a cubin by name. Raises ExecutionError if nvdisasm is missing or fails."""
     code = unpack(cubin)
     listed = {c.cubin: parse_listing(_listing(c.cubin)) for c in code.values()}
     return {name: listed[c.cubin][c.entry] for name, c in code.items()}
@@ -96,7 +95,7 @@ def _listing(cubin: bytes, *options: str) -> str:
 
 
 def parse_listing(text: str) -> dict[str, KernelCode]:
-    """Instructions by kernel, from nvdisasm's listing."""
+    """Returns the code of each kernel from a listing of nvdisasm."""
     kernels: dict[str, KernelCode] = {}
     current = KernelCode()
     for line in text.splitlines():
@@ -111,7 +110,7 @@ def parse_loops(text: str, opcode: str) -> dict[str, list[KernelCode]]:
     """Returns the innermost loops with an `opcode` by kernel, from a listing with encodings.
 
     A loop is the range from a label to a branch back to it under a condition. Code that spins on a barrier is placed
-    after the loop, and returns into it without a condition.
+    after the loop and jumps back without a condition.
     """
     loops: dict[str, list[KernelCode]] = {}
     for section in re.split(r"(?m)^(?=\s*\.section\s)", text):
@@ -137,7 +136,7 @@ def parse_loops(text: str, opcode: str) -> dict[str, list[KernelCode]]:
 
 
 def _nvdisasm() -> str:
-    """The disassembler: of the wheel `nvidia-cuda-nvdisasm`, or of an installed CUDA."""
+    """Returns the path of nvdisasm, from the wheel `nvidia-cuda-nvdisasm` or an installed CUDA."""
     spec = find_spec("nvidia")
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
     for root in roots:

@@ -1,9 +1,9 @@
 # pyright: basic
 """A lit test format that runs `dl-opt`, `deplodock`, `filecheck` and `not` inside the process that reads the test.
 
-Starting a Python process for each command of each test takes most of the time such tests need. A RUN line made only of
-commands that we can call, joined by `|`, `&&` and `;` with plain redirections, is run right here; any other line is
-handed to lit's own shell. `lit -DSUBPROCESS` never uses this format.
+Most of the time of a lit test is the start of a Python process for each command. A RUN line runs in this process if it
+has only the commands of `COMMANDS`, joined by `|`, `&&` and `;` with plain redirections. lit's shell runs any other
+line. `lit -DSUBPROCESS` does not use this format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Main = Callable[[list[str]], int]
 
 
 class NotInProcess(Exception):
-    """This line needs a real shell."""
+    """A RUN line that cannot run in this process and needs a shell."""
 
 
 def _dl_opt(args: list[str]) -> int:
@@ -51,7 +51,17 @@ COMMANDS: dict[str, Main] = {"dl-opt": _dl_opt, "deplodock": _deplodock, "filech
 
 
 def call(command: Main, args: list[str], stdin: bytes, merge: bool = False) -> tuple[int, bytes, bytes]:
-    """Call a command line tool's `main`; returns its exit code, stdout and stderr. `merge` is `2>&1`."""
+    """Calls the `main` function of a command line tool.
+
+    Args:
+        command: the function.
+        args: arguments of the command line.
+        stdin: content of stdin.
+        merge: whether stderr is written to stdout (`2>&1`).
+
+    Returns:
+        The exit code, stdout and stderr.
+    """
     out_bytes, err_bytes = io.BytesIO(), io.BytesIO()
     out = io.TextIOWrapper(out_bytes, encoding="utf-8", write_through=True)
     err = out if merge else io.TextIOWrapper(err_bytes, encoding="utf-8", write_through=True)
@@ -72,7 +82,7 @@ def call(command: Main, args: list[str], stdin: bytes, merge: bool = False) -> t
 
 
 class InProcess(lit.formats.ShTest):
-    """The format: one file a test, RUN lines as everywhere in LLVM."""
+    """The lit test format: each file is a test with RUN lines."""
 
     def execute(self, test, litConfig):  # noqa: N803
         parsed = lit.TestRunner.parseIntegratedTestScript(test)
@@ -103,7 +113,7 @@ class InProcess(lit.formats.ShTest):
 
 
 def _check(tree):
-    """`tree` if every command in it can run here; NotInProcess otherwise."""
+    """Returns `tree`, a parsed RUN line, if its commands can run in this process. Raises NotInProcess otherwise."""
     if isinstance(tree, lit.ShCommands.Seq):
         if tree.op not in ("&&", ";"):
             raise NotInProcess

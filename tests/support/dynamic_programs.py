@@ -1,4 +1,4 @@
-"""Programs with sizes known only at run time."""
+"""Programs with dynamic sizes, known only at run time."""
 
 from __future__ import annotations
 

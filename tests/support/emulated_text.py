@@ -1,4 +1,4 @@
-"""Hand-written CUDA and its plan, for the emulator."""
+"""Hand-written CUDA kernels and their launch plans, for tests of the emulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ def one_launch(
     name: str = "k0",
     dtype: str = "f32",
 ) -> LaunchPlan:
-    """A plan with one kernel on inputs `x0 …` and outputs `y0 …`."""
+    """Returns a plan that launches one kernel on inputs `x0`, `x1`, … and outputs `y0`, `y1`, ….
+
+    Args:
+        inputs: shapes of the inputs.
+        outputs: shapes of the outputs.
+        grid: number of blocks.
+        threads: threads of a block.
+        shared: bytes of shared memory of a block.
+        name: name of the kernel.
+        dtype: element type of all buffers.
+    """
     buffers = [Buffer(f"x{i}", s, dtype, 0, 0) for i, s in enumerate(inputs)]
     buffers += [Buffer(f"y{i}", s, dtype, 0, 0, written=True) for i, s in enumerate(outputs)]
     launch = Launch(name, (grid,), (threads,), shared, tuple(range(len(buffers))))
@@ -22,6 +32,6 @@ def one_launch(
 
 
 def kernel(body: str, parameters: str = "const float* __restrict__ x, float* __restrict__ y") -> str:
-    """A kernel `k0` with a float array `s` in shared memory; the body starts at line 3."""
+    """Returns the CUDA of a kernel `k0` with a float array `s` in shared memory. `body` starts at line 3."""
     head = f'extern "C" __global__ void __launch_bounds__(128) k0({parameters}) {{\n'
     return f"{head}  extern __shared__ __align__(16) float s[]; const int t = threadIdx.x;\n{body}\n}}\n"

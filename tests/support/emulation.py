@@ -1,4 +1,4 @@
-"""Kernels on the emulator."""
+"""Builds kernels for the emulator, which runs printed CUDA on the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deplodock.backend.host.launch_plan import make_plan
 
 
 def emulated_kernels(modules: Mapping[str, ModuleOp]) -> dict[str, EmulatedProgram]:
-    """Returns programs at the kernel level, built at once for the host."""
+    """Builds kernel-level modules for the emulator with one run of the C++ compiler. Returns the programs by name."""
     texts = {name: print_cuda(module) for name, module in modules.items()}
     built = dict(zip(texts, compile_many(list(texts.values())), strict=True))
     return {name: EmulatedProgram(texts[name], make_plan(module), built[name]) for name, module in modules.items()}

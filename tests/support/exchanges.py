@@ -1,4 +1,4 @@
-"""Conversions of layouts by shuffles."""
+"""Kernels that convert a tile from one layout to another by warp shuffles."""
 
 from __future__ import annotations
 
@@ -67,11 +67,13 @@ CASES = {
 
 
 def text(layout: Linear) -> str:
+    """Returns the IR text of a layout."""
     reg, lane, warp = (format_bases(b) for b in (layout.reg, layout.lane, layout.warp))
     return f"#tile.layout<reg = {reg}, lane = {lane}, warp = {warp}>"
 
 
 def lowered(name: str, via: str = "shuffles") -> ModuleOp:
+    """Returns the kernel of a case. `via` is the method of the conversion: `shuffles` or `shared`."""
     source, target, element = CASES[name]
     shape = "x".join(map(str, source.shape))
     program = PROGRAM.format(s=shape, t=element, a=text(source), b=text(target), warps=source.warps, via=via)

@@ -1,4 +1,4 @@
-"""Products of f64 matrices under schedules."""
+"""Matmuls of f64 on tensor cores, with schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ func.func @main(%x: tensor<{x}xf64>, %w: tensor<{w}xf64>) -> tensor<{m}x{n}xf64>
 
 @dataclass(frozen=True)
 class Product(MatrixProduct):
-    """A product of a by b, each with rows first or transposed, under a schedule."""
+    """A matmul of f64 with a schedule. `decisions` is text that is added to the schedule."""
 
     m: int
     n: int
@@ -39,21 +39,23 @@ class Product(MatrixProduct):
     warps: int
     left: str = "mk"
     right: str = "nk"
-    rest: str = ""
+    decisions: str = ""
 
     @property
     def text(self) -> str:
-        """The loop nest."""
-        schedule = f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = mma{self.rest}"
+        """Loop IR of the matmul."""
+        schedule = (
+            f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = mma{self.decisions}"
+        )
         return PROGRAM.format(**self.words, schedule=schedule)
 
     def inputs(self) -> list[Array]:
-        """Random factors."""
+        """Returns random operands."""
         rng = np.random.default_rng(0)
         return [rng.standard_normal(shape) for shape in self.shapes]
 
-    def wanted(self) -> Array:
-        """The product as PyTorch computes it."""
+    def expected(self) -> Array:
+        """Returns the product of the operands, computed by PyTorch."""
         return self.multiplied(*map(torch.from_numpy, self.inputs())).numpy()
 
 
@@ -62,5 +64,5 @@ PRODUCTS = {
     "across k": Product(32, 32, 16, (32, 32), 8, 2, "km", "kn"),
     "odd sizes": Product(19, 13, 11, (8, 16), 4, 1, right="kn"),
     "warps without an atom": Product(9, 8, 8, (8, 8), 8, 4),
-    "copies ahead": Product(32, 64, 48, (32, 32), 16, 4, rest=", copy = cp_async, stages = 2"),
+    "copies ahead": Product(32, 64, 48, (32, 32), 16, 4, decisions=", copy = cp_async, stages = 2"),
 }

@@ -1,7 +1,8 @@
-"""Programs that can be made larger: each kind of graph as a function of a size `n`, for `test_growth.py`.
+"""Programs of variable size, for tests that compile time grows in proportion to a program (`test_growth.py`).
 
-A kind gives a function of tensors and its example arguments. The number of operations is proportional to `n`; extents
-that would make parts of the program equal differ, unless equality is what the kind is about.
+A kind is a function from a size `n` to a program: a function of tensors and its example arguments. The number of
+operations is proportional to `n`. Parts of a program have different extents, so that the compiler cannot treat them as
+equal, except in kinds that test repetition.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 Program = tuple[Callable[..., object], tuple[Tensor, ...]]
 
 KINDS: dict[str, Callable[[int], Program]] = {}
-"""Every kind of graph by its name."""
+"""Name of a kind -> function from `n` to a program."""
 
 
 def kind(build: Callable[[int], Program]) -> Callable[[int], Program]:
-    """Register a kind under the name of its function."""
+    """Registers a kind in `KINDS` under the name of its function."""
     KINDS[build.__name__] = build
     return build
 

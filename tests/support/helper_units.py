@@ -1,6 +1,7 @@
-"""One kernel for each device function that no unit in IR uses: what it is called on, and its text.
+"""Kernels that each test one CUDA device function which no kernel of `hopper_units.py` or `cluster_units.py` calls.
 
-The same text runs on the device, where the function is an instruction, and in the emulator, where it is plain C++.
+The same CUDA text runs on a GPU, where the device function is an instruction, and in the emulator, where it is plain
+C++. The results must be equal.
 """
 
 from __future__ import annotations
@@ -26,8 +27,21 @@ IR = {c: name for name, c in C_TYPES.items()}
 
 @dataclass(frozen=True)
 class HelperUnit:
-    """A kernel `k0` on `inputs` that fills `count` elements of `result`. `keys` are the functions it calls, `more` of
-    them are in other units as well. A map is of the argument that it names, the result being the last one."""
+    """A kernel `k0` with inputs `a`, `b`, `c` and a result `y`, which tests one or more device functions.
+
+    Attributes:
+        keys: names of the device functions under test.
+        body: CUDA text of the kernel's body.
+        inputs: element type and values of each input.
+        result: element type of the result.
+        count: number of elements of the result.
+        threads: threads of a block.
+        cluster: blocks of a cluster.
+        more: names of other device functions that the body calls.
+        box: argument (its index; the result is the last one), box shape and tensor shape of a tensor map, or None.
+        exact: whether results on a GPU must equal those of the emulator bit for bit.
+        shape: shape of the result, if it has more than one dimension.
+    """
 
     keys: tuple[str, ...]
     body: str
@@ -42,7 +56,7 @@ class HelperUnit:
     shape: tuple[int, ...] = field(default=())
 
     def text(self) -> str:
-        """The text as it would be printed."""
+        """Returns the CUDA text, with the helpers that the printer would add."""
         names = [f"const {C_TYPES[d]}* __restrict__ {n}" for (d, _), n in zip(self.inputs, "abc", strict=False)]
         names.append(f"{C_TYPES[self.result]}* __restrict__ y")
         names += ["const __grid_constant__ TensorMap boxes"] if self.box else []
@@ -54,7 +68,7 @@ class HelperUnit:
         return f"// --- helpers\n{helper_section(keys)}\n// --- kernels\n{head}\n{begin}\n{self.body}\n}}\n"
 
     def plan(self) -> LaunchPlan:
-        """One launch, with so many blocks that every element has a thread, or as many as a cluster has."""
+        """Returns a plan with one launch: one cluster, or enough blocks for a thread per element, or one block."""
         shapes = [a.shape for _, a in self.inputs]
         buffers = [Buffer(f"x{i}", s, d, 0, 0) for i, ((d, _), s) in enumerate(zip(self.inputs, shapes, strict=True))]
         buffers.append(Buffer("y", self.shape or (self.count,), self.result, 0, 0, written=True))
@@ -62,73 +76,86 @@ class HelperUnit:
         if self.box is not None:
             argument, box, shape = self.box
             maps = (TensorMap(argument, shape, buffers[argument].dtype, box, 0),)
-        whole = self.cluster if self.cluster > 1 else -(-self.count // self.threads) if "blockIdx" in self.body else 1
-        launch = Launch("k0", (whole,), (self.threads,), 16384, tuple(range(len(buffers))), maps=maps)
+        block_count = (
+            self.cluster if self.cluster > 1 else -(-self.count // self.threads) if "blockIdx" in self.body else 1
+        )
+        launch = Launch("k0", (block_count,), (self.threads,), 16384, tuple(range(len(buffers))), maps=maps)
         return LaunchPlan(tuple(buffers), (launch,), len(buffers), len(buffers) - 1)
 
 
 def _bits(dtype: str, step: int = 1) -> np.ndarray:
-    """Every number of 16 bits, or a sample of those of 32 and 64."""
+    """Returns all numbers of a 16-bit type, or a sample of the numbers of a wider type."""
     if dtype in ("bf16", "f16"):
         return np.arange(0, 2**16, dtype=np.uint16).view(NUMPY[dtype])
     if dtype == "f32":
-        some = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
-        # NaNs are quiet, as arithmetic makes them: an H200 rounds the signalling NaN 0xff80069f to an infinity in tf32.
-        some[np.isnan(some.view("f4"))] |= 0x400000
-        return np.concatenate([some, np.array([0x7F800000, 0xFF800000, 0x33000001, 0x80000000], np.uint32)]).view("f4")
+        values = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
+        # Make NaNs quiet, as arithmetic does: an H200 rounds the signalling NaN 0xff80069f to infinity in tf32.
+        values[np.isnan(values.view("f4"))] |= 0x400000
+        return np.concatenate([values, np.array([0x7F800000, 0xFF800000, 0x33000001, 0x80000000], np.uint32)]).view(
+            "f4"
+        )
     rng = np.random.default_rng(step)
     return rng.integers(-(2**62), 2**62, 4096, dtype=np.int64) >> rng.integers(0, 62, 4096)
 
 
-def _each(key: str, result: str, expression: str, *inputs: str, **more: Any) -> HelperUnit:
-    """A function of numbers, on many of them; a second argument is another order of the same numbers."""
+def _elementwise(key: str, result: str, expression: str, *inputs: str, **options: Any) -> HelperUnit:
+    """Returns the unit of an elementwise function.
+
+    Args:
+        key: name of the device function.
+        result: element type of the result.
+        expression: C++ expression of `a[i]` and `b[i]`.
+        *inputs: element types of the inputs. The second input has the numbers of the first one in another order.
+        **options: fields of `HelperUnit`; `shifts` and `raises` make the second input a shift count or an exponent.
+    """
     arrays: list[tuple[str, np.ndarray]] = []
     for i, dtype in enumerate(inputs):
-        with np.errstate(invalid="ignore"):  # signalling NaNs become quiet ones
+        with np.errstate(invalid="ignore"):  # The conversion makes NaNs quiet.
             values = _bits({"f64": "f32", "i32": "i64"}.get(dtype, dtype)).astype(NUMPY[dtype])
         arrays.append((dtype, np.ascontiguousarray(np.roll(values, 997 * i)[:: -1 if i else 1])))
-    if more.pop("shifts", False):  # as many bits as there are, some more, and fewer than none
+    if options.pop("shifts", False):
+        # Shift counts include negative ones and counts beyond the width of the type.
         arrays[1] = (inputs[1], arrays[1][1] % 83 - 9)
-    if more.pop("raises", False):
+    if options.pop("raises", False):
         arrays[1] = (inputs[1], arrays[1][1] % 13)
     count = arrays[0][1].size
     body = f"  const int i = blockIdx.x * 128 + t;\n  if (i < {count}) y[i] = {expression};"
-    return HelperUnit((key,), body, tuple(arrays), result, count, **more)
+    return HelperUnit((key,), body, tuple(arrays), result, count, **options)
 
 
 def _scalars() -> list[HelperUnit]:
     units = [
-        _each("to_f32.bf16", "f32", "to_f32(a[i])", "bf16"),
-        _each("to_f32.f16", "f32", "to_f32(a[i])", "f16"),
-        _each("to_bf16", "bf16", "to_bf16(a[i])", "f32"),
-        _each("to_f16", "f16", "to_f16(a[i])", "f32"),
-        _each("round_tf32", "f32", "round_tf32(a[i])", "f32"),
-        _each("round_bf16", "f32", "round_bf16(a[i])", "f32"),
-        _each("exp2_approx", "f32", "exp2_approx(a[i])", "f32", exact=False),
-        _each("floor_div", "i64", "floor_div(a[i], b[i])", "i64", "i64"),
-        _each("ceil_div", "i64", "ceil_div(a[i], b[i])", "i64", "i64"),
-        _each("asserted", "i64", 'asserted(a[i], a[i] == a[i], "holds")', "i64"),
-        _each("int_pow", "i64", "int_pow(a[i], b[i])", "i64", "i64", raises=True),
-        _each("bits_to_float", "f32", "bits_to_float(a[i])", "i32"),
-        _each("bits_to_int", "i32", "bits_to_int(a[i])", "f32"),
-        _each("bits_to_double", "f64", "bits_to_double(a[i])", "i64"),
-        _each("bits_to_long", "i64", "bits_to_long(a[i])", "f64"),
+        _elementwise("to_f32.bf16", "f32", "to_f32(a[i])", "bf16"),
+        _elementwise("to_f32.f16", "f32", "to_f32(a[i])", "f16"),
+        _elementwise("to_bf16", "bf16", "to_bf16(a[i])", "f32"),
+        _elementwise("to_f16", "f16", "to_f16(a[i])", "f32"),
+        _elementwise("round_tf32", "f32", "round_tf32(a[i])", "f32"),
+        _elementwise("round_bf16", "f32", "round_bf16(a[i])", "f32"),
+        _elementwise("exp2_approx", "f32", "exp2_approx(a[i])", "f32", exact=False),
+        _elementwise("floor_div", "i64", "floor_div(a[i], b[i])", "i64", "i64"),
+        _elementwise("ceil_div", "i64", "ceil_div(a[i], b[i])", "i64", "i64"),
+        _elementwise("asserted", "i64", 'asserted(a[i], a[i] == a[i], "holds")', "i64"),
+        _elementwise("int_pow", "i64", "int_pow(a[i], b[i])", "i64", "i64", raises=True),
+        _elementwise("bits_to_float", "f32", "bits_to_float(a[i])", "i32"),
+        _elementwise("bits_to_int", "i32", "bits_to_int(a[i])", "f32"),
+        _elementwise("bits_to_double", "f64", "bits_to_double(a[i])", "i64"),
+        _elementwise("bits_to_long", "i64", "bits_to_long(a[i])", "f64"),
     ]
     for name in ("inf", "nan"):
-        units += [_each(f"{name}{n}", f"f{n}", f"{name}{n}()", f"f{n}") for n in (32, 64)]
+        units += [_elementwise(f"{name}{n}", f"f{n}", f"{name}{n}()", f"f{n}") for n in (32, 64)]
     for name in ("max_nan", "min_nan"):
-        units += [_each(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d) for d in ("f32", "f64")]
+        units += [_elementwise(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d) for d in ("f32", "f64")]
     for d in ("f32", "f64"):
-        units.append(_each(f"log_add_exp.{C_TYPES[d]}", d, "log_add_exp(a[i], b[i])", d, d, exact=False))
+        units.append(_elementwise(f"log_add_exp.{C_TYPES[d]}", d, "log_add_exp(a[i], b[i])", d, d, exact=False))
     for name in ("int_div", "int_rem", "shift_left", "shift_right"):
         for d in ("i32", "i64"):
             c = C_TYPES[d]
             u = {"int": "unsigned", "long long": "unsigned long long"}[c]
             shifts = name.startswith("shift")
-            units.append(_each(f"{name}.{c}", d, f"{name}(a[i], b[i])", d, d, shifts=shifts))
-            units.append(_each(f"{name}.{u}", d, f"({c}){name}(({u})a[i], ({u})b[i])", d, d, shifts=shifts))
+            units.append(_elementwise(f"{name}.{c}", d, f"{name}(a[i], b[i])", d, d, shifts=shifts))
+            units.append(_elementwise(f"{name}.{u}", d, f"({c}){name}(({u})a[i], ({u})b[i])", d, d, shifts=shifts))
     for name in ("wrap_add", "wrap_sub", "wrap_mul"):
-        units += [_each(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d) for d in ("i32", "i64")]
+        units += [_elementwise(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d) for d in ("i32", "i64")]
     return units
 
 
@@ -137,7 +164,7 @@ def _numbers(dtype: str, count: int) -> np.ndarray:
 
 
 def _matrices() -> list[HelperUnit]:
-    """A warp's loads and stores of matrices of 8 rows of 16 bytes."""
+    """Returns the units of a warp's loads and stores of 8x16-byte matrices (ldmatrix, stmatrix)."""
     units: list[HelperUnit] = []
     for c in ("bf16", "f16", "float"):
         row, each = (4, 1) if c == "float" else (8, 2)
@@ -197,9 +224,9 @@ def _pairs() -> list[HelperUnit]:
 
 
 def _boxes() -> list[HelperUnit]:
-    """For every rank: two boxes that are stored one behind the other, and boxes that each of two blocks brings to both.
+    """Returns the units of TMA tiles for each rank: two consecutive stores, and multicast loads of two blocks.
 
-    The boxes of a store fill the buffer: what threads wrote there before would not be ordered with them.
+    The stored tiles fill the whole buffer, because earlier writes of threads would not be ordered with them.
     """
     units: list[HelperUnit] = []
     for rank in range(1, 6):
@@ -259,7 +286,7 @@ def _signal() -> HelperUnit:
 
 
 def _atomics() -> list[HelperUnit]:
-    """128 threads combine into eight places; of what they give, the order makes no difference."""
+    """Returns the units of atomics: 128 threads update 8 elements with values for which the order has no effect."""
     units: list[HelperUnit] = []
     for key in atomic_helpers():
         name, c = key.split(".")
@@ -284,7 +311,7 @@ HELPER_UNITS = {unit.keys[0]: unit for unit in _UNITS}
 
 @cache
 def _emulated() -> dict[str, EmulatedProgram]:
-    """All units for the host, built at once."""
+    """Returns all units, built for the emulator with one run of the C++ compiler."""
     texts = {name: unit.text() for name, unit in HELPER_UNITS.items()}
     built = compile_many(list(texts.values()))
     return {n: EmulatedProgram(texts[n], HELPER_UNITS[n].plan(), b) for n, b in zip(texts, built, strict=True)}
@@ -292,19 +319,19 @@ def _emulated() -> dict[str, EmulatedProgram]:
 
 @cache
 def emulated_result(name: str) -> np.ndarray:
-    """Returns the result of a unit's emulated body, which must run without a report."""
-    (found,), reports = _emulated()[name].run([a for _, a in HELPER_UNITS[name].inputs], (0, 1))
+    """Runs a unit in the emulator. Returns the result; asserts that the emulator reports no error."""
+    (result,), reports = _emulated()[name].run([a for _, a in HELPER_UNITS[name].inputs], (0, 1))
     assert [str(r) for r in reports] == []
-    return found
+    return result
 
 
 def save_results(file: Path) -> None:
-    """Writes the results of all units, as bytes: NumPy cannot save bf16."""
+    """Writes the emulated results of all units to a file. They are stored as bytes, because NumPy cannot save bf16."""
     np.savez_compressed(file, **{name: emulated_result(name).view(np.uint8) for name in HELPER_UNITS})  # pyright: ignore
 
 
 @cache
 def saved_results(file: str) -> dict[str, np.ndarray]:
-    """Returns the results that `save_results` has written, by the names of units."""
-    with np.load(file) as found:
-        return {name: found[name].view(NUMPY[HELPER_UNITS[name].result]) for name in found.files}
+    """Reads a file of `save_results`. Returns the results by unit name."""
+    with np.load(file) as arrays:
+        return {name: arrays[name].view(NUMPY[HELPER_UNITS[name].result]) for name in arrays.files}

@@ -1,6 +1,6 @@
-"""Programs at the kernel level for sm_90a, written out: a ring of boxes, a producer, warpgroups that multiply.
+"""A hand-written matmul kernel for sm_90a as kernel IR: TMA tiles in a circular buffer, a producer, warpgroup matmuls.
 
-They are templates of text, so that a test can plant one mistake by replacing one line.
+The IR is text, so that a mutation test can plant a fault by replacing one line.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gemm:
-    """C = A * B^T in bf16: blocks of 64 * `groups` x `columns`, chunks of 64 along k, a ring of `stages` slots.
+    """A kernel that computes C = A * B^T in bf16, in chunks of 64 along k.
 
-    `lag` keeps one product in flight and releases the slot before; `staged` stores C through shared memory and a tensor
-    map, with `matrices` by `kernel.stmatrix`; `persistent` lets one block compute all of its column of tiles.
+    Attributes:
+        m, n, k: sizes of the matmul.
+        stages: number of stages of the circular buffer.
+        groups: number of warpgroups. A block computes 64 * `groups` rows.
+        columns: columns that a block computes.
+        lag: whether a warpgroup starts a matmul before it waits for the previous one.
+        staged: whether C is stored through shared memory by TMA.
+        matrices: whether C is written to shared memory by `kernel.stmatrix`.
+        persistent: whether a block computes all tiles of its column of tiles.
     """
 
     m: int = 128
@@ -29,33 +36,33 @@ class Gemm:
 
     @property
     def rows(self) -> int:
-        """Rows of a block's tile."""
+        """Number of rows that a block computes."""
         return 64 * self.groups
 
     @property
     def bars(self) -> str:
-        """The type of the ring's barriers."""
+        """Type of the mbarriers of the circular buffer."""
         return f'memref<{self.stages}x!kernel.mbarrier, "shared">'
 
     @property
     def rings(self) -> tuple[str, str]:
-        """The types of the slots of A and of B."""
+        """Types of the circular buffers of A and B in shared memory."""
         a, b = (f'memref<{self.stages * x * 64}xbf16, "shared">' for x in (self.rows, self.columns))
         return a, b
 
     @property
     def maps(self) -> tuple[str, str]:
-        """The types of the tensor maps of A and B."""
+        """Types of the tensor maps of A and B."""
         a, b = (f"!kernel.tensor_map<{x}x64xbf16, swizzle 128>" for x in (self.rows, self.columns))
         return a, b
 
     @property
     def bounds(self) -> str:
-        """Which tiles a block computes."""
+        """Bounds and step of the loop over the tiles of a block, as IR text."""
         return "%block to %tiles step %across" if self.persistent else "%block to %end step %c1"
 
     def text(self) -> str:
-        """The whole module."""
+        """Returns the IR of the module."""
         a, b, c = (f"memref<{x}x{y}xbf16>" for x, y in ((self.m, self.k), (self.n, self.k), (self.m, self.n)))
         across = self.n // self.columns
         grid = across if self.persistent else self.m // self.rows * across

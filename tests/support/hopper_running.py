@@ -1,4 +1,4 @@
-"""Runs the programs of `hopper_programs` in every executor, on inputs in which every element matters."""
+"""Runs the kernels of `hopper_programs.py` in the emulator and in the simulator."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from deplodock.passes.pipelines import parse_passes
 from support.hopper_programs import Gemm
 
 SEEDS = (0, 1, 7)
-"""Everything asynchronous as late as it can, at once, at random."""
+"""Seeds of the emulator: asynchronous operations finish as late as possible (0), at once (1), at random times (7)."""
 
 
 def allocated(text: str) -> ModuleOp:
-    """The module of a text, with its shared buffers in their places."""
+    """Parses and verifies a kernel-level module, and assigns addresses to its shared buffers."""
     module = parse_module(make_context(), text, "test.mlir")
     verify_module(module)
     run_passes(make_context(), module, parse_passes("kernel-allocate-shared"))
@@ -31,33 +31,52 @@ def allocated(text: str) -> ModuleOp:
 
 
 def inputs(gemm: Gemm) -> list[np.ndarray]:
-    """Small integers, so that every sum is exact."""
+    """Returns operands of small integers, for which every sum is exact."""
     rng = np.random.default_rng(5)
     shapes = ((gemm.m, gemm.k), (gemm.n, gemm.k))
     return [rng.integers(-3, 4, s).astype(ml_dtypes.bfloat16) for s in shapes]
 
 
-def wanted(gemm: Gemm) -> np.ndarray:
-    """What the program computes, in float32."""
+def expected(gemm: Gemm) -> np.ndarray:
+    """Returns the product of `inputs(gemm)`, rounded to bf16, as float32."""
     a, b = (x.astype(np.float32) for x in inputs(gemm))
     return (a @ b.T).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def wrong(gemm: Gemm, found: Sequence[np.ndarray]) -> int:
-    """How many elements are not what they should be."""
-    return int(np.count_nonzero(found[0].astype(np.float32) != wanted(gemm)))
+def wrong(gemm: Gemm, outputs: Sequence[np.ndarray]) -> int:
+    """Returns the number of wrong elements in the first output."""
+    return int(np.count_nonzero(outputs[0].astype(np.float32) != expected(gemm)))
 
 
 def emulate(
     gemm: Gemm, source: str | None = None, text: str | None = None, seeds: Sequence[int] = SEEDS
 ) -> tuple[list[np.ndarray], list[Report]]:
-    """The results and reports of the emulator; `source` replaces the CUDA, `text` the IR."""
+    """Runs a kernel in the emulator.
+
+    Args:
+        gemm: the kernel.
+        source: CUDA to run instead of the printed kernel.
+        text: IR to print instead of the kernel's.
+        seeds: seeds of the asynchronous operations.
+
+    Returns:
+        The outputs, and the emulator's reports of errors.
+    """
     module = allocated(gemm.text() if text is None else text)
     return EmulatedProgram(source or print_cuda(module), make_plan(module)).run(inputs(gemm), seeds)
 
 
 def simulated(gemm: Gemm, text: str | None = None, domain: str = "typed") -> tuple[list[np.ndarray], SimReport]:
-    """The results and the report of the simulator."""
+    """Runs a kernel in the simulator.
+
+    Args:
+        gemm: the kernel.
+        text: IR to run instead of the kernel's.
+        domain: scalar domain of the simulator.
+
+    Returns:
+        The outputs, and the simulator's report.
+    """
     module = allocated(gemm.text() if text is None else text)
     result = simulate(module, inputs(gemm), domain=domain)
     return result.outputs, result.report

@@ -1,6 +1,7 @@
-"""Small programs at the kernel level, each for one device function of sm_90a, and what they have to give.
+"""Small kernels that each test one instruction of sm_90a: TMA loads and stores, wgmma, stmatrix.
 
-What is expected is computed here, from the layouts that the documentation of the instructions describes.
+A unit has the kernel's IR (`text`), its inputs, and the expected output. The expected output is computed here from the
+layouts in the PTX documentation, independent of the library.
 """
 
 from __future__ import annotations
@@ -14,9 +15,17 @@ import numpy as np
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 
 
-def swizzled(places: np.ndarray, swizzle: int, item: int) -> np.ndarray:
-    """Elements of shared memory, with 16-byte pieces exchanged by the bits of their 128-byte line."""
-    address = places * item
+def swizzled(indices: np.ndarray, swizzle: int, item: int) -> np.ndarray:
+    """Returns the swizzled indices of elements in shared memory.
+
+    A swizzle permutes the 16-byte chunks of each row by XOR with bits of the row's number.
+
+    Args:
+        indices: indices of elements in row order.
+        swizzle: width of the pattern in bytes: 0, 32, 64 or 128.
+        item: bytes of an element.
+    """
+    address = indices * item
     return (address ^ (((address >> 7) & (max(swizzle, 16) // 16 - 1)) << 4)) // item
 
 
@@ -26,7 +35,7 @@ def _constants(*numbers: int) -> str:
 
 @dataclass(frozen=True)
 class BoxLoad:
-    """A box of a buffer with the extents `shape`, from `at` on, and the shared memory that it fills, byte by byte."""
+    """A TMA load of the tile `box` at the offset `at` of a buffer of `shape`. The output is the shared memory."""
 
     shape: tuple[int, ...]
     box: tuple[int, ...]
@@ -36,7 +45,7 @@ class BoxLoad:
 
     @property
     def size(self) -> int:
-        """Elements of the box."""
+        """Number of elements of the box."""
         return math.prod(self.box)
 
     def text(self) -> str:
@@ -82,18 +91,18 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
         count = math.prod(self.shape)
         return [(np.arange(count) % 251 - 120).reshape(self.shape).astype(DTYPES[self.type])]
 
-    def wanted(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         (x,) = self.inputs()
         padded = np.pad(x, [(b, b) for b in self.box])
         window = tuple(slice(b + a, 2 * b + a) for a, b in zip(self.at, self.box, strict=True))
-        found = np.zeros(self.size, x.dtype)
-        found[swizzled(np.arange(self.size), self.swizzle, x.dtype.itemsize)] = padded[window].reshape(-1)
-        return found
+        memory = np.zeros(self.size, x.dtype)
+        memory[swizzled(np.arange(self.size), self.swizzle, x.dtype.itemsize)] = padded[window].reshape(-1)
+        return memory
 
 
 @dataclass(frozen=True)
 class BoxStore:
-    """Shared memory with a given content, stored as a box from `at` on into a buffer that was zero before."""
+    """A TMA store of a tile from shared memory into a zero buffer of `shape`, at the offset `at`."""
 
     shape: tuple[int, int]
     box: tuple[int, int]
@@ -150,17 +159,17 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
     def inputs(self) -> list[np.ndarray]:
         return [(np.arange(math.prod(self.box)) % 251 + 1).astype(DTYPES[self.type])]
 
-    def wanted(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         (x,) = self.inputs()
         box = x[swizzled(np.arange(x.size), self.swizzle, x.dtype.itemsize)].reshape(self.box)
-        found = np.zeros([n + 2 * b for n, b in zip(self.shape, self.box, strict=True)], x.dtype)
+        memory = np.zeros([n + 2 * b for n, b in zip(self.shape, self.box, strict=True)], x.dtype)
         (r, c), (h, w) = self.at, self.box
-        found[h + r : 2 * h + r, w + c : 2 * w + c] = box
-        return found[h:-h, w:-w]
+        memory[h + r : 2 * h + r, w + c : 2 * w + c] = box
+        return memory[h:-h, w:-w]
 
 
 def _dirty(x: np.ndarray) -> np.ndarray:
-    """f32 numbers with something in the 13 bits that tensor cores ignore; others as they are."""
+    """Sets some of the low 13 bits of f32 numbers, which tensor cores ignore. Returns other types unchanged."""
     if x.dtype != np.float32:
         return x
     return (x.view(np.uint32) | np.arange(x.size, dtype=np.uint32) * 2654435761 % 8192).view(np.float32)
@@ -168,9 +177,15 @@ def _dirty(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WarpgroupProduct:
-    """A * B twice, with operands given as shared memory (or registers) holds them, and the accumulators of each thread.
+    """Two warpgroup matmuls that accumulate 2 * A * B. The output has the accumulators of each thread.
 
-    `left` is k (rows along k), t (across) or r (registers); `right` is k or t.
+    Attributes:
+        columns: columns of B.
+        left: layout of A: `k` (contiguous along k), `t` (transposed) or `r` (in registers).
+        right: layout of B: `k` or `t`.
+        swizzle: swizzle of shared memory in bytes.
+        k_steps: number of wgmma instructions along k.
+        type: element type of A and B.
     """
 
     columns: int
@@ -197,11 +212,11 @@ class WarpgroupProduct:
         return self.depth * self.row
 
     def size(self, lines: int, side: str) -> int:
-        """Elements of an operand in shared memory, with 8-row groups all there."""
+        """Returns the number of elements of an operand in shared memory. `lines` is its extent across k."""
         return -(-lines // self.row) * self.panel if side == "t" else lines * self.row
 
-    def places(self, lines: int, side: str) -> np.ndarray:
-        """[line, k] -> element of shared memory."""
+    def indices(self, lines: int, side: str) -> np.ndarray:
+        """Returns an array [line, k] of indices into the operand in shared memory."""
         line, k = np.arange(lines)[:, None], np.arange(self.depth)[None, :]
         place = line * self.row + k if side == "k" else line // self.row * self.panel + k * self.row + line % self.row
         return swizzled(place, self.swizzle, self.item)
@@ -277,12 +292,12 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid [1] warps 4 {{
             x = a[rows, k].reshape(-1)
         else:
             x = np.zeros(self.size(64, self.left), np.float32)
-            x[self.places(64, self.left)] = a
+            x[self.indices(64, self.left)] = a
         y = np.zeros(-(-self.size(self.columns, self.right) // 128) * 128, np.float32)
-        y[self.places(self.columns, self.right)] = b
+        y[self.indices(self.columns, self.right)] = b
         return [_dirty(x.astype(dtype)), _dirty(y.astype(dtype))]
 
-    def wanted(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         a, b = self._numbers()
         t, r = np.arange(128)[:, None], np.arange(self.columns // 2)[None, :]
         rows, columns = t // 32 * 16 + t % 32 // 4 + 8 * (r >> 1 & 1), r // 4 * 8 + 2 * (t % 4) + (r & 1)
@@ -291,7 +306,7 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid [1] warps 4 {{
 
 @dataclass(frozen=True)
 class MatrixStore:
-    """`count` matrices, in each of `steps` steps, by one warp, and the shared memory that they fill."""
+    """`steps` stmatrix instructions of a warp, each of `count` 8x8 matrices. The output is the filled shared memory."""
 
     count: int
     trans: bool = False
@@ -331,15 +346,15 @@ kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 1 {{
     def inputs(self) -> list[np.ndarray]:
         return [(np.arange(64 * self.count * self.steps) % 241 + 1).astype(DTYPES[self.type])]
 
-    def wanted(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         x = self.inputs()[0].reshape(32, self.steps, self.count, 2)
         lane, e = np.arange(32)[:, None], np.arange(2)[None, :]
         row, element = lane // 4 + 0 * e, 2 * (lane % 4) + e
         if self.trans:
             row, element = element, row
-        found = np.zeros((self.steps, self.count, 8, 8), x.dtype)
-        found[:, :, row, element] = x.transpose(1, 2, 0, 3)
-        return found.reshape(-1)
+        memory = np.zeros((self.steps, self.count, 8, 8), x.dtype)
+        memory[:, :, row, element] = x.transpose(1, 2, 0, 3)
+        return memory.reshape(-1)
 
 
 UNITS = {

@@ -1,4 +1,4 @@
-"""Decoder layers of language models, from transformers, with random weights: full-size or with small dimensions."""
+"""Decoder layers of language models from transformers, with random weights, at full size or with small dimensions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALL = {
 
 
 class DecoderLayer(nn.Module):
-    """One decoder layer with its rotary embedding: from hidden states (1, S, H) to hidden states, causally masked."""
+    """A decoder layer with its rotary embedding and a causal mask. Maps hidden states (1, S, H) to hidden states."""
 
     def __init__(self, model: str, *, small: bool, attention: str = "sdpa") -> None:
         super().__init__()
@@ -52,7 +52,13 @@ def _classes(model: str) -> tuple[Any, Any, Any]:
 
 
 def make_layer(model: str, dtype: torch.dtype, *, small: bool) -> DecoderLayer:
-    """A layer in evaluation mode with random weights of `dtype`; full-size ones are left uninitialised."""
+    """Returns a decoder layer in evaluation mode.
+
+    Args:
+        model: name of the model.
+        dtype: data type of the weights.
+        small: whether dimensions are small and weights random. Weights of full-size layers are uninitialised.
+    """
     torch.manual_seed(0)
     if small:
         return DecoderLayer(model, small=True).to(dtype).eval()

@@ -1,4 +1,4 @@
-"""A linear layer at the tensor level."""
+"""The tensor IR of a linear layer, as text."""
 
 from __future__ import annotations
 

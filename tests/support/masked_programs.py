@@ -1,4 +1,7 @@
-"""Nests whose chunks are masked, by several masks."""
+"""Nests whose reductions have a mask, such as the causal mask of attention.
+
+The tests check that the compiler skips chunks in which the mask hides all elements.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ func.func @main(%x: tensor<37x45xf32>) -> tensor<37xf32> {{
 """
 
 
-KEPT = "%t = payload.select %c, %a, %neutral : f32"
+KEEP_IF_TRUE = "%t = payload.select %c, %a, %neutral : f32"
 
 
-LEFT_OUT = "%t = payload.select %c, %neutral, %a : f32"
+KEEP_IF_FALSE = "%t = payload.select %c, %neutral, %a : f32"
 
 
 FACTOR = "%f = payload.cast %c : i1 -> f32\n%t = arith.mulf %a, %f : f32"
@@ -55,25 +58,25 @@ WINDOW = (
 
 
 MASKS: dict[str, tuple[str, str, Callable[[int, int], bool]]] = {
-    "causal": ("%c = payload.cmp le %m, %n : i64", KEPT, lambda i, k: k <= i),
-    "before": ("%c = payload.cmp lt %m, %n : i64", KEPT, lambda i, k: k < i),
-    "the other way round": ("%c = payload.cmp ge %n, %m : i64", KEPT, lambda i, k: k <= i),
-    "what is later is left out": ("%c = payload.cmp gt %m, %n : i64", LEFT_OUT, lambda i, k: k <= i),
-    "from here on": ("%c = payload.cmp ge %m, %n : i64", KEPT, lambda i, k: k >= i),
-    "itself": ("%c = payload.cmp eq %m, %n : i64", KEPT, lambda i, k: k == i),
-    "later keys": (offset(9) + "%c = payload.cmp le %m, %e : i64", KEPT, lambda i, k: k <= i + 9),
-    "earlier keys": (offset(-9) + "%c = payload.cmp le %m, %e : i64", KEPT, lambda i, k: k <= i - 9),
-    "a window": (WINDOW, KEPT, lambda i, k: i - 7 < k <= i),
+    "causal": ("%c = payload.cmp le %m, %n : i64", KEEP_IF_TRUE, lambda i, k: k <= i),
+    "before": ("%c = payload.cmp lt %m, %n : i64", KEEP_IF_TRUE, lambda i, k: k < i),
+    "the other way round": ("%c = payload.cmp ge %n, %m : i64", KEEP_IF_TRUE, lambda i, k: k <= i),
+    "what is later is left out": ("%c = payload.cmp gt %m, %n : i64", KEEP_IF_FALSE, lambda i, k: k <= i),
+    "from here on": ("%c = payload.cmp ge %m, %n : i64", KEEP_IF_TRUE, lambda i, k: k >= i),
+    "itself": ("%c = payload.cmp eq %m, %n : i64", KEEP_IF_TRUE, lambda i, k: k == i),
+    "later keys": (offset(9) + "%c = payload.cmp le %m, %e : i64", KEEP_IF_TRUE, lambda i, k: k <= i + 9),
+    "earlier keys": (offset(-9) + "%c = payload.cmp le %m, %e : i64", KEEP_IF_TRUE, lambda i, k: k <= i - 9),
+    "a window": (WINDOW, KEEP_IF_TRUE, lambda i, k: i - 7 < k <= i),
     "a window as factor": (WINDOW, FACTOR, lambda i, k: i - 7 < k <= i),
     "two thirds": (
         "%two = payload.constant 2 : i64\n%three = payload.constant 3 : i64\n%u = arith.muli %n, %two : i64\n"
         "%v = arith.muli %three, %m : i64\n%c = payload.cmp lt %v, %u : i64",
-        KEPT,
+        KEEP_IF_TRUE,
         lambda i, k: 3 * k < 2 * i,
     ),
     "backwards": (
         "%l = payload.constant 44 : i64\n%b = arith.subi %l, %n : i64\n%c = payload.cmp ge %m, %b : i64",
-        KEPT,
+        KEEP_IF_TRUE,
         lambda i, k: k >= 44 - i,
     ),
     "a border": (
@@ -85,14 +88,14 @@ MASKS: dict[str, tuple[str, str, Callable[[int, int], bool]]] = {
     "a mask in the data": (
         "%z = payload.constant 0.0 : f32\n%q = loop.load %x[%i, %k]"
         " : tensor<37x45xf32>\n%c = payload.cmp gt %q, %z : f32",
-        KEPT,
+        KEEP_IF_TRUE,
         lambda i, k: True,
     ),
     "either of two": (
         "%c1 = payload.cmp le %m, %n : i64\n%five = payload.constant 5 : i64\n%c2 = payload.cmp lt %m, %five : i64\n"
         "%c = arith.ori %c1, %c2 : i1",
-        KEPT,
-        lambda i, k: True,  # the hull of a union is not looked for
+        KEEP_IF_TRUE,
+        lambda i, k: True,  # No chunks are skipped for a union of masks.
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Nests of matrix products that the planner is asked about."""
+"""Nests of matmuls, for tests of the planner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from deplodock.dialects.support.parsing import parse_module
 
 
 def product(m: int, n: int, k: int, element: str, result: str | None = None) -> loop.NestOp:
-    """`y[i, j] = sum over k of x[i, k] * w[j, k]`, of bf16 widened to f32, or of f32."""
+    """Returns the nest of a matmul `y[i, j] = sum over k of x[i, k] * w[j, k]`, accumulated in f32.
+
+    Args:
+        m, n, k: sizes.
+        element: element type of the operands, `bf16` or `f32`.
+        result: element type of the result, by default `element`.
+    """
     result = result or element
     widen = ["%a = payload.cast %p : bf16 -> f32", "%b = payload.cast %q : bf16 -> f32"] if element == "bf16" else []
     a, b = ("%a", "%b") if widen else ("%p", "%q")
@@ -31,10 +37,12 @@ def product(m: int, n: int, k: int, element: str, result: str | None = None) -> 
 
 
 def first_nest(text: str) -> loop.NestOp:
+    """Parses a module. Returns its first nest."""
     module = parse_module(make_context(), text, "test.mlir")
     nest = next(op for op in module.walk() if isinstance(op, loop.NestOp))
-    KEPT.append(module)
+    PARSED_MODULES.append(module)
     return nest
 
 
-KEPT: list[object] = []
+PARSED_MODULES: list[object] = []
+"""Modules of returned nests, kept alive because a nest does not own its module."""

@@ -1,4 +1,4 @@
-"""Base of the products of two matrices that tests run under schedules."""
+"""Base class of the matmuls with schedules in `f64_products.py`, `tf32_products.py` and others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from deplodock.passes.pipelines import parse_passes
 
 
 class MatrixProduct:
-    """A product of an m x k matrix and a k x n matrix. `left` is `mk`, or `km` if the left matrix is stored transposed;
-    `right` is `nk` or `kn`."""
+    """A matmul of an m x k matrix and a k x n matrix, with a schedule.
+
+    Attributes:
+        m, n, k: sizes.
+        left: dimensions of the left operand as it is stored: `mk`, or `km` (transposed).
+        right: dimensions of the right operand as it is stored: `nk` or `kn`.
+    """
 
     m: int
     n: int
@@ -24,29 +29,29 @@ class MatrixProduct:
     right: str
 
     passes: ClassVar[str] = "loop-to-tile,tile-to-kernel"
-    """Passes from the loop nest to the kernel."""
+    """Passes that lower the loop nest to a kernel."""
 
     @property
     def text(self) -> str:
-        """The loop nest."""
+        """Loop IR of the matmul."""
         raise NotImplementedError
 
     @property
     def shapes(self) -> list[list[int]]:
-        """Shapes of both operands as they are stored."""
+        """Shapes of the left and right operand as they are stored."""
         extents = {"m": self.m, "n": self.n, "k": self.k}
         return [[extents[d] for d in side] for side in (self.left, self.right)]
 
     @property
     def words(self) -> dict[str, Any]:
-        """Words of a program: the sizes, the shapes `x` and `w` of the operands, and their indices `xi` and `wi`."""
+        """Values of the template's placeholders: sizes, operand shapes `x` and `w`, and their indices `xi` and `wi`."""
         x, w = ("x".join(map(str, shape)) for shape in self.shapes)
         indices = {"m": "%i", "n": "%j", "k": "%k"}
         xi, wi = (", ".join(indices[d] for d in side) for side in (self.left, self.right))
         return {"m": self.m, "n": self.n, "k": self.k, "x": x, "w": w, "xi": xi, "wi": wi}
 
     def multiplied(self, x: Any, w: Any) -> Any:
-        """Returns the product of operands as they are stored."""
+        """Returns the product of two operands, given as they are stored."""
         return (x if self.left == "mk" else x.T) @ (w.T if self.right == "nk" else w)
 
     def inputs(self) -> list[Array]:
@@ -54,11 +59,11 @@ class MatrixProduct:
         raise NotImplementedError
 
     def parse(self) -> ModuleOp:
-        """Returns the loop nest as IR."""
+        """Returns the parsed loop IR."""
         return parse_module(make_context(), self.text, "product.mlir")
 
     def lowered(self) -> ModuleOp:
-        """Returns the kernel."""
+        """Returns the matmul lowered to a kernel."""
         module = self.parse()
         run_passes(make_context(), module, parse_passes(self.passes))
         return module

@@ -1,32 +1,32 @@
-"""The recipes of CONTRIBUTING.md, carried out in a copy of the library."""
+"""The recipes of CONTRIBUTING.md as functions that change a copy of the library."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 from . import ROOT, TESTS
+from .library_copies import declared_entry_points, install_package
 
 EXAMPLE = ROOT / "examples" / "kernel_operations"
 
 
 def edit(path: Path, anchor: str, text: str) -> None:
-    """Inserts `text` in front of the only `anchor` of a file."""
+    """Inserts `text` before the only occurrence of `anchor` in a file."""
     before = path.read_text(encoding="utf-8")
     assert before.count(anchor) == 1, (path.name, anchor)
     path.write_text(before.replace(anchor, text + anchor), encoding="utf-8")
 
 
 def remove_feature(copy: Path, name: str = "complex") -> None:
-    """Deletes a feature of capture: its file, and its line in the register."""
+    """Deletes a feature of capture: its file, and its line in `FEATURES`."""
     register = copy / "frontend" / "capture" / "features" / "__init__.py"
     lines = register.read_text(encoding="utf-8").splitlines(keepends=True)
-    others = [line for line in lines if f'Feature("{name}"' not in line]
-    assert len(lines) - len(others) == 1
-    register.write_text("".join(others), encoding="utf-8")
+    remaining = [line for line in lines if f'Feature("{name}"' not in line]
+    assert len(lines) - len(remaining) == 1
+    register.write_text("".join(remaining), encoding="utf-8")
     (register.parent / f"{name}.py").unlink()
 
 
@@ -45,15 +45,15 @@ def add_atom(copy: Path) -> None:
 OTHER_ATOMS = """    MmaAtom(f16, "f16", "f16", k=8),
     MmaAtom(f32, "float", "tf32", k=4),
 """
-"""Further rows: m16n8k8 of f16, and m16n8k4 of f32 as tf32."""
+"""Rows for m16n8k8 of f16, and m16n8k4 of f32 as tf32."""
 
 FIRST_ATOM = """    MmaAtom(f64, "double", "f64", k=8, m=16, accumulator=f64),
 """
-"""A row in front of a smaller atom of its type: m16n8k8 of f64 (sm_90)."""
+"""Row for m16n8k8 of f64 (sm_90), to insert before the smaller atom of the type."""
 
 
 def add_other_atoms(copy: Path) -> None:
-    """Adds rows that CONTRIBUTING.md does not show."""
+    """Adds tensor-core atoms that CONTRIBUTING.md does not show."""
     edit(copy / "dialects/kernel/mma.py", ')\n"""The atoms;', OTHER_ATOMS)
     edit(copy / "dialects/kernel/mma.py", '    MmaAtom(f64, "double", "f64", k=4, m=8', FIRST_ATOM)
 
@@ -84,24 +84,17 @@ RECORD = """    Target(
         ),
     ),
 """
-"""A record of an architecture."""
+"""Record of a made-up architecture for `target/architectures.py`."""
 
 
 def add_target(copy: Path) -> None:
-    """Adds an architecture to the table."""
+    """Adds an architecture to the table of targets."""
     edit(copy / "target/architectures.py", ')\n"""The GPUs, with constants', RECORD)
 
 
 def add_package(copy: Path) -> None:
-    """Puts the example of a package beside the copy, as pip does."""
-    site = copy / "site"
-    info = site / "approximate-0.1.0.dist-info"
-    info.mkdir(parents=True)
-    shutil.copy(EXAMPLE / "approximate.py", site)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: approximate\nVersion: 0.1.0\n")
-    groups = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
-    lines = [line for g, names in groups.items() for line in (f"[{g}]", *(f"{n} = {v}" for n, v in names.items()))]
-    (info / "entry_points.txt").write_text("\n".join(lines))
+    """Installs the package `examples/kernel_operations` into the folder `site` of the copy."""
+    install_package(copy / "site", "approximate", declared_entry_points(EXAMPLE), EXAMPLE / "approximate.py")
 
 
 PASS = '''"""Reciprocal square roots that one instruction approximates: `tile-approximate-rsqrt`."""
@@ -170,7 +163,7 @@ PRINTER = """    "payload.rsqrt_approx": lambda scalars, op, operands, t: scalar
 
 
 def add_operation(copy: Path) -> None:
-    """Adds an elementwise operation to the payload, and a pass of the default pipeline that makes it."""
+    """Adds the operation `payload.rsqrt_approx`, and a pass of the default pipeline that creates it."""
     (copy / "passes/tile/approximate_rsqrt.py").write_text(PASS)
     lit = copy / "tests/filecheck/passes/tile/tile-approximate-rsqrt.mlir"
     lit.parent.mkdir(parents=True)
@@ -196,4 +189,4 @@ RECIPES: dict[str, Callable[[Path], None]] = {
     "passes and operations of a package": add_package,
     "an elementwise operation and its pass": add_operation,
 }
-"""Change -> function that carries it out in a copy."""
+"""Row of the table in CONTRIBUTING.md -> function that makes this change in a copy."""

@@ -1,6 +1,6 @@
-"""Programs that are refused, each with the words that its message has to contain.
+"""Programs that the compiler refuses, with words that the error message must contain.
 
-The line of the fault ends with the comment `# here`; without one it is that of the definition.
+A comment `# here` marks the line that the message must name. Without a mark it is the line of the function.
 """
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ from torch.nn.attention.flex_attention import flex_attention
 
 @dataclass(frozen=True)
 class Refused:
-    """A program with its example arguments. `calls` are the user's calls that the message names, `remedy` is a part of
-    the advice."""
+    """A program that is refused, with its arguments.
+
+    Attributes:
+        function: the program.
+        args: example arguments.
+        calls: source text of the calls that the message must name.
+        remedy: part of the advice in the message.
+        how: options of `deplodock.compile`.
+    """
 
     function: Any
     args: tuple[Any, ...]
@@ -32,7 +39,7 @@ class Refused:
 
     @property
     def places(self) -> list[str]:
-        """`refused_programs.py:LINE` of the faults."""
+        """Locations of the marked lines, as `refused_programs.py:LINE`."""
         function = self.function.forward if isinstance(self.function, nn.Module) else self.function
         lines, first = inspect.getsourcelines(function)
         marked = [first + i for i, line in enumerate(lines) if "# here" in line]
@@ -46,7 +53,14 @@ EAGER, WHERE, NUMBER, OUTSIDE = 'fallback="eager"', "torch.where", "as an argume
 
 
 def refused(*calls: str, remedy: str, args: tuple[Any, ...] = (X,), **how: Any) -> Callable[[Any], Any]:
-    """Enters the decorated function in the table."""
+    """Returns a decorator that adds a program to `PROGRAMS`.
+
+    Args:
+        *calls: source text of the calls that the message must name.
+        remedy: part of the advice in the message.
+        args: example arguments.
+        **how: options of `deplodock.compile`.
+    """
 
     def enter(function: Any) -> Any:
         PROGRAMS[function.__name__] = Refused(function, args, calls, remedy, how)
@@ -115,7 +129,7 @@ def gamma(x):
 
 
 class Solver(nn.Module):
-    """A module whose name is all that the user's line has of the operator."""
+    """A module whose call names the operator only by the module's name."""
 
     def __init__(self):
         super().__init__()
@@ -286,7 +300,7 @@ def generator_of_tensors(x):
 
 
 class Pair:
-    """A class that PyTorch does not know."""
+    """A class that is not registered with PyTorch."""
 
     def __init__(self, x):
         self.x = x
@@ -444,7 +458,7 @@ def index(x):
 
 
 def expression(code: str) -> Any:
-    """A function that was typed in a cell of a notebook, whose source is not in a file."""
+    """Returns a function without a source file, as if typed in a notebook."""
     name = "<ipython-input-7-abc>"
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     scope: dict[str, Any] = {"torch": torch, "F": F}

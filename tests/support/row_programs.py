@@ -1,4 +1,4 @@
-"""Programs of rows with a schedule of our choice, for tests."""
+"""Functions of rows, such as softmax, lowered with a chosen tile length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Function] = {
 
 @dataclass(frozen=True)
 class Lowered:
-    """One program at three levels."""
+    """A program at the loop, tile and kernel level."""
 
     loops: ModuleOp
     tiles: ModuleOp
@@ -42,26 +42,34 @@ class Lowered:
 
 
 def rows(count: int, length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Random rows."""
+    """Returns random rows."""
     return (torch.randn(count, length, generator=torch.Generator().manual_seed(length)) + 1).to(dtype)
 
 
 def lowered(name: str, x: torch.Tensor, length: int, target: str = "sm_90a", **decisions: object) -> Lowered:
-    """A function of rows, in tiles of `length` elements."""
+    """Lowers a function of rows with tiles of `length` elements.
+
+    Args:
+        name: key of `FUNCTIONS`.
+        x: the rows.
+        length: elements of a tile.
+        target: target name.
+        **decisions: fields of the schedule to change.
+    """
     ctx, loops = make_context(), Compilation(capture(FUNCTIONS[name], (x,)).module, target).at("loop").clone()
     for nest in [op for op in loops.walk() if isinstance(op, loop.NestOp)]:
-        chosen = plan(nest, get_target(target))
-        free, parts = len(chosen.data.block), decisions.get("cluster", 1)
-        whole = isinstance(parts, int) and length * parts >= x.shape[-1]
+        schedule = plan(nest, get_target(target))
+        free, cluster_size = len(schedule.data.block), decisions.get("cluster", 1)
+        fits_one_tile = isinstance(cluster_size, int) and length * cluster_size >= x.shape[-1]
         shape = {
             "block": [1, length][:free],
-            "chunk": [length] * len(chosen.data.chunk),
-            "serial": [] if free == 1 or whole else [1],
+            "chunk": [length] * len(schedule.data.chunk),
+            "serial": [] if free == 1 or fits_one_tile else [1],
             "cluster": 1,
             "cache_rows": "registers",
             "warps": 2,
         }
-        nest.attributes["schedule"] = chosen.changed(**{**shape, **decisions})
+        nest.attributes["schedule"] = schedule.changed(**{**shape, **decisions})
     tiles = loops.clone()
     run_passes(ctx, tiles, parse_passes(f"loop-to-tile{{target={target}}}"))
     kernel = tiles.clone()
@@ -69,8 +77,8 @@ def lowered(name: str, x: torch.Tensor, length: int, target: str = "sm_90a", **d
     return Lowered(loops, tiles, kernel)
 
 
-def is_close(got: np.ndarray, x: torch.Tensor, name: str) -> bool:
-    """Whether `got` is what PyTorch gives, up to rounding."""
-    wanted = FUNCTIONS[name](x).float().numpy()
+def is_close(result: np.ndarray, x: torch.Tensor, name: str) -> bool:
+    """Returns true if a result of the function `name` equals PyTorch's up to rounding."""
+    expected = FUNCTIONS[name](x).float().numpy()
     tolerance = 2.0**-7 if x.dtype == torch.bfloat16 else 1e-5
-    return bool(np.allclose(np.asarray(got, np.float32), wanted, rtol=tolerance, atol=tolerance / 8))
+    return bool(np.allclose(np.asarray(result, np.float32), expected, rtol=tolerance, atol=tolerance / 8))

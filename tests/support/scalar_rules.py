@@ -1,7 +1,7 @@
-"""Every operator that takes a Python scalar, with every data type and a list of awkward scalars, against PyTorch.
+"""Checks operators that take a Python scalar against PyTorch, for every data type and a list of special scalars.
 
-`expected` is what PyTorch gives on CUDA: what it gives here, except for the operators in `ON_CUDA`, each with what its
-CUDA kernel computes. `docs/coverage.md` lists these differences.
+The expected result is PyTorch's on CUDA. It is computed by PyTorch on the CPU, except for the operators in `ON_CUDA`,
+whose CUDA kernels compute something else. `docs/coverage.md` lists these differences.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ ONE = """add.Scalar sub.Scalar rsub.Scalar mul.Scalar div.Scalar floor_divide.Sc
 pow.Tensor_Scalar float_power.Tensor_Scalar clamp_min clamp_max eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar
 ge.Scalar bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar __lshift__.Scalar __rshift__.Scalar copysign.Scalar
 xlogy.Scalar_Other leaky_relu hardshrink softshrink fill.Scalar""".split()
-"""Operators of a tensor and a scalar."""
+"""Operators with a tensor and then a scalar."""
 
 REVERSED = """pow.Scalar remainder.Scalar_Tensor xlogy.Scalar_Self float_power.Scalar bitwise_and.Scalar_Tensor
 bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor bitwise_left_shift.Scalar_Tensor
 bitwise_right_shift.Scalar_Tensor""".split()
-"""Operators of a scalar and a tensor."""
+"""Operators with a scalar and then a tensor."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of an overload."""
+    """A call of an ATen overload."""
 
     name: str
     args: tuple[Any, ...]
@@ -55,7 +55,7 @@ class Case:
 
 
 def values(dtype: torch.dtype) -> torch.Tensor:
-    """A tensor with the values at which types differ."""
+    """Returns a tensor of ordinary, extreme and hard-to-round values of a type."""
     if dtype == torch.bool:
         return torch.tensor([False, True])
     if dtype.is_floating_point:
@@ -65,7 +65,7 @@ def values(dtype: torch.dtype) -> torch.Tensor:
 
 
 def cases(dtype: torch.dtype) -> Iterator[Case]:
-    """All calls with tensors of this type that have an answer."""
+    """Yields the calls with tensors of this type, except those in `LEFT_OUT`."""
     return (c for c in _calls(dtype) if not (c.name in LEFT_OUT and LEFT_OUT[c.name](c)))
 
 
@@ -73,7 +73,9 @@ def _calls(dtype: torch.dtype) -> Iterator[Case]:
     x = values(dtype)
     y = x.flip(0)
     low = None if dtype.is_floating_point or dtype == torch.bool else torch.iinfo(dtype).min
-    dividend = x if low is None else torch.where(x == low, low + 1, x)  # the least one / -1 ends PyTorch's process
+    dividend = (
+        x if low is None else torch.where(x == low, low + 1, x)
+    )  # Dividing the least integer by -1 ends PyTorch's process.
     mask = torch.arange(len(x)) % 2 == 0
     for s in SCALARS:
         yield from (Case(name, (dividend if name in _DIVIDES else x, s), {}) for name in ONE)
@@ -90,7 +92,7 @@ def _calls(dtype: torch.dtype) -> Iterator[Case]:
         yield from (Case(name, (x, -3, s), {}) for name in ("clamp", "hardtanh", "threshold"))
         yield Case("elu", (x, s), {})
         if isinstance(s, int) and not isinstance(s, bool):
-            zero = torch.tensor(s)  # a tensor without dimensions counts as a scalar does
+            zero = torch.tensor(s)  # Type promotion treats a 0-d tensor like a scalar.
             zero_divides = not dtype.is_floating_point and not zero.to(dtype)
             names = (
                 "add.Tensor",
@@ -142,28 +144,28 @@ ON_CUDA: dict[str, Callable[..., torch.Tensor]] = {
     "mul.Tensor": lambda self, other: _wide(self) * _wide(other.to(self.dtype)),
     "softshrink": _shrunk,
 }
-"""What is computed in f32 of f16 and bf16, where the kernels for the CPU round, or check, otherwise."""
+"""Overload -> computation of its CUDA kernel for f16 and bf16, where the CPU kernel rounds or checks differently."""
 
 LEFT_OUT = {
     "elu": lambda case: not math.isfinite(case.args[1]),  # 0 * infinity: NaN on CUDA, 0 on the CPU
     "pow.Tensor_Scalar": lambda case: (
         case.args[0].dtype == torch.bool and isinstance(case.args[1], bool)
-    ),  # i64 or bool
-    "remainder.Scalar_Tensor": lambda case: not case.args[1].is_floating_point(),  # divides by the zeros in it
+    ),  # The result type is i64 or bool.
+    "remainder.Scalar_Tensor": lambda case: not case.args[1].is_floating_point(),  # The divisor has zeros.
 }
-"""Calls without one right answer."""
+"""Overload -> predicate of the calls that have no single right answer."""
 
 
 def expected(case: Case) -> torch.Tensor | None:
-    """PyTorch's answer on CUDA, None if it refuses the call."""
+    """Returns PyTorch's result on CUDA, or None if PyTorch refuses the call."""
     low = case.args[0].dtype if isinstance(case.args[0], torch.Tensor) else None
     try:
         if low in (torch.float16, torch.bfloat16) and case.name in ON_CUDA:
-            none = [a[:0].float() if isinstance(a, torch.Tensor) and a.ndim else a for a in case.args]
-            overload(case.name)(*none, **case.kwargs)  # refuses what it refuses
+            empty_args = [a[:0].float() if isinstance(a, torch.Tensor) and a.ndim else a for a in case.args]
+            overload(case.name)(*empty_args, **case.kwargs)  # Raises if PyTorch refuses the call.
             return ON_CUDA[case.name](*case.args, **case.kwargs).to(low)
         return overload(case.name)(*case.args, **case.kwargs)
-    except Exception:  # of many kinds
+    except Exception:  # PyTorch raises many kinds of errors.
         return None
 
 
@@ -172,48 +174,50 @@ _DIVIDES += ("floor_divide.Scalar", "remainder.Scalar", "fmod.Scalar")
 
 
 def captured(case: Case) -> torch.Tensor | None:
-    """A tensor like the result that capture sees, None if PyTorch refuses the call there."""
+    """Returns a fake tensor with the type and shape that capture sees, or None if PyTorch refuses the call there."""
     mode = FakeTensorMode()
     logging.disable(logging.CRITICAL)
     args = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in case.args]
     try:
         with mode:
             return overload(case.name)(*args, **case.kwargs)
-    except Exception:  # of many kinds
+    except Exception:  # PyTorch raises many kinds of errors.
         return None
     finally:
         logging.disable(logging.NOTSET)
 
 
 def ours(case: Case, result: Any) -> torch.Tensor:
-    """Our answer, of the type of `result`. Raises CompileError."""
+    """Returns deplodock's result, with the type and shape of `result`. Raises CompileError."""
     module, tensors = (build if case.name in OPS else capture)(
         case.name, named(case.name, case.args, case.kwargs), [torch.empty(result.shape, dtype=result.dtype)]
     )
     ConvertTorchToTensorPass().apply(Context(), module)
-    (found,) = run(module, [to_numpy(t) for t in tensors])
-    return to_torch(found)
+    (result,) = run(module, [to_numpy(t) for t in tensors])
+    return to_torch(result)
 
 
 def problem(case: Case) -> str:
-    """What is wrong with our answer to a call, "" if nothing or if PyTorch does not capture it."""
+    """Returns a message on the error of deplodock's result; empty if it is right or PyTorch cannot capture the call."""
     result = captured(case)
     if result is None:
         return ""
-    right = expected(case)
+    reference = expected(case)
     try:
-        found = ours(case, result)
+        answer = ours(case, result)
     except CompileError as error:
-        return "" if right is None else f"{case} is refused: {error}"
-    if right is None:
-        return f"{case} gives {found.tolist()[:4]} where PyTorch refuses it"
-    at = [i for i in range(right.numel()) if not _same(found.view(-1)[i], right.view(-1)[i], case.name)]
-    shown = "; ".join(f"{found.view(-1)[i].item()} for {right.view(-1)[i].item()}" for i in at[:3])
-    return f"{case}: {shown}" if at or found.dtype != right.dtype else ""
+        return "" if reference is None else f"{case} is refused: {error}"
+    if reference is None:
+        return f"{case} gives {answer.tolist()[:4]} where PyTorch refuses it"
+    differences = [
+        i for i in range(reference.numel()) if not _same(answer.view(-1)[i], reference.view(-1)[i], case.name)
+    ]
+    shown = "; ".join(f"{answer.view(-1)[i].item()} for {reference.view(-1)[i].item()}" for i in differences[:3])
+    return f"{case}: {shown}" if differences or answer.dtype != reference.dtype else ""
 
 
 def _same(x: torch.Tensor, y: torch.Tensor, name: str) -> bool:
-    """Equal; results of libraries' functions within some units in the last place."""
+    """Returns true if two elements are equal, or within some ulp for operators that call math libraries."""
     if torch.equal(x, y) or bool(x != x and y != y):
         return True
     if not y.is_floating_point():

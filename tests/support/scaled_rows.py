@@ -1,4 +1,4 @@
-"""A program of five launches, written at the kernel level: rows of squares, each divided by its sum."""
+"""A hand-written kernel-level program of five launches. Each launch squares rows and divides them by their sums."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KERNEL = (
 )
 
 
-# Five times: an even number of times it would be the identity, and most bugs would cancel.
+# An odd number of launches: in an even number, most bugs would cancel.
 MAIN = """
   func.func @main(%x: memref<4x256xf32>, %y: memref<4x256xf32>) {
     %t = kernel.alloc : memref<4x256xf32>
@@ -68,7 +68,7 @@ def module(text: str):
 
 
 def five_times(x: torch.Tensor) -> torch.Tensor:
-    """What the program computes."""
+    """Returns the program's expected result."""
     for _ in range(5):
         x = x * x / (x * x).sum(1, keepdim=True) / x
     return x

@@ -1,4 +1,7 @@
-"""The 84 kernel shapes that the project is measured by: at full size, and shrunk to small odd sizes."""
+"""The 84 shapes: expressions with input shapes of language models, by which the project is measured.
+
+A case is available at full size, and shrunk to small odd sizes for tests.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ CASES: list[dict[str, Any]] = json.loads((TESTS / "data" / "seed84.json").read_t
 NAMES = [case["name"] for case in CASES]
 BY_NAME = {case["name"]: case for case in CASES}
 DISTINCT = list({(c["expression"], str(c["inputs"])): c["name"] for c in reversed(CASES)}.values())[::-1]
-"""Of cases that are one program under several names, such as gate and up projections, the first."""
+"""Names of the distinct cases. Several names can be one program, such as gate and up projections; the first counts."""
 
-# Small and odd, so that nothing is a multiple of a tile; several of one kind stay distinct.
+# Extent -> shrunk extent. Most are odd, so that they are no multiple of a tile; different extents stay different.
 _LENGTHS = {32: 5, 128: 19, 512: 37}
 _FEATURES = {2048: 35, 5632: 50, 256: 9, 3584: 45, 18944: 66, 512: 11}
 _HEADS = {32: 6, 28: 9, 4: 3}
@@ -26,7 +29,7 @@ _HEAD_DIM = {64: 7, 128: 13}
 
 @dataclass(frozen=True)
 class Case:
-    """A case of the suite in one data type: a function of tensors, and what makes its inputs."""
+    """A case in one data type: a function of tensors and the shapes of its inputs."""
 
     name: str
     function: Callable[..., torch.Tensor]
@@ -34,24 +37,30 @@ class Case:
     dtype: torch.dtype
 
     def inputs(self, seed: int = 0) -> list[torch.Tensor]:
-        """Random normal inputs."""
+        """Returns random normal inputs; equal seeds give equal inputs."""
         generator = torch.Generator().manual_seed(seed)
         return [torch.randn(shape, generator=generator).to(self.dtype) for shape in self.shapes.values()]
 
 
 def text_of(name: str, *, small: bool = False) -> tuple[str, dict[str, tuple[int, ...]]]:
-    """The expression of the case called `name` and the shapes of its tensors, at full size or shrunk."""
+    """Returns the expression of a case and the shapes of its tensors by name; shrunk if `small`."""
     case = BY_NAME[name]
     expression, shapes = case["expression"], {k: tuple(v) for k, v in case["inputs"].items()}
     return _shrunk(case["family"], expression, shapes) if small else (expression, shapes)
 
 
 def make_case(name: str, dtype: torch.dtype, *, small: bool = False) -> Case:
-    """The case called `name`, at full size or shrunk."""
+    """Returns a case.
+
+    Args:
+        name: its name.
+        dtype: data type of the inputs.
+        small: whether its shapes are shrunk.
+    """
     expression, shapes = text_of(name, small=small)
     source = f"def function({', '.join(shapes)}): return {expression}"
     namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    exec(source, namespace)  # the expression is a line of our own test data
+    exec(source, namespace)  # The expression is part of this repository.
     return Case(name, namespace["function"], shapes, dtype)
 
 

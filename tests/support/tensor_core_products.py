@@ -1,4 +1,4 @@
-"""Products of narrow matrices on tensor cores, with a bias, under schedules."""
+"""Matmuls of f16 and bf16 on tensor cores, with a bias and schedules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf
 
 @dataclass(frozen=True)
 class Product(MatrixProduct):
-    """A product of a by b, each with rows first or transposed, with a bias, under a schedule."""
+    """A matmul with a bias and a schedule. `type` and `out` are the element types of the operands and the result."""
 
     m: int
     n: int
@@ -56,7 +56,7 @@ class Product(MatrixProduct):
 
     @property
     def text(self) -> str:
-        """The loop nest."""
+        """Loop IR of the matmul."""
         last = "loop.yield %6 : f32"
         if self.out != "f32":
             last = f"%7 = payload.cast %6 : f32 -> {self.out}\n    loop.yield %7 : {self.out}"
@@ -64,7 +64,7 @@ class Product(MatrixProduct):
         return PROGRAM.format(**self.words, type=self.type, out=self.out, schedule=schedule, last=last)
 
     def inputs(self) -> list[Array]:
-        """Random normal inputs."""
+        """Returns random normal operands and a bias."""
         rng = np.random.default_rng(self.m * self.n + self.k)
         narrow = ml_dtypes.bfloat16 if self.type == "bf16" else np.float16
         return [

@@ -1,4 +1,4 @@
-"""Functions at the tensor level against PyTorch."""
+"""Compares functions at the tensor level with PyTorch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from deplodock.frontend.executors import make_executor
 
 
 def check(function: Callable[..., Any], *args: torch.Tensor, **tolerance: float) -> None:
-    """The function at the tensor level gives what PyTorch gives."""
+    """Asserts that the reference interpreter returns PyTorch's results for a function, within a tolerance."""
     captured = capture(function, args)
     tensors = captured.bind([a.clone() for a in args])
-    found = captured.restore(make_executor("reference", Compilation(captured.module)).run(tensors), tensors)
-    torch.testing.assert_close(found, function(*args), equal_nan=True, **tolerance)
+    results = captured.restore(make_executor("reference", Compilation(captured.module)).run(tensors), tensors)
+    torch.testing.assert_close(results, function(*args), equal_nan=True, **tolerance)

@@ -1,4 +1,4 @@
-"""Products of f32 matrices on tensor cores as tf32, under schedules."""
+"""Matmuls of f32 on tensor cores in tf32, with schedules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ func.func @main(%x: tensor<{x}xf32>, %w: tensor<{w}xf32>) -> tensor<{m}x{n}xf32>
 
 @dataclass(frozen=True)
 class Product(MatrixProduct):
-    """A product of a by b in f32, each with rows first or transposed, under a schedule."""
+    """A matmul in tf32 with a schedule. `decisions` is text that is added to the schedule."""
 
     m: int
     n: int
@@ -38,32 +38,32 @@ class Product(MatrixProduct):
     warps: int
     left: str = "mk"
     right: str = "nk"
-    rest: str = "atom = mma"
+    decisions: str = "atom = mma"
 
     @property
     def text(self) -> str:
-        """The loop nest."""
+        """Loop IR of the matmul."""
         schedule = (
             f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, f32_matmul_precision = tf32"
         )
         return PROGRAM.format(
             **self.words,
-            schedule=f"{schedule}, {self.rest}",
+            schedule=f"{schedule}, {self.decisions}",
         )
 
     def inputs(self) -> list[Array]:
-        """Random normal inputs."""
+        """Returns random normal operands."""
         rng = np.random.default_rng(self.m * self.n + self.k)
         return [rng.standard_normal(shape).astype(np.float32) for shape in self.shapes]
 
-    def wanted(self) -> Array:
-        """The product of the factors as tensor cores take them, in float64."""
-        return self.multiplied(*(self.taken(a).astype(np.float64) for a in self.inputs()))
+    def expected(self) -> Array:
+        """Returns the product of the operands rounded to tf32, computed in float64."""
+        return self.multiplied(*(self.rounded(a).astype(np.float64) for a in self.inputs()))
 
-    def taken(self, factor: Array) -> Array:
-        """A factor with 10 bits of its fraction: rounded, unless it was copied to where a warpgroup reads it."""
-        cut = "wgmma" in self.rest and "copy" in self.rest
-        return cut_tf32(factor) if cut else round_tf32(factor)
+    def rounded(self, operand: Array) -> Array:
+        """Returns an operand with 10 bits of fraction. Copies for wgmma truncate, because no thread rounds them."""
+        cut = "wgmma" in self.decisions and "copy" in self.decisions
+        return cut_tf32(operand) if cut else round_tf32(operand)
 
 
 PRODUCTS = {
@@ -75,14 +75,16 @@ PRODUCTS = {
     "one column of atoms": Product(33, 9, 64, (32, 8), 64, 2, right="kn"),
     "warps without an atom": Product(17, 8, 16, (16, 8), 8, 4),
     "eight warps": Product(128, 128, 32, (128, 128), 32, 8, right="kn"),
-    "copies ahead": Product(64, 128, 96, (64, 64), 16, 4, rest="atom = mma, copy = cp_async, stages = 3"),
+    "copies ahead": Product(64, 128, 96, (64, 64), 16, 4, decisions="atom = mma, copy = cp_async, stages = 3"),
     "copies ahead, transposed": Product(
         64, 64, 64, (64, 64), 16, 4, "km", "kn", "atom = mma, copy = cp_async, stages = 2"
     ),
-    "boxes": Product(64, 64, 64, (64, 64), 32, 4, rest="atom = mma, copy = tma, stages = 2"),
+    "boxes": Product(64, 64, 64, (64, 64), 32, 4, decisions="atom = mma, copy = tma, stages = 2"),
     "boxes, transposed": Product(64, 64, 64, (64, 64), 32, 4, "km", "kn", "atom = mma, copy = tma, stages = 2"),
-    "warpgroups": Product(72, 64, 40, (64, 64), 32, 4, rest="atom = wgmma"),
+    "warpgroups": Product(72, 64, 40, (64, 64), 32, 4, decisions="atom = wgmma"),
     "warpgroups, transposed": Product(64, 128, 32, (64, 64), 16, 4, "km", "kn", "atom = wgmma"),
-    "warpgroups, copies ahead": Product(64, 64, 96, (64, 64), 32, 4, rest="atom = wgmma, copy = cp_async, stages = 2"),
-    "warpgroups, boxes": Product(130, 72, 100, (128, 64), 32, 8, rest="atom = wgmma, copy = tma, stages = 3"),
+    "warpgroups, copies ahead": Product(
+        64, 64, 96, (64, 64), 32, 4, decisions="atom = wgmma, copy = cp_async, stages = 2"
+    ),
+    "warpgroups, boxes": Product(130, 72, 100, (128, 64), 32, 8, decisions="atom = wgmma, copy = tma, stages = 3"),
 }

@@ -40,16 +40,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": ("Qwen3MoeConfig", _EXPERTS),
 }
-"""Family -> the class of its configuration in transformers, and what differs from the others."""
+"""Family -> configuration class in transformers, and options that differ from the other families."""
 
 PROMPT = (5, 17, 42, 3, 66, 28, 11)
 
 
 def tiny_config(family: str, **changes: Any) -> Any:
-    """The configuration of a tiny model."""
+    """Returns the configuration of a tiny model; `changes` are options of the configuration."""
     name, own = FAMILIES[family]
     fields = {**_COMMON, **own, **changes}
-    if family == "gpt2":  # which has other names for them
+    if family == "gpt2":  # GPT-2 has other names for these options.
         renamed = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         dropped = (*renamed, "num_key_value_heads", "max_position_embeddings", "tie_word_embeddings")
         fields = {k: v for k, v in fields.items() if k not in dropped}
@@ -57,12 +57,12 @@ def tiny_config(family: str, **changes: Any) -> Any:
 
 
 def tiny_model(family: str, **changes: Any) -> Any:
-    """A tiny model with random weights, the same ones every time."""
+    """Returns a tiny model with random weights, which are the same in every call."""
     return build_model(tiny_config(family, **changes), seed=0)
 
 
 def greedy(model: Any, tokens: int) -> list[int]:
-    """What transformers itself generates after the prompt."""
+    """Returns the tokens that transformers generates greedily after a fixed prompt."""
     prompt = torch.tensor([PROMPT])
     with torch.no_grad():
         found = model.generate(prompt, max_new_tokens=tokens, do_sample=False, pad_token_id=0)

@@ -1,4 +1,4 @@
-"""Tests of programs that old versions of PyTorch cannot export."""
+"""Marks for tests that need a recent PyTorch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 VERSION = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
-"""Major and minor number of PyTorch's version."""
+"""Major and minor version of PyTorch."""
 
 
 def needs_torch(major: int, minor: int, reason: str) -> pytest.MarkDecorator:

@@ -1,4 +1,4 @@
-"""Products of warpgroups with a bias and an activation, under schedules."""
+"""Matmuls by warpgroup instructions (wgmma) with a bias and relu, with schedules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf
 
 @dataclass(frozen=True)
 class Product(MatrixProduct):
-    """relu(a b + bias) with a and b along k or across, under a schedule."""
+    """The kernel relu(a @ b + bias) with a schedule, whose fields are the attributes."""
 
     m: int
     n: int
@@ -72,7 +72,7 @@ class Product(MatrixProduct):
 
     @property
     def text(self) -> str:
-        """The loop nest."""
+        """Loop IR of the kernel."""
         return PROGRAM.format(
             **self.words,
             type=self.type,
@@ -82,7 +82,7 @@ class Product(MatrixProduct):
         )
 
     def inputs(self) -> list[Array]:
-        """Small whole numbers, so that every sum is exact."""
+        """Returns operands and a bias of small integers, for which every sum is exact."""
         rng = np.random.default_rng(self.m * self.n + self.k)
         narrow = ml_dtypes.bfloat16 if self.type == "bf16" else np.float16
         return [
@@ -91,7 +91,7 @@ class Product(MatrixProduct):
         ]
 
     def tiles(self) -> ModuleOp:
-        """The kernel over tiles."""
+        """Returns the kernel at the tile level."""
         module = self.parse()
         run_passes(make_context(), module, parse_passes(TO_TILE))
         return module

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.library_copies import copy_library, environment_of
+from support.library_copies import copy_library, environment_of, install_package
 
 from deplodock.tools import cli
 from deplodock.tools.modes import FileCommand, modes_of
@@ -145,10 +145,7 @@ assert "greet" in dir(deplodock)
 def test_a_strangers_package_adds_the_same(tmp_path: Path) -> None:
     """A command, a kind of FILE with an option, a text of `--emit`, a policy and a function."""
     (tmp_path / "stranger.py").write_text(STRANGER)
-    info = tmp_path / "stranger-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(GROUPS)
+    install_package(tmp_path, "stranger", GROUPS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", CALLS], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,4 @@
-"""The imports of the library have no circle, neither of modules nor of folders, those inside of functions included; and
-nothing imports from `extras/`."""
+"""Import cycles: the library has none, neither of modules nor of folders, not even by imports inside of functions."""
 
 from __future__ import annotations
 
@@ -7,20 +6,21 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path
 
 import networkx
 import pytest
+from support.library_copies import LIBRARY_FOLDERS
 
 import deplodock
 
 ROOT = Path(deplodock.__file__).parent
-FOLDERS = ("target", "dialects", "passes", "backend", "frontend", "tools", "extras")
 
 
 def modules() -> dict[str, Path]:
     """Returns the modules of the library by their names."""
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    files = [path for folder in LIBRARY_FOLDERS for path in (ROOT / folder).rglob("*.py")]
     files += [path for path in ROOT.glob("*.py") if path.name != "setup.py"]
     return {
         ".".join(("deplodock", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): p for p in files
@@ -28,7 +28,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
-    """Yields the imports of names that run, which are not those for the type checker alone."""
+    """Yields the `from` imports in a syntax tree, except those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -38,7 +38,13 @@ def imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
 
 
 def imported(name: str, path: Path, known: Set[str]) -> set[str]:
-    """Returns the modules that a module imports: a name of a package is its module, where there is one."""
+    """Returns the modules that a module imports. `from package import name` imports a module if `name` is one.
+
+    Args:
+        name: name of the module.
+        path: its file.
+        known: names of all modules that are considered.
+    """
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     result = set[str]()
     for node in imports(ast.parse(path.read_text(encoding="utf-8"))):
@@ -49,68 +55,76 @@ def imported(name: str, path: Path, known: Set[str]) -> set[str]:
     return result - {name}
 
 
+@cache
+def imports_of_library() -> dict[str, set[str]]:
+    """Returns the modules that each module of the library imports."""
+    files = modules()
+    return {name: imported(name, path, files.keys()) for name, path in files.items()}
+
+
 SHARED_BY_DIALECTS = {"dialects.layouts", "dialects.shapes", "dialects.support"}
-"""Folders of which each file has a direction of its own: some describe operations, others are below all dialects."""
+"""Folders whose files count as rooms: some files describe operations, others are imported by all dialects."""
 
 
 def room_of(name: str) -> str:
-    """Returns the room of a module: a folder of a package, or a file beside the folders."""
+    """Returns the room of a module, the unit of the check: a folder such as `passes.loop`, or a single file."""
     parts = name.split(".")[1:]
     return ".".join(parts[:3] if ".".join(parts[:2]) in SHARED_BY_DIALECTS else parts[:2])
 
 
-SIDE_BY_SIDE = (("backend.cpu", "backend.cuda"), ("passes.planning.cpu", "passes.planning.gpu"))
-"""Folders that import nothing from each other."""
+INDEPENDENT_FOLDERS = (("backend.cpu", "backend.cuda"), ("passes.planning.cpu", "passes.planning.gpu"))
+"""Pairs of folders that must not import from each other."""
 
 
 def circles(uses: Mapping[str, Set[str]]) -> list[set[str]]:
-    """Returns the groups of modules of which each imports each, directly or not."""
+    """Returns the import cycles: groups of modules that import each other, directly or indirectly."""
     graph = networkx.DiGraph([(name, other) for name, others in uses.items() for other in others])
     return [group for group in networkx.strongly_connected_components(graph) if len(group) > 1]
 
 
 def test_no_circles() -> None:
-    files = modules()
-    assert len(files) > 100
-    assert circles({name: imported(name, path, files.keys()) for name, path in files.items()}) == []
+    """Also counts imports inside of functions."""
+    uses = imports_of_library()
+    assert len(uses) > 100
+    assert circles(uses) == []
 
 
 def test_rooms_have_one_direction() -> None:
-    """Folders do not import each other, even where their modules have no circle."""
-    files = modules()
+    """Two folders do not import each other, even if their modules have no cycle."""
     rooms: dict[str, set[str]] = {}
-    for name, path in files.items():
+    for name, imports in imports_of_library().items():
         if len(name.split(".")) > 2:
-            used = {room_of(other) for other in imported(name, path, files.keys()) if len(other.split(".")) > 2}
+            used = {room_of(other) for other in imports if len(other.split(".")) > 2}
             rooms.setdefault(room_of(name), set()).update(used - {room_of(name)})
     assert len(rooms) > 60
     assert circles(rooms) == []
 
 
 def test_folders_side_by_side_share_nothing() -> None:
-    files = modules()
-    for pair in SIDE_BY_SIDE:
-        for own, other in (pair, pair[::-1]):
-            inside = [name for name in files if name.startswith(f"deplodock.{own}.") or name == f"deplodock.{own}"]
+    uses = imports_of_library()
+    for pair in INDEPENDENT_FOLDERS:
+        for folder, other in (pair, pair[::-1]):
+            inside = [n for n in uses if n.startswith(f"deplodock.{folder}.") or n == f"deplodock.{folder}"]
             assert inside
-            used = set[str]().union(*(imported(name, files[name], files.keys()) for name in inside))
+            used = set[str]().union(*(uses[name] for name in inside))
             assert not [name for name in used if name.startswith(f"deplodock.{other}.")]
 
 
 def test_every_package_of_the_library_is_looked_at() -> None:
-    """No folder with modules is left out, so that a new one has a direction."""
+    """`LIBRARY_FOLDERS` has every folder with modules, so a new folder is checked too."""
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     tops = {line.split("/")[0] for line in listed.stdout.splitlines() if "/" in line}
-    assert tops - {"tests", "benchmarks", "docs", "examples"} == {*FOLDERS}
+    assert tops - {"tests", "benchmarks", "docs", "examples"} == {*LIBRARY_FOLDERS}
 
 
 def test_nothing_imports_from_extras() -> None:
-    """Optional packages are reached by entry points only, from the package root too."""
-    files = modules()
-    optional = {name for name in files if name.startswith("deplodock.extras")}
+    """The library reaches optional packages only by entry points."""
+    uses = imports_of_library()
+    optional = {name for name in uses if name.startswith("deplodock.extras")}
     assert len(optional) > 5
-    core = {name: imported(name, path, files.keys()) & optional for name, path in files.items() if name not in optional}
-    assert {name: found for name, found in core.items() if found} == {}
+    assert {
+        name: imports & optional for name, imports in uses.items() if name not in optional and imports & optional
+    } == {}
 
 
 @pytest.mark.parametrize("text", ["from .b import x", "def f():\n    from . import b", "from deplodock.b import x"])
@@ -150,7 +164,7 @@ func.func @main(%x: tensor<64x4096xf32>) -> tensor<64xf32> {
 
 @pytest.mark.parametrize("words", [("cpu", "cpp", "cpu", "cuda"), ("cuda", "cuda", "sm_80", "cpu")])
 def test_each_printer_prints_loops_alone(words: tuple[str, ...]) -> None:
-    """What prints statements is registered by the printers that need it."""
+    """A printer does not import the other printer: each registers the statements that it needs."""
     done = subprocess.run(
         [sys.executable, "-c", PRINT.format(*words), SUM], capture_output=True, text=True, check=False
     )

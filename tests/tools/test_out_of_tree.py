@@ -7,40 +7,27 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.library_copies import declared_entry_points, install_package
 
 EXAMPLE = ROOT / "examples" / "out_of_tree"
 BIN = Path(sys.executable).parent
 
 
 def install(folder: Path, entry_points: str, example: Path = EXAMPLE) -> dict[str, str]:
-    """Put an example into `folder` the way pip does; returns the environment in which Python finds it there."""
-    for module in example.glob("strength_*.py"):
-        shutil.copy(module, folder)
-    info = folder / "strength_reduction-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strength-reduction\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text(entry_points)
+    """Installs an example into `folder`. Returns the environment in which Python finds it there."""
+    install_package(folder, "strength_reduction", entry_points, *example.glob("strength_*.py"))
     return {**os.environ, "PYTHONPATH": str(folder), "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
-
-
-def declared_entry_points(example: Path = EXAMPLE) -> str:
-    groups = tomllib.loads((example / "pyproject.toml").read_text())["project"]["entry-points"]
-    return "".join(
-        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items())
-        for group, entries in groups.items()
-    )
 
 
 def test_the_plugin_passes_its_own_lit_test(tmp_path: Path) -> None:
     site, work = tmp_path / "site", tmp_path / "work"
     site.mkdir()
     shutil.copytree(EXAMPLE, work)
-    environment = install(site, declared_entry_points())
+    environment = install(site, declared_entry_points(EXAMPLE))
     command = [str(BIN / "lit"), "-v", str(work)]
     # lit hands on only some variables, so the two that matter are put into its configuration.
     with (work / "lit.cfg").open("a") as config:
@@ -60,7 +47,7 @@ def test_without_the_plugin_the_pass_is_unknown(tmp_path: Path) -> None:
 
 def test_the_plugin_is_part_of_a_compilation(tmp_path: Path) -> None:
     """Its pass in the place that `-p` gives it; what it did is in the tensor level, and the result is right."""
-    environment = install(tmp_path, declared_entry_points())
+    environment = install(tmp_path, declared_entry_points(EXAMPLE))
     above = "torch-to-tensor,reduce-strength,verify-level{level=tensor}"
     rest = "tensor-to-loop,loop-to-tile,tile-to-kernel"
     code = "torch.randn(4, 8) * 2"
@@ -102,7 +89,7 @@ print(fastest.options, *("* 4.0f" in texts[n] for n in "12"), *("sum + sum" in t
 def test_the_search_finds_the_parameter_of_the_plugin(tmp_path: Path) -> None:
     """No line of the tuner knows it: the option is a decision of the space, what it does is in the text of a candidate,
     and the default policy ends with the value that makes the kernel fast."""
-    environment = install(tmp_path, declared_entry_points())
+    environment = install(tmp_path, declared_entry_points(EXAMPLE))
     done = subprocess.run([sys.executable, "-c", SEARCH], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "(('double-to-sum', 'doublings', '2'),) True False False True\n"

@@ -141,7 +141,7 @@ for name, p in products.items():
     assert f"{name}." in atom, atom
     expected = p.multiplied(*(a.astype(np.float64) for a in arguments[:2]))
     if "tf32" in name:
-        expected = p.wanted()
+        expected = p.expected()
     elif "f16" in name:
         expected = expected + arguments[2]
     (run,), reports = emulated[name].run(arguments)

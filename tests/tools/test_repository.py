@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.library_copies import LIBRARY_FOLDERS
 from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 
@@ -23,14 +24,13 @@ from deplodock.dialects import OWN_DIALECTS, get_all_dialects
 from deplodock.passes import OWN_PASSES, UPSTREAM_PASSES
 from deplodock.passes.pipelines import PIPELINES, get_all_passes, parse_passes, pipeline_text
 
-PACKAGES = ("backend", "dialects", "extras", "frontend", "passes", "target", "tools")
 LIBRARY = sorted(
     [
         ROOT / "__init__.py",
         ROOT / "errors.py",
         ROOT / "plugins.py",
         ROOT / "progress.py",
-        *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py")),
+        *(f for p in LIBRARY_FOLDERS for f in (ROOT / p).rglob("*.py")),
     ]
 )
 LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
@@ -221,7 +221,7 @@ def test_dl_opt_without_torch() -> None:
 
 def test_package_list() -> None:
     """Every folder of the library is a package, which `setup.py` finds: nothing lists them."""
-    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    folders = {path.parent for package in LIBRARY_FOLDERS for path in (ROOT / package).rglob("*.py")}
     assert all((folder / "__init__.py").exists() for folder in folders)
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "packages" not in config["tool"]["setuptools"]

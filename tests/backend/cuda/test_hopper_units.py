@@ -32,7 +32,7 @@ def test_simulated(name: str) -> None:
     unit = UNITS[name]
     found = simulate(allocated(unit.text()), unit.inputs())
     assert [str(f) for f in found.report.findings] == []
-    np.testing.assert_array_equal(found.outputs[0].astype(np.float32), unit.wanted().astype(np.float32))
+    np.testing.assert_array_equal(found.outputs[0].astype(np.float32), unit.expected().astype(np.float32))
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -40,7 +40,7 @@ def test_emulated(name: str) -> None:
     unit = UNITS[name]
     (found,), reports = emulated()[name].run(unit.inputs(), (0, 1))
     assert [str(r) for r in reports] == []
-    np.testing.assert_array_equal(found.astype(np.float32), unit.wanted().astype(np.float32))
+    np.testing.assert_array_equal(found.astype(np.float32), unit.expected().astype(np.float32))
 
 
 def test_assembly_is_accepted() -> None:
@@ -73,4 +73,4 @@ def test_device(name: str) -> None:
     module = allocated(unit.text())
     program = CudaProgram(module, print_cuda(module))
     (found,) = program.run([to_torch(x) for x in unit.inputs()])
-    np.testing.assert_array_equal(to_numpy(found).astype(np.float32), unit.wanted().astype(np.float32))
+    np.testing.assert_array_equal(to_numpy(found).astype(np.float32), unit.expected().astype(np.float32))

@@ -35,7 +35,7 @@ def test_simulated(name: str) -> None:
     found = simulate(module, args, domain="exact")
     assert not found.report.findings, str(found.report)
     np.testing.assert_array_equal(found.outputs[0], wanted)
-    np.testing.assert_allclose(simulate(module, args, domain="typed").outputs[0], p.wanted(), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(simulate(module, args, domain="typed").outputs[0], p.expected(), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -43,7 +43,7 @@ def test_emulated(name: str) -> None:
     p = PRODUCTS[name]
     outputs, reports = emulated()[name].run(p.inputs())
     assert not reports, str(reports[0])
-    np.testing.assert_allclose(outputs[0], p.wanted(), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(outputs[0], p.expected(), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -69,4 +69,4 @@ def test_on_the_device(name: str) -> None:
     p = PRODUCTS[name]
     module = p.lowered()
     (result,) = CudaProgram(module, print_cuda(module)).run([to_torch(a) for a in p.inputs()])
-    np.testing.assert_allclose(to_numpy(result.cpu()), p.wanted(), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(to_numpy(result.cpu()), p.expected(), rtol=0, atol=1e-13)

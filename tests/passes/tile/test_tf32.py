@@ -51,7 +51,7 @@ def close(found: Array, p: Product, cuts: bool = False) -> None:
     """Nothing but the order of the sums in f32 differs: bits that a tf32 has not are a thousand times more. Where a
     tensor core `cuts` its sums, each addition errs by up to one bit in place of half a bit."""
     atol = 2.0 ** (-21 if cuts else -22) * p.k
-    np.testing.assert_allclose(found.astype(np.float64), p.wanted(), rtol=0, atol=atol)
+    np.testing.assert_allclose(found.astype(np.float64), p.expected(), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -138,7 +138,7 @@ def test_mistakes_show(mistake: str) -> None:
         found = simulate(module, p.inputs(), domain="typed")
     except ValueError:
         return
-    assert found.report.findings or np.max(np.abs(found.outputs[0] - p.wanted())) > 2.0**-22 * p.k
+    assert found.report.findings or np.max(np.abs(found.outputs[0] - p.expected())) > 2.0**-22 * p.k
 
 
 def test_roundings() -> None:
@@ -198,7 +198,7 @@ def test_every_pass_is_checked_with_its_tolerance() -> None:
 
 def test_every_pass_of_warpgroups_is_checked() -> None:
     """What threads store for them is fenced by the pass that places barriers; before it nobody asks."""
-    product = Product(64, 64, 32, (64, 64), 32, 4, rest="atom = wgmma")
+    product = Product(64, 64, 32, (64, 64), 32, 4, decisions="atom = wgmma")
     module = parse_module(make_context(), product.text, "product.mlir")
     checker = Checker(module)
     for one in parse_passes("loop-to-tile,tile-to-kernel"):
