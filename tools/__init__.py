@@ -1,1 +1,1 @@
-"""tools of deplodock."""
+"""The commands `deplodock`, `dl-opt` and `dl-gui`."""

@@ -1,4 +1,7 @@
-"""deplodock: compile and run PyTorch programs, and look at every level on the way. `-c` and FILE.py execute Python."""
+"""The command `deplodock`: compiles, runs and tunes PyTorch programs, and prints the IR of each level.
+
+Its options `-c` and FILE.py execute Python code of the user.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _PLANS = (
         " (`dl-opt --help-pass plan-schedules`).",
     ),
 )
-"""The options that decide in the planner's place."""
+"""Options that replace decisions of the planner."""
 
 
 def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -49,7 +52,7 @@ def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..
 
     Args:
         target: default of `--target`.
-        planned: whether the command has `--record` and `--schedule`, which a search has not.
+        planned: whether the command has `--record` and `--schedule`. `tune` has not, because it searches schedules.
     """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +163,7 @@ def compile(context: click.Context, params: Params) -> None:
         program = _load(params, [] if writer is None else [writer], facts(context, params))
         text, kind = _asked_for(program, params)
         if writer is not None:
-            program.compilation.at("tile")  # where every nest has a schedule
+            program.compilation.at("tile")  # At this level every nest has a schedule.
             writer.record.save()
         notes = _notes(program, params)
     terminal.tell(notes)
@@ -257,7 +260,7 @@ cli.add_command(records_command.records)
 
 
 def _load(params: Params, observers: list[Observer], notes: dict[str, str]) -> Loaded:
-    """Returns the program of a command, captured. Its texts name the version, source and options in `notes`."""
+    """Captures the program of a command. Its printed texts name the entries of `notes`: version, source and options."""
     with steps("loading PyTorch"):
         from . import reports
 
@@ -286,7 +289,7 @@ def main(argv: list[str] | None = None) -> int:
     if "--debug" in arguments:
         os.environ["DEPLODOCK_DEBUG"] = "1"
     if argv is None:
-        # The process belongs to the command. torch makes millions of objects that live until its end.
+        # This process runs one command, and torch creates millions of objects that live until its end.
         gc.set_threshold(*RARE_COLLECTIONS)
         atexit.register(gc.freeze)
     try:
@@ -298,7 +301,7 @@ def main(argv: list[str] | None = None) -> int:
     except click.Abort:
         terminal.tell("deplodock: interrupted")
         return 130
-    except BrokenPipeError:  # `deplodock ... | head`
+    except BrokenPipeError:  # For example `deplodock ... | head`.
         terminal.leave_quietly()
         return 0
     except Exception as error:
@@ -324,7 +327,7 @@ def _described(error: Exception) -> dict[str, str | None]:
 
 
 def _message(error: Exception, arguments: list[str]) -> str:
-    """Returns an error as one line, followed by the source line and a caret if its place is known."""
+    """Returns an error as one line, followed by the source line and a caret if its location is known."""
     from .terminal import render_error
 
     if isinstance(error, CompileError):

@@ -74,7 +74,7 @@ _SWITCHES = {
 
 
 class UsageError(CompileError):
-    """Arguments that cannot be understood."""
+    """Error in the arguments of the command line."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class CudaTarget(Target):
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
         from ..backend.cuda.printer import print_cuda
 
-        get_target(self.arch)  # refuses an unknown name; the text does not depend on it
+        get_target(self.arch)  # Raises for an unknown name. The text does not depend on the target.
         output.write(stamp_comment(module) + print_cuda(module))
 
 
 @dataclass(frozen=True)
 class CppTarget(Target):
-    """The kernels of a module at the kernel level, whose blocks are single threads, as C++."""
+    """The kernels of a module at the kernel level as C++. Their blocks must have one thread."""
 
     name = "cpp"
 
@@ -189,9 +189,9 @@ class _PrintIR(Observer):
 
 
 class Recorder(Observer):
-    """Holds the IR before the running pass and the passes that remain.
+    """Records the IR before the running pass, and the remaining passes.
 
-    If the pass fails, `write` makes a reproducer of them: a file that repeats the failure.
+    If the pass fails, `write` writes them as a reproducer: a file with which `dl-opt` repeats the failure.
     """
 
     def __init__(self, passes: Sequence[ModulePass]) -> None:
@@ -236,7 +236,7 @@ class Recorder(Observer):
 
 
 def passes_of(text: str, name: str) -> str:
-    """Returns the pipeline of the reproducer `text`. Raises CompileError, with the file `name`, for another text."""
+    """Returns the pipeline of the reproducer `text`. Raises CompileError, with the file `name`, for other texts."""
     first = text.partition("\n")[0]
     if not first.startswith(_REPRODUCER):
         raise CompileError(
@@ -367,7 +367,8 @@ class DlOptMain(xDSLOptMain):
         module = parse_module(self.ctx, text, name, line_offset=offset, implicit=not self.args.no_implicit_module)
         if not self.args.no_verify:
             verify_module(module)
-        keeps_places = ' loc("' in text and not terminal.is_terminal(sys.stdout)  # else they would end here
+        # Locations in the input are kept in the output for the next command of a pipe.
+        keeps_places = ' loc("' in text and not terminal.is_terminal(sys.stdout)
         listening: AbstractContextManager[list[Remark]] = collect_remarks() if self.args.remarks else nullcontext([])
         with listening as remarks:
             self.transform(module, name)
@@ -381,7 +382,7 @@ class DlOptMain(xDSLOptMain):
                 raise CompileError(one_line(error)) from error
 
     def transform(self, module: ModuleOp, name: str) -> None:
-        """Run the passes; an error that is not the user's becomes a line that names a reproducer file."""
+        """Runs the passes. An internal error becomes one line that names a reproducer file."""
         recorder = Recorder(self.passes)
         observers: list[Observer] = [recorder]
         if self.args.print_only_changed:
@@ -431,7 +432,7 @@ class DlOptMain(xDSLOptMain):
 
 
 def split_chunks(text: str) -> list[tuple[str, int]]:
-    """Splits a text at `// -----`. Returns each part with the number of lines before it."""
+    """Splits a text into chunks at lines `// -----`. Returns each chunk with the number of lines before it."""
     chunks: list[tuple[str, int]] = []
     offset = 0
     for part in text.split(SPLIT_MARKER):
@@ -458,7 +459,7 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         lines = str(error).strip().splitlines()
         terminal.tell(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}")
         return 1
-    except Exception as error:  # a bug of dl-opt
+    except Exception as error:  # A bug of dl-opt.
         if debug:
             traceback.print_exc(file=stderr)
         where = f" at {raised_at(error)} (--debug shows the way there)"
@@ -468,12 +469,12 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the `dl-opt` command on `argv`, which excludes the program name. Returns the exit code."""
-    if argv is None:  # the process belongs to the command
+    if argv is None:  # This process runs one command.
         gc.freeze()
         gc.set_threshold(*RARE_COLLECTIONS)
     try:
         return _run(argv, sys.stderr)
-    except BrokenPipeError:  # `dl-opt ... | head`
+    except BrokenPipeError:  # For example `dl-opt ... | head`.
         terminal.leave_quietly()
         return 0
     except KeyboardInterrupt:

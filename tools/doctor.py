@@ -12,7 +12,7 @@ from ..errors import one_line
 
 
 def measure_cores() -> None:
-    """Measures the cores of this machine and stores the rates for the planner. Raises ExecutionError."""
+    """Measures the memory and arithmetic rates of this CPU and stores them for the planner. Raises ExecutionError."""
     from ..backend.cpu.measure import measure
     from ..backend.host.build_cache import cache_folder
     from ..target.host import measured_file
@@ -51,7 +51,7 @@ def _guarded(check: Callable[[], str]) -> str:
         return check()
     except PackageNotFoundError:
         return "not installed"
-    except Exception as error:  # a broken installation is an answer here, not a failure
+    except Exception as error:  # The reason is listed instead of the version.
         return f"not usable: {one_line(error)}"
 
 

@@ -1,7 +1,7 @@
-"""Programs of the option `-c` and of Python files, divided into inputs and the computation on them.
+"""Evaluates the Python of the option `-c` and of files, and divides it into inputs and a program.
 
 Expressions that depend on no tensor (modules, sizes, random tensors) are evaluated. Tensors among their values are the
-inputs; expressions of inputs are the program. The code of the user is executed, by design.
+inputs. Expressions of inputs become the program. The code of the user is executed, by design.
 
 A text such as `x:0=batch:1:1000` makes a size dynamic: dimension 0 of the input `x` is `batch`, from 1 to 1000.
 """
@@ -36,8 +36,8 @@ class Program:
     """Callable with example arguments.
 
     Attributes:
-        names: names of its tensors; empty for the names of its parameters.
-        place: file and line of its source.
+        names: names of the argument tensors; empty for the names of the parameters.
+        place: file and line of the source.
     """
 
     function: Callable[..., Any]
@@ -57,11 +57,11 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
     `torch`, `nn`, `F` and `math` are in scope.
 
     Raises:
-        PythonError: with the place in the code.
+        PythonError: with the location in the code.
     """
     code = code.strip() if file == EXPRESSION else code
     tree = _parse(code, file)
-    if file == EXPRESSION:  # errors quote the source line
+    if file == EXPRESSION:  # Error messages can then quote the source line.
         linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         line = tree.body[-1].lineno if tree.body else 1
@@ -187,7 +187,7 @@ class _Splitter(ast.NodeTransformer):
         if len(statement.targets) != 1 or not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
             return False
         inner = (n for n in ast.walk(statement.value) if isinstance(n, ast.Call) and n is not statement.value)
-        if self._depends(statement.value) or any(inner):  # an inner call may make a tensor, which is an input then
+        if self._depends(statement.value) or any(inner):  # An inner call may create a tensor, which becomes an input.
             return False
         value = self._value(statement.value)
         self.computed.discard(target.id)
@@ -211,7 +211,7 @@ class _Splitter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return node  # evaluated when it is called
+        return node  # Evaluated when it is called.
 
     def _value(self, node: ast.expr) -> Any:
         with _python_errors(self.file, node):
@@ -282,7 +282,7 @@ _FORM = re.compile(r"(?P<name>[^:=]+):(?P<dim>-?\d+)=(?P<size>[A-Za-z_]\w*)(?::(
 def read_dynamic(texts: Sequence[str], program: Program) -> Any:
     """Returns the argument `dynamic_shapes` of `torch.export.export` for a program and texts `x:0=batch:1:1000`.
 
-    The default range is 1 to 65535. A size has one range in all places.
+    The default range is 1 to 65535. A size has the same range in all inputs.
 
     Raises:
         CompileError: for a text of another form, an unknown input, or an empty range.

@@ -1,9 +1,9 @@
-"""Commands about programs that are written as IR: `compile PROGRAM.mlir`, `run PROGRAM.mlir`.
+"""The commands on programs in IR files: `compile PROGRAM.mlir`, `run PROGRAM.mlir`.
 
-A program enters the pipeline at its level, the highest at which all of its operations are legal. `run` calls the
-compiled program with random arguments and compares the results with the values of the program in the file. An
-interpreter computes these in float64: the reference, or the simulator for a program at the kernel level. The reference
-does not run ATen operators, so a program of them is first lowered to the tensor level.
+A program enters the pipeline at the highest level at which all its operations are legal. `run` calls the
+compiled program with random arguments and compares the results with the values of the program in the file. These are
+computed in float64 by an interpreter: the simulator for a program at the kernel level, the reference for others. The
+reference does not run ATen operators, so a torch-level program is first lowered to the tensor level.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ def _result(actual: Array, first: Array, real: Array, length: int, factors: floa
     Args:
         actual: result of the executor.
         first: result of the program as it is written, in its own types.
-        real: the same with float64 for every float.
+        real: result of the program as it is written, computed in float64.
         length: terms of the longest reduction.
-        factors: relative error of the factors of products.
+        factors: relative error of the operands of matmuls.
     """
     import numpy as np
 

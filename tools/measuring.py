@@ -1,5 +1,7 @@
-"""Measurements and predictions of `deplodock run`, and a timeline of passes and kernels for Perfetto
-(https://ui.perfetto.dev) or chrome://tracing."""
+"""The options of `deplodock run` that measure or predict times, and a timeline of passes and kernels.
+
+The timeline is a file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def measure_more(
     Args:
         loaded: the program.
         params: the options.
-        arguments: the words of the command, which ncu runs again.
+        arguments: the command-line arguments, with which ncu runs the command again.
         outcome: the outcome of `run`.
         width: columns of the text, or None.
 
@@ -125,7 +127,7 @@ def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
 
 
 def _only_run(arguments: Sequence[str]) -> list[str]:
-    """Returns the words of a command without the options that measure."""
+    """Returns command-line arguments without the options that measure."""
     kept_words, words = list[str](), iter(arguments)
     for word in words:
         if word in ("--plot", "--trace", "--executor"):

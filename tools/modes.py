@@ -38,7 +38,7 @@ SEARCHING = set("budget trials policy device threads kept only explain report".s
 WRITING = {"output", "write_record"}
 
 _NOTED = COMPILER - {"target"} | {"dynamic", "fallback"}
-"""Options that printed texts name, if they were set."""
+"""Options that printed texts name in their first lines, if they are set."""
 
 _PROGRAM = FILE | COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 
@@ -78,7 +78,7 @@ class Source:
         about: for each command a paragraph of its help.
         options: for each command the options that it gets.
         modes: for each command the parameters that are read in each of its modes.
-        refusals: for each command without a method the text that refuses `{file}` and names the right command.
+        refusals: for each command without a method an error text with `{file}`, which names the right command.
     """
 
     metavar: str
@@ -225,7 +225,7 @@ def choose_target(params: Params, executor: str = "auto") -> None:
 
 
 def facts(context: click.Context, params: Params) -> dict[str, str]:
-    """Returns the facts that printed texts name: version, source and options."""
+    """Returns the version, source and options that printed texts name, as text by name."""
     file = params.file or ""
     source = params.code or (Path(file).name if Path(file).exists() else file)
     return {"version": __version__, "source": source, "options": given_options(context)}

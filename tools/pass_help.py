@@ -19,7 +19,7 @@ _UNDOCUMENTED = {
     "apply-pdl": "Applies the rewrite patterns that a PDL file, or the module itself, describes.",
     "reconcile-unrealized-casts": "Removes pairs of unrealized casts that undo each other.",
 }
-"""Descriptions of passes of xDSL that have none."""
+"""Name of an xDSL pass without a docstring -> description."""
 
 
 def description(cls: type[ModulePass]) -> str:
@@ -64,7 +64,7 @@ def help_pass(name: str, passes: Passes, width: int | None) -> str:
 
 
 def _reflowed(text: str) -> str:
-    """Returns `text` with a line for each paragraph or item; blocks of code stay."""
+    """Joins the lines of each paragraph and list item of a text into one line, except in blocks of code."""
     lines: list[str] = []
     code = False
     for line in text.splitlines():

@@ -48,7 +48,7 @@ from .tables import si
 
 @dataclass
 class Loaded:
-    """Program of the user: Python callable with inputs, captured and compiled."""
+    """A captured and compiled program of the user, with its Python function and inputs."""
 
     program: Program
     captured: CapturedProgram
@@ -117,7 +117,7 @@ def load(
 
 
 class _Diffs(PrintChanges):
-    """Prints diffs without a count after every group of passes."""
+    """Prints a diff for each pass that changes the IR, without the final count of `PrintChanges`."""
 
     def finish(self, module: Any) -> None:
         self._text = None
@@ -195,8 +195,9 @@ def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     """Returns the memory of a call in bytes, or None if it depends on dynamic sizes.
 
     Returns:
-        `arguments`; `results` that are no arguments; `arena`: intermediate buffers; `largest`: the largest buffer of
-        the fullest step; `eager`: bytes that PyTorch needs in addition to the arguments, if known; `limit`: our limit.
+        `arguments`; `results` that are not arguments; `arena`: intermediate buffers; `largest`: the largest buffer
+        of the launch with most memory; `eager`: bytes that eager PyTorch needs in addition to the arguments, if known;
+        `limit`: largest allowed memory.
     """
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
@@ -210,7 +211,7 @@ def memory_of(loaded: Loaded) -> dict[str, Any] | None:
 
 
 def _eager(memory: dict[str, Any]) -> str:
-    """Returns a comparison with the memory of eager PyTorch. It names our fullest step if we need more."""
+    """Returns a comparison with the memory of eager PyTorch, and the launch with most memory if we need more."""
     eager, ours, largest = memory["eager"], memory["results"] + memory["arena"], memory["largest"]
     if eager is None:
         return ""
@@ -296,7 +297,7 @@ def outcome_of(
         arguments: the arguments of `@main`.
         expected: function that returns the results of PyTorch. It is called after the program, because it may change
             the arguments. A text is the reason why PyTorch cannot be compared; the reference is used then.
-        shown: numbers of the compared results; default: all.
+        shown: indices of the compared results; default: all.
     """
     captured, compilation, executor = program.captured, program.compilation, program.executor
     changed = {argument for _, argument in captured.updates}

@@ -37,7 +37,11 @@ def seconds(value: float) -> str:
 
 
 def bench_table(measurement: Measurement, width: int | None) -> str:
-    """Returns a table with one row per arm: median, range of 60 %, noise and time over ours by regime, error."""
+    """Returns a table with one row per arm, a compared program.
+
+    For each regime (cold cache, hot cache, call) it has the median, the 20th to 80th percentile, the noise, and the
+    time divided by deplodock's. The last column is the error.
+    """
     from ..frontend.bench import OURS, REGIMES
 
     several = len(measurement.times) > 1
@@ -114,12 +118,12 @@ COLORS = {"eager": "#c0c7d0", "torch.compile": "#8fa8c8", "max-autotune": "#6487
 
 @dataclass(frozen=True)
 class Bar:
-    """Bar of a chart.
+    """Bar of a horizontal bar chart.
 
     Attributes:
         label: text to the left.
         value: length.
-        low, high: ends of the error line.
+        low, high: ends of the error bar.
         text: text to the right.
         arm: key of `COLORS`.
     """

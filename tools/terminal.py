@@ -1,6 +1,6 @@
-"""Colours, lines that fit and progress on a terminal, and errors as `file:line:col: error: message` with a caret.
+"""Output on a terminal: colours, wrapped lines, progress, and errors as `file:line:col: error: message` with a caret.
 
-`NO_COLOR` and `FORCE_COLOR` count. Rich is not imported where the output is a pipe.
+The variables `NO_COLOR` and `FORCE_COLOR` are obeyed. Rich is not imported if the output is a pipe.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 1.0
-"""Seconds before progress is shown. Shorter tasks show none."""
+"""Seconds after which the progress of a task is shown on a terminal."""
 
 SILENCE = 10.0
-"""Seconds after which a task is named in a line where stderr is no terminal."""
+"""Seconds after which a line names a running task if stderr is not a terminal."""
 
 _STYLES = {
     "mlir": (
@@ -76,7 +76,7 @@ def has_colors(stream: TextIO) -> bool:
 def is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # closed
+    except (AttributeError, ValueError):  # The stream is closed.
         return False
 
 
@@ -92,7 +92,7 @@ def width_of(stream: TextIO) -> int | None:
     asked = os.environ.get("COLUMNS", "")
     try:
         return int(asked) if asked.isdigit() and int(asked) else os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # a stream of a test
+    except (OSError, ValueError):  # The stream of a test has no file descriptor.
         return 80
 
 
@@ -173,7 +173,7 @@ def leave_quietly() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             os.dup2(nowhere, stream.fileno())
-        except (OSError, ValueError):  # a stream of a test
+        except (OSError, ValueError):  # The stream of a test has no file descriptor.
             pass
 
 

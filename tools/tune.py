@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from .reports import Loaded
 
 COMPARING = 0.2
-"""Share of the budget for building the tuned program and timing it against PyTorch."""
+"""Fraction of the budget for building the tuned program and timing it against PyTorch."""
 
 TIMING = 1.0
-"""Seconds of timing of PyTorch and the two programs."""
+"""Seconds for timing PyTorch, the untuned program and the tuned program together."""
 
 DEVICES = ("auto", "cpu", "cuda", "predicted")
 
@@ -91,7 +91,8 @@ def tune(params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilati
         from . import reports
     device = _device(params)
     machine = resolve_target(device_target(params.target), consulted_record(params.kept))
-    options = {**params.options, "record": "none", "machine": machine}  # records are to be written
+    # Earlier records must not affect the compared programs.
+    options = {**params.options, "record": "none", "machine": machine}
     with terminal.progress(quiet=params.verbose > 1):
         if compiled is not None:
             compilations, loaded = compiled(options), None
