@@ -1,4 +1,8 @@
-"""A captured program: what lies between its module and the Python callable that it came from."""
+"""Captured program: a module of the torch dialect, with the mapping from a Python call to its arguments and results.
+
+In a call, `bind` checks the Python arguments and returns the tensors for `@main`. After the execution, `restore` builds
+the Python result from the tensors that `@main` returned.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from .eager_fallback import EagerCall
 from .refusals import UserCalls
 
 State: TypeAlias = Mapping[str, torch.dtype | None]
-"""For devices on which autocast could cast what a program reads: the type that it casts to, or None if it is off."""
+"""State of autocast by device type: the data type that it casts to, or None if it is off."""
 
 Layout: TypeAlias = tuple[tuple[int, ...], int]
 """Strides and storage offset of a tensor, in elements."""
@@ -29,8 +33,14 @@ Layout: TypeAlias = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Binding:
-    """What an argument of `@main` stands for: leaf `leaf` of the caller's arguments, the tensor `tensor`, or what
-    generator number `leaf` of the program starts from."""
+    """Source of an argument of `@main`.
+
+    Attributes:
+        name: name of the argument.
+        kind: kind of the source.
+        leaf: for an input, number of the leaf of the caller's arguments; for a generator, its number in the program.
+        tensor: for a parameter, buffer or constant, the tensor.
+    """
 
     name: str
     kind: Literal["input", "parameter", "buffer", "constant", "generator"]
@@ -40,8 +50,15 @@ class Binding:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a leaf of the program's result comes from: a result of `@main` and its place in that memory, an argument
-    and the steps to a view of it, or a Python constant."""
+    """Source of a leaf of the Python result.
+
+    Attributes:
+        kind: a result of `@main`, an argument of `@main`, or a Python constant.
+        index: number of the result or argument.
+        value: the constant.
+        steps: operators of the view of the argument that is returned.
+        place: position of the leaf in the result of `@main`; None if it is that result.
+    """
 
     kind: Literal["result", "argument", "constant"]
     index: int = -1
@@ -50,7 +67,8 @@ class Output:
     place: Place | None = None
 
     def of(self, source: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
-        """The tensor, from the result or argument that it comes from."""
+        """Returns the leaf for a call, from the result or argument. `sizes` has the values of symbolic sizes by
+        name."""
         for step in self.steps:
             source = step(source, sizes)
         return source if self.place is None else self.place.restored(source)
@@ -58,19 +76,27 @@ class Output:
 
 @dataclass
 class CapturedProgram:
-    """A captured program: the module, and what lies between it and the Python callable.
+    """Module of the torch dialect, with the mapping from a Python call to `@main` and back.
 
-    `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
-    computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
-    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `viewed` has
-    the arguments and the results of `@main` that executors know in another type: eight-bit floats as bytes, complex
-    numbers as pairs of real ones in a last dimension. `layouts` has
-    strides and storage offsets of the arguments whose memory an operator addresses; `checks` are pairs (result,
-    message) of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to
-    multiply f32 so. `needs` has, for calls with gradients disabled and enabled, for every one of `outputs` and then of
-    `updates` the arguments that it depends on as autograd sees it (`gradients.py`); nothing where that does not
-    matter. `autocast` is what autocast did where it was traced, for the devices on which it could cast what one of the
-    operators reads. `calls` knows the calls of the user that operators come from, for errors.
+    Attributes:
+        module: module with one function with a body, `@main`.
+        bindings: source of each argument of `@main`.
+        outputs: source of each leaf of the Python result.
+        updates: pairs (result, argument) of `@main`: the result replaces the contents of the argument.
+        examples: leaves of the example arguments.
+        in_spec: structure of the arguments.
+        out_spec: structure of the result.
+        eager: operators that PyTorch computes, by the name of their declared function.
+        viewed: caller's data types of the arguments, and of the results, that executors handle as another type, by
+            number. Executors handle float8 as bytes, and complex numbers as pairs of real ones in a last dimension.
+        layouts: required layouts of arguments whose memory an operator addresses, by number.
+        checks: pairs (result, message): the program asserts that the result of `@main` is true.
+        f32_matmul_precision: `tf32` if PyTorch was allowed to multiply f32 matrices in TF32, else None.
+        needs: argument numbers that each output, and then each update, depends on for autograd. The first entry is for
+            calls with gradients disabled, the second for calls with gradients enabled. Empty if gradients do not
+            matter.
+        autocast: state of autocast when the program was traced, on the devices where it matters.
+        calls: the user's calls, for errors.
     """
 
     module: ModuleOp
@@ -90,14 +116,14 @@ class CapturedProgram:
     calls: UserCalls = field(default_factory=UserCalls, compare=False)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-        """The tensors of all arguments of `@main` for a call with these Python arguments.
+        """Returns the arguments of `@main` for a call.
 
-        Raises ShapeError unless they are like the example ones: the same structure, shapes (within the ranges of sizes
-        that may vary), data types and values of what is not a tensor.
+        Raises ShapeError if the call differs from the example call: in structure, in a shape (outside of the range of a
+        varying size), in a data type, or in a value that is not a tensor.
         """
         leaves, varying = self._leaves(args, kwargs), self._varying
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
-            if not _alike(leaf, example) and (problem := _unlike(leaf, example, i in varying)) is not None:
+            if not _is_like(leaf, example) and (problem := _difference(leaf, example, i in varying)) is not None:
                 raise ShapeError(problem, argument=self._leaf_names[i], kind="wrong-arguments", remedy=_REMEDY)
         if self.draws:
             key = _new_key()
@@ -120,7 +146,8 @@ class CapturedProgram:
         return tensors
 
     def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
-        """The leaves of a call's arguments. Raises ShapeError for another structure than that of the example ones."""
+        """Returns the leaves of a call's arguments. Raises ShapeError if their structure differs from the example
+        call."""
         if not kwargs and len(args) == self._plain_arguments and all([isinstance(a, torch.Tensor) for a in args]):
             return args
         named = dict(kwargs or {})
@@ -138,7 +165,7 @@ class CapturedProgram:
 
     @cached_property
     def _parameters(self) -> tuple[str, ...]:
-        """The names of the arguments by position; empty if they are not known."""
+        """Names of the positional parameters; empty if they are not known."""
         args, _ = pytree.tree_unflatten(list(self.examples), self.in_spec)
         return parameter_names(self.calls.function, len(args))
 
@@ -148,20 +175,20 @@ class CapturedProgram:
 
     @cached_property
     def _plain_arguments(self) -> int:
-        """How many arguments there are, if each is a leaf, and has a place instead of a name; else -1."""
+        """Number of arguments if all are positional and single leaves, else -1."""
         count = self.in_spec.num_leaves
         plain = pytree.tree_structure(((torch.empty(0),) * count, {}))
         return count if self.in_spec == plain else -1
 
     @cached_property
     def _keywords(self) -> list[str]:
-        """The names of arguments that are given by name, in the order of the example call."""
+        """Names of the keyword arguments, in the order of the example call."""
         _, kwargs = pytree.tree_unflatten([None] * self.in_spec.num_leaves, self.in_spec)
         return list(kwargs)
 
     @cached_property
     def _varying(self) -> set[int]:
-        """The leaves of the arguments whose shape has symbols."""
+        """Numbers of the leaves of the arguments with a symbolic shape."""
         types = main_function(self.module).function_type.inputs
         return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
 
@@ -174,8 +201,11 @@ class CapturedProgram:
                 raise ShapeError(f"{reason}: {why}", argument=self.bindings[i].name)
 
     def _check_leaves(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse to change in place, as PyTorch does, a leaf of autograd's graph where gradients are enabled, and a
-        tensor of inference mode outside of it."""
+        """Refuses changes in place that PyTorch refuses as well.
+
+        These are changes of a leaf of autograd's graph that requires gradients, if gradients are enabled, and changes
+        of an inference tensor outside of inference mode.
+        """
         recorded, inference = self._needed()[len(self.outputs) :], torch.is_inference_mode_enabled()
         for i, (_, argument) in enumerate(self.updates):
             tensor, name = tensors[argument], self.bindings[argument].name
@@ -187,11 +217,14 @@ class CapturedProgram:
                 raise ExecutionError(reason, argument=name)
 
     def _check_alone(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
-        compiled for arguments that do not."""
+        """Refuses a changed argument that shares memory with another argument, or that has overlapping elements.
+
+        The program was compiled for arguments in disjoint memory.
+        """
         changed = {argument for _, argument in self.updates}
         shared = {i for i in changed if _repeats(tensors[i])}
-        end, owner = 0, -1  # of what begins before, the one that reaches furthest
+        # `owner` is the tensor that reaches furthest, up to `end`, among those that begin before.
+        end, owner = 0, -1
         for first, last, i in sorted((*_extent(t), i) for i, t in enumerate(tensors) if changed and t.numel()):
             if first < end:
                 shared |= {i, owner} & changed
@@ -202,8 +235,10 @@ class CapturedProgram:
             raise ShapeError("changed in place, and shares memory", argument=name, kind=_ALIASING, remedy=remedy)
 
     def updating(self, updates: Sequence[tuple[int, int]]) -> CapturedProgram:
-        """The same program, but results are written to the arguments that they replace, by pairs (result, argument);
-        what was to be returned of them are those arguments."""
+        """Returns the program with other updates (result, argument).
+
+        A leaf of the result that was such a result of `@main` becomes the argument.
+        """
         place = dict(updates)
         outputs = tuple(
             Output("argument", place[o.index]) if o.kind == "result" and o.index in place else o for o in self.outputs
@@ -212,35 +247,38 @@ class CapturedProgram:
         return replace(self, outputs=outputs, updates=tuple(updates))
 
     def constant_module(self) -> ModuleOp:
-        """The module, which says that parameters and buffers are the same in every call, but for those it changes."""
+        """Returns the module with its parameters and buffers marked as constants, except those that the program
+        changes."""
         module, changed = self.module.clone(), {argument for _, argument in self.updates}
-        found = [i for i, b in enumerate(self.bindings) if b.tensor is not None and i not in changed]
-        set_numbers(main_function(module), CONSTANTS, found)
+        constants = [i for i, b in enumerate(self.bindings) if b.tensor is not None and i not in changed]
+        set_numbers(main_function(module), CONSTANTS, constants)
         return module
 
     def on(self, device: str, moved: dict[int, torch.Tensor]) -> CapturedProgram:
-        """The same program with its parameters and buffers on `device`; `moved` keeps those that were put there, by the
-        identity of what they were, so that programs with common tensors still have them in common."""
+        """Returns the program with its parameters, buffers and constants on `device`.
 
-        def there(tensor: torch.Tensor) -> torch.Tensor:
+        `moved` maps the identity of a tensor to its copy, so that programs with common tensors share the copies.
+        """
+
+        def copy_of(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in moved:
                 moved[id(tensor)] = tensor.to(device)
             return moved[id(tensor)]
 
-        bindings = (b if b.tensor is None else replace(b, tensor=there(b.tensor)) for b in self.bindings)
+        bindings = (b if b.tensor is None else replace(b, tensor=copy_of(b.tensor)) for b in self.bindings)
         return replace(self, bindings=tuple(bindings))
 
     @cached_property
     def draws(self) -> bool:
-        """Whether the program draws random numbers, which are others than eager PyTorch's."""
+        """Whether the program draws random numbers. They differ from those of eager PyTorch for the same seed."""
         return any(b.kind == "generator" for b in self.bindings)
 
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
-        """The Python result from the results of `@main`, after looking at assertions and carrying out updates.
+        """Returns the Python result for the results of `@main`, after it has checked assertions and updated arguments.
 
-        `arguments` is what `bind` gave; it is needed where the program returns or updates one. Raises ExecutionError
-        for an assertion that does not hold. In a CUDA graph, which cannot wait for it, the assertion is part of the
-        graph and stops the device.
+        `arguments` is the result of `bind`; it is required if the program returns or updates an argument. Raises
+        ExecutionError for a failed assertion. While a CUDA graph is captured, the host cannot read the assertion. Then
+        the check becomes part of the graph, and stops the device.
         """
         if arguments is None and (self.updates or any(o.kind == "argument" for o in self.outputs)):
             raise CompileError(
@@ -251,16 +289,17 @@ class CapturedProgram:
                 torch.ops.aten._assert_async.msg(results[result], message)
             elif not results[result]:
                 raise ExecutionError(message, operator="assertion")
-        given = list(arguments or [])
+        tensors = list(arguments or [])
         for result, argument in self.updates:
-            target = given[argument]
+            target = tensors[argument]
             if target.data_ptr() != results[result].data_ptr():
                 with torch.no_grad():
                     target.copy_(results[result])
-            else:  # the program has written it in place: autograd may have saved it
+            else:
+                # The program has written the argument in place. Autograd may have saved it for a backward pass.
                 torch.autograd.graph.increment_version(target)
-        typed = _viewed(given, self.viewed[0]), _viewed(results, self.viewed[1])
-        sizes = self._sizes(given) if any([o.steps for o in self.outputs]) else {}
+        typed = _viewed(tensors, self.viewed[0]), _viewed(results, self.viewed[1])
+        sizes = self._sizes(tensors) if any([o.steps for o in self.outputs]) else {}
         leaves: list[Any] = []
         needed = self._needed()
         for i, (o, same) in enumerate(self._same):
@@ -273,14 +312,14 @@ class CapturedProgram:
             else:
                 with torch.set_grad_enabled(bool(needed[i])):
                     leaves.append(o.of(typed[False][o.index], sizes))
-        if any(needed) and any([a.requires_grad for a in given]):
+        if any(needed) and any([a.requires_grad for a in tensors]):
             with torch.enable_grad():
-                self._note_missing_gradients(leaves, given, needed)
+                self._note_missing_gradients(leaves, tensors, needed)
         return leaves[0] if self.out_spec.is_leaf() else pytree.tree_unflatten(leaves, self.out_spec)
 
     @cached_property
     def _same(self) -> list[tuple[Output, int]]:
-        """The leaves of the result, each with the first that is the same tensor."""
+        """Each leaf of the result, with the number of the first leaf that is the same tensor."""
         return [(o, self.outputs.index(o)) for o in self.outputs]
 
     def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:
@@ -290,48 +329,53 @@ class CapturedProgram:
         return bind_sizes(main_function(self.module), shapes, names).values
 
     def _needed(self) -> tuple[frozenset[int], ...]:
-        """The entry of `needs` for a call now; empty if there is none."""
+        """Returns the entry of `needs` for the present gradient mode; empty if there is none."""
         return self.needs[torch.is_grad_enabled()] if self.needs else ()
 
     def _note_missing_gradients(
         self, leaves: list[Any], arguments: Sequence[torch.Tensor], needed: Sequence[frozenset[int]]
     ) -> None:
-        """Let results that were computed require gradients where eager PyTorch's would."""
-        known = [[arguments[n] for n in sorted(entry) if arguments[n].requires_grad] for entry in needed]
+        """Makes computed results require gradients if they do in eager PyTorch. A backward pass then raises an
+        error."""
+        sources = [[arguments[n] for n in sorted(entry) if arguments[n].requires_grad] for entry in needed]
         for i, (o, same) in enumerate(self._same):
             if o.kind == "result":
-                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], known[i])
-        for (_, argument), tensors in zip(self.updates, known[len(leaves) :], strict=True):
+                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], sources[i])
+        for (_, argument), tensors in zip(self.updates, sources[len(leaves) :], strict=True):
             if tensors:
                 _Missing.apply(arguments[argument], *(t for t in tensors if t is not arguments[argument]))
 
     def flatten(self, value: Any) -> list[torch.Tensor]:
-        """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
+        """Returns the results of `@main`, in their order, for a Python result of the program."""
         leaves = pytree.tree_flatten(value)[0]
-        found: dict[int, torch.Tensor] = {}
+        results: dict[int, torch.Tensor] = {}
         for leaf, output in zip(leaves, self.outputs, strict=True):
             if output.kind == "result" and (output.place is None or output.place.order):
                 written = _stored(leaf) if output.index in self.viewed[1] else leaf
-                found.setdefault(output.index, written if output.place is None else output.place.of(written))
-        return [found[i] for i in sorted(found)]
+                results.setdefault(output.index, written if output.place is None else output.place.of(written))
+        return [results[i] for i in sorted(results)]
 
 
 def _new_key() -> torch.Tensor:
-    """The key of one call's random numbers, from PyTorch's default generator: `torch.manual_seed` fixes it, and every
-    call has another. In a CUDA graph it is the device's generator, so every replay has another."""
+    """Returns the key of a call's random numbers, drawn from PyTorch's default generator.
+
+    So `torch.manual_seed` determines it, and each call has another key. While a CUDA graph is captured, the device's
+    generator is used, so each replay has another key.
+    """
     device = "cuda" if capturing() else "cpu"
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
 
 
 def _tensor(binding: Binding, leaves: Sequence[Any], key: torch.Tensor | None) -> torch.Tensor:
-    """What a binding stands for in a call; a generator starts from the call's key and its own number."""
+    """Returns the tensor for a binding in a call. A generator's tensor is the key of the call and the generator's
+    number."""
     if key is not None and binding.kind == "generator":
         return torch.cat([key, torch.full_like(key, binding.leaf)])
     return leaves[binding.leaf] if binding.tensor is None else binding.tensor
 
 
 def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> Sequence[torch.Tensor]:
-    """`tensors`, those in `dtypes` as what they are for the caller."""
+    """Returns `tensors`, with those in `dtypes` converted from the executors' type to the caller's data type."""
     if not dtypes:
         return tensors
 
@@ -342,12 +386,12 @@ def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) 
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of eight-bit floats or complex numbers as executors know it."""
+    """Returns a float8 or complex tensor in the type that executors use for it."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.view(torch.uint8)
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses that a tensor's elements lie between; the same twice if there are none."""
+    """Returns the address of a tensor's first byte, and the address after its last byte; equal for an empty tensor."""
     first = tensor.data_ptr()
     if not tensor.numel():
         return first, first
@@ -356,7 +400,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether several elements lie in one place, as after `expand`."""
+    """Returns true if several elements of a tensor have one address, as after `expand`."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -366,8 +410,9 @@ _REMEDY = "compile again for other shapes or types, or declare sizes that vary (
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _alike(value: Any, example: Any) -> bool:
-    """Whether `value` is a tensor in memory, as the example: most are, and `_unlike` takes longer to find out."""
+def _is_like(value: Any, example: Any) -> bool:
+    """Returns true if `value` is a dense tensor like the example: a fast test, and `_difference` decides the other
+    cases."""
     return (
         type(value) in _PLAIN
         and type(example) in _PLAIN
@@ -379,8 +424,8 @@ def _alike(value: Any, example: Any) -> bool:
     )
 
 
-def _unlike(value: Any, example: Any, varying: bool) -> str | None:
-    """How `value` differs from what the program was compiled for; the shape is not looked at where it may vary."""
+def _difference(value: Any, example: Any, varying: bool) -> str | None:
+    """Returns a message if `value` differs from the example, or None. The shape is not compared if it may vary."""
     if not isinstance(example, torch.Tensor):
         same = type(value) is type(example) and (value == example or value != value and example != example)
         brief = "a tensor" if isinstance(value, torch.Tensor) else repr(value)[:80]
@@ -398,18 +443,25 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
 
 
 def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:
-    """Say in `@main` which results may be written over arguments: those that replace one, and that nobody gets as a
-    tensor of its own."""
+    """Marks the results of `@main` that may be written over the arguments that they replace.
+
+    A result that the caller also gets as a tensor of its own is not marked.
+
+    Args:
+        module: module with `@main`, which gets the attribute.
+        outputs: leaves of the result.
+        updates: pairs (result, argument).
+    """
     returned = {o.index for o in outputs if o.kind == "result"}
     only = {result: argument for result, argument in reversed(updates) if result not in returned}
     set_pairs(main_function(module), UPDATES, sorted(only.items()))
 
 
 class _Missing(torch.autograd.Function):
-    """The identity, in place, on the first of its arguments, as if it depended on the others.
+    """Autograd function that returns its first argument, as if it depended on the other arguments.
 
-    In eager PyTorch a result requires a gradient where a parameter does. Here it does, too, but to ask for the gradient
-    is an error: were it a plain tensor, whatever is trained through it would silently not be.
+    The result requires gradients, as it does in eager PyTorch, but the backward pass raises an error. Without this
+    function the result would be a constant, and training through it would silently change nothing.
     """
 
     @staticmethod
@@ -427,10 +479,14 @@ class _Missing(torch.autograd.Function):
 
 
 def _without_gradient(value: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`value`, which a program computed, as a result that depends on `others`, which require gradients."""
+    """Returns a computed result that requires gradients, and raises an error in the backward pass.
+
+    Returns `value` unchanged if no other tensor requires gradients.
+    """
     if not others:
         return value
-    if value._base is not None:  # of which autograd would not know
+    # Autograd does not record `_Missing` for the base of a view, so the result becomes a tensor of the same memory.
+    if value._base is not None:
         memory = value.untyped_storage()
         place = value.storage_offset(), value.shape, value.stride()
         value = torch.empty(0, dtype=value.dtype, device=value.device).set_(memory, *place)

@@ -1,7 +1,7 @@
-"""From a PyTorch module or function to a module of the torch dialect, by `torch.export`.
+"""Capture of a PyTorch module or function as a module of the torch dialect, by `torch.export`.
 
-The program is exported without guessing: what PyTorch cannot export, what is not ATen, what mutates after capture, has
-a data type that we do not know or a size that depends on data, is refused by name.
+A program is refused, with the operator and the line, if PyTorch cannot export it, or if the torch dialect does not
+support it. Examples are operators of other libraries, unsupported data types, and sizes that depend on data.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ def capture(
         function: the module or function.
         args: example arguments by position.
         kwargs: example arguments by name.
-        names: names of the tensor inputs.
-        place: (file, line) of operators of which PyTorch does not know the line.
-        fallback: `"eager"` leaves operators that are not supported to PyTorch, and a FallbackWarning lists them.
-        dynamic_shapes: the sizes that vary, as for `torch.export.export`.
-        in_memory: results lie in memory as eager PyTorch's do: with its strides, and as views of arguments.
+        names: names for the tensor inputs, in their order.
+        place: (file, line) of operators whose line PyTorch does not know.
+        fallback: `"eager"` lets PyTorch compute operators that are not supported; a FallbackWarning lists them.
+        dynamic_shapes: sizes that vary, as for `torch.export.export`.
+        in_memory: whether results have the strides, and share the memory, that they have in eager PyTorch.
 
     Raises:
         CaptureError: PyTorch cannot export the program.
-        UnsupportedError: the program has something that the torch dialect does not have.
+        UnsupportedError: the torch dialect does not support an operator or a type of the program.
     """
     calls = UserCalls(function, place, fallback)
-    how: Any = {"shapes": dynamic_shapes, "fallback": fallback, "in_memory": in_memory}
+    options: Any = {"shapes": dynamic_shapes, "fallback": fallback, "in_memory": in_memory}
     try:
         module, differentiating = callable_module(function), torch.is_grad_enabled()
-        request = Request(module, tuple(args), dict(kwargs or {}), **how, differentiating=differentiating)
+        request = Request(module, tuple(args), dict(kwargs or {}), **options, differentiating=differentiating)
         return _capture(request, names, calls)
     except CompileError as error:
         raise calls.complete(error) from error.__cause__
@@ -82,7 +82,7 @@ def _capture(request: Request, names: Sequence[str], calls: UserCalls) -> Captur
             name = leaf_names(parameters, request.args, request.kwargs or {})[i]
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=name)
     if _has_repeats(leaves):
-        args, kwargs = _apart(leaves, in_spec)
+        args, kwargs = _distinct(leaves, in_spec)
         request = replace(request, args=args, kwargs=kwargs)
     exported, features = export(request)
     features.run("checked", exported)
@@ -100,24 +100,26 @@ def _capture(request: Request, names: Sequence[str], calls: UserCalls) -> Captur
 
 
 def _has_repeats(values: Iterable[Any]) -> bool:
-    """Returns true if a tensor occurs twice."""
+    """Returns true if a tensor object occurs twice."""
     tensors = [id(value) for value in values if isinstance(value, torch.Tensor)]
     return len(set(tensors)) < len(tensors)
 
 
-def _apart(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
-    """Returns arguments in which no tensor occurs twice: PyTorch's exporter would take the two for one in every
-    call."""
-    apart = list(leaves)
+def _distinct(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
+    """Returns arguments in which no tensor object occurs twice.
+
+    For a repeated object, PyTorch's exporter would assume that both arguments are the same in every call.
+    """
+    distinct = list(leaves)
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and any(leaf is other for other in leaves[:i]):
             other = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
-            apart[i] = other.requires_grad_(leaf.requires_grad)
-    return pytree.tree_unflatten(apart, spec)
+            distinct[i] = other.requires_grad_(leaf.requires_grad)
+    return pytree.tree_unflatten(distinct, spec)
 
 
 def callable_module(function: Callable[..., Any]) -> torch.nn.Module:
-    """Returns a module, or a function as one. Raises CaptureError for what is neither."""
+    """Returns a module unchanged, and a function as a module. Raises CaptureError for other objects."""
     return function if isinstance(function, torch.nn.Module) else _Function(function)
 
 
@@ -125,7 +127,7 @@ _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 
 
 class _Function(torch.nn.Module):
-    """A function, or another object that can be called, as a module with the function's own signature."""
+    """Module that calls a function, or another callable object, and has its signature."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -133,12 +135,14 @@ class _Function(torch.nn.Module):
         try:
             self.__signature__ = inspect.signature(function)
             self.forward = function
-        except ValueError:  # a builtin such as torch.relu does not tell its parameters
+        # A builtin such as torch.relu has no signature.
+        except ValueError:
             self.forward = lambda *args, **kwargs: function(*args, **kwargs)
 
 
 def _called(function: Any) -> Callable[..., Any]:
-    """Returns the function that Python calls for an object. PyTorch can find its code. Raises CaptureError."""
+    """Returns the function that runs when an object is called, for which PyTorch can find the source. Raises
+    CaptureError."""
     if not callable(function):
         reason = f"expected a module or a function, but got {type(function).__name__}"
         raise CaptureError(reason, kind="wrong-arguments", remedy="pass an nn.Module or a function of tensors")
@@ -146,10 +150,10 @@ def _called(function: Any) -> Callable[..., Any]:
 
 
 def export(request: Request) -> tuple[ExportedProgram, Features]:
-    """Returns the program as PyTorch exports it, in ATen operators that are ours, and its features. Raises
-    CaptureError."""
+    """Returns the program in ATen operators that this library supports, and its features. Raises CaptureError."""
     exported = None
-    get_decompositions()  # outside of `try`: an error in there is ours
+    # Called outside of `try`, because an error in it is an error of this library.
+    get_decompositions()
     sizes = nullcontext() if request.shapes is None else every_size()
     try:
         with torch.no_grad(), users_frames_in_stack_traces(), quiet(), sizes:
@@ -160,21 +164,23 @@ def export(request: Request) -> tuple[ExportedProgram, Features]:
             features.facts["autocast"] = autocast_state(d for d, word in AUTOCAST.items() if word in features.words)
             features.run("traced", exported)
             features.run("split", exported.graph)
-            if features.split or "foreign" in features.words:  # PyTorch's own decompositions take a while
+            # PyTorch's own decompositions are slow, so they run only for programs that need them.
+            if features.split or "foreign" in features.words:
                 exported = _decomposed(exported, features)
             features.run("decomposed", exported)
             return exported, features
     except CompileError:
         raise
-    except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
+    # PyTorch and the user's code raise exceptions of hundreds of types.
+    except (Exception, SystemExit) as error:
         graphs = [m.graph for m in (exported, request.module) if isinstance(m, ExportedProgram | GraphModule)]
         raise refusal_of(error, graphs) from error
 
 
 def _decomposed(exported: ExportedProgram, features: Features) -> ExportedProgram:
     if features.request.shapes is None or "complex" in features.words:
-        # PyTorch writes conditions on arguments so that they fail for complex tensors, and for the size of the memory
-        # that a view is a part of. Where sizes are fixed, each call is compared with the example.
+        # PyTorch's guards on arguments fail for complex tensors, and for sizes of the memory that a view is a part of.
+        # They are not needed if sizes are fixed: then each call is compared with the example.
         exported._guards_code = []
     if _has_repeats((*exported.constants.values(), *exported.state_dict.values())):
         _merge_duplicates(exported)
@@ -193,18 +199,18 @@ _KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
 
 
 def _bind_inputs(exported: ExportedProgram, names: Sequence[str]) -> list[Argument]:
-    """Returns the arguments of a program, without state that nothing reads, writes or returns, such as a count of
-    batches."""
+    """Returns the arguments of a program, without unused state, such as the counter of batches of a batch
+    normalization."""
     nodes = exported.graph.find_nodes(op="placeholder")
     written = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
-    arguments, leaves, given = list[Argument](), count(), iter(names)
+    arguments, leaves, remaining_names = list[Argument](), count(), iter(names)
     for node, spec in zip(nodes, exported.graph_signature.input_specs, strict=True):
         target = spec.target or ""
         leaf = next(leaves) if spec.kind == InputKind.USER_INPUT else -1
         if spec.kind not in _KINDS or not isinstance(spec.arg, TensorArgument):
             _check_no_tensor(spec, node)
         elif leaf >= 0:
-            arguments.append((Binding(next(given, node.name), "input", leaf), node))
+            arguments.append((Binding(next(remaining_names, node.name), "input", leaf), node))
         elif node.users or target in written:
             tensor = exported.state_dict.get(target, exported.constants.get(target))
             arguments.append((Binding(target, _KINDS[spec.kind], tensor=tensor), node))
@@ -212,7 +218,7 @@ def _bind_inputs(exported: ExportedProgram, names: Sequence[str]) -> list[Argume
 
 
 def _check_no_tensor(spec: InputSpec, node: Node) -> None:
-    """Raises UnsupportedError for an input that is no tensor, unless it is a fixed argument or orders effects."""
+    """Raises UnsupportedError for an input that is not a tensor, unless it is a fixed argument or an effect token."""
     if isinstance(spec.arg, SymIntArgument):
         raise UnsupportedError(
             "an integer argument that varies is not supported", argument=node.name, kind="dynamic-sizes"
@@ -223,24 +229,27 @@ def _check_no_tensor(spec: InputSpec, node: Node) -> None:
 
 
 def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -> list[Argument]:
-    """Returns the arguments with the tensors themselves that variables of a function hold: PyTorch exports them as
-    constants, which require no gradients and are no tensors of a module."""
+    """Returns the arguments with constants replaced by the function's own tensors, where they have the same memory.
+
+    PyTorch exports a tensor that a variable of the function holds as a detached constant, which requires no gradients.
+    """
     tensors = [t for t in variables_of(function).values() if isinstance(t, torch.Tensor)]
     for module in (m for top in modules_of(function).values() for m in top.modules()):
         owners = (vars(module), module._buffers, module._parameters)
         tensors += [t for owner in owners for t in owner.values() if isinstance(t, torch.Tensor)]
     places = {(t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors if kind_of(t) is None}
 
-    def itself(b: Binding) -> Binding:
+    def with_own_tensor(b: Binding) -> Binding:
         t = b.tensor
         same = None if b.kind != "constant" or t is None else places.get((t.data_ptr(), t.shape, t.stride(), t.dtype))
         return b if same is None else replace(b, tensor=same)
 
-    return [(itself(b), node) for b, node in arguments]
+    return [(with_own_tensor(b), node) for b, node in arguments]
 
 
 def _returned(exported: ExportedProgram) -> tuple[list[tuple[int, str]], list[int]]:
-    """Returns which values of those that the graph returns replace which argument, and which are the results."""
+    """Returns the updates, as pairs (index in the graph's output, argument name), and the output indices of the
+    results."""
     nodes = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
     updates, results = list[tuple[int, str]](), list[int]()
     for i, spec in enumerate(exported.graph_signature.output_specs):
@@ -257,11 +266,12 @@ _UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKi
 
 
 def _merge_duplicates(program: ExportedProgram) -> None:
-    """Makes the tensors that a module has under several names, as a layer that is registered twice has, one input of
-    the exported program. PyTorch cannot decompose a program that writes one of two such inputs.
+    """Merges inputs of an exported program that are the same tensor, as of a layer that is registered twice.
+
+    PyTorch cannot decompose a program that writes one of two such inputs.
 
     Args:
-        program: changed in place; the first name of a tensor stays.
+        program: changed in place; the first name of a tensor remains.
     """
     tensors = {**program.constants, **program.state_dict}
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
@@ -278,13 +288,13 @@ def _merge_duplicates(program: ExportedProgram) -> None:
 
 
 def variables_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns what a function, a method or another callable object is known to read besides its arguments, by name."""
+    """Returns the values that a callable reads besides its arguments, by name, as far as they are known."""
     if not inspect.isfunction(function):
         return _fields_of(function)
     function = inspect.unwrap(function)
     code, names, cells = function.__code__, function.__globals__, function.__closure__ or ()
-    known = {name: names[name] for name in code.co_names if name in names}
-    return known | {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if c != CellType()}
+    variables = {name: names[name] for name in code.co_names if name in names}
+    return variables | {n: c.cell_contents for n, c in zip(code.co_freevars, cells, strict=True) if c != CellType()}
 
 
 def _fields_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -298,8 +308,10 @@ def _fields_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def modules_of(function: Callable[..., Any]) -> dict[str, nn.Module]:
-    """Returns a module itself, or the modules among the variables of a function, also in lists, tuples and
-    dictionaries. Keys are prefixes for the names of their tensors."""
+    """Returns the modules that a callable uses: itself, or its variables, also in lists, tuples and dictionaries.
+
+    The keys are prefixes for the names of their tensors.
+    """
     if isinstance(function, nn.Module):
         return {"": function}
     variables = variables_of(function)

@@ -1,4 +1,4 @@
-"""From a graph of ATen operators to a captured program: node by node, as ops of the torch dialect."""
+"""Import of a graph of ATen operators: each node becomes an operation of the torch dialect in a captured program."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from .features import Features
 
 Argument: TypeAlias = tuple[Binding, Node]
-"""An argument of a program, and the node that it is in a graph."""
+"""Argument of a program: its binding, and its node in the graph."""
 
 
 @dataclass
 class TracedGraph:
-    """A graph of ATen operators that change nothing in place, as it was traced.
+    """Graph of ATen operators without changes in place, ready for import.
 
     Attributes:
-        graph: the graph, which is rewritten on the way.
+        graph: the graph. Features rewrite it.
         arguments: arguments of the program.
-        updates: pairs (number among what the graph returns, name of the argument that it replaces).
-        results: numbers of the results of the program among what the graph returns.
-        examples: leaves of the caller's arguments.
+        updates: pairs (index in the graph's output, name of the argument that this value replaces).
+        results: indices in the graph's output of the program's results.
+        examples: leaves of the caller's example arguments.
         specs: structure of the caller's arguments, and of the result.
         features: features of the program.
         calls: the user's calls, for errors.
@@ -70,16 +70,16 @@ class TracedGraph:
 
     @property
     def leaves(self) -> Sequence[Any]:
-        """What the graph returns."""
+        """Output of the graph: nodes and constants."""
         return self.graph.output_node().args[0]  # pyright: ignore[reportReturnType]
 
 
 def import_graph(traced: TracedGraph) -> CapturedProgram:
-    """Returns the program of a graph. Raises UnsupportedError for what the torch dialect does not have."""
+    """Imports a graph. Raises UnsupportedError if the torch dialect does not support an operator or a type in it."""
     features = traced.features
     features.run("rewritten", traced)
     features.names = [node.name for _, node in traced.arguments]
-    kind: type[GraphImporter] = next((taken for _, taken in features.stage("Importer")), GraphImporter)
+    kind: type[GraphImporter] = next((cls for _, cls in features.stage("Importer")), GraphImporter)
     importer = kind(traced)
     importer.declare()
     importer.run()
@@ -112,7 +112,7 @@ def import_graph(traced: TracedGraph) -> CapturedProgram:
 
 
 def _output(importer: GraphImporter, leaf: Any, devices: set[str]) -> Output:
-    """Returns where a leaf of the result of a program comes from."""
+    """Returns the output of the captured program for a leaf of the result."""
     if not isinstance(leaf, Node):
         return Output("constant", value=leaf)
     value = leaf.meta.get("val")
@@ -139,12 +139,12 @@ def _updated(importer: GraphImporter, name: str) -> int:
 
 
 def is_computed(leaf: Any) -> bool:
-    """Returns true for a node of a graph that is a tensor and no argument."""
+    """Returns true for a node that is a tensor and not an argument."""
     return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
 
 
 def _viewed(importer: GraphImporter) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
-    """Returns the types that arguments and results have for the caller, where executors know them in another one."""
+    """Returns the caller's data types of arguments and of results that executors handle as another type, by number."""
     arguments = (node for _, node in importer.traced.arguments)
     computed = (leaf for leaf in importer.traced.leaves if is_computed(leaf) and "viewed" in leaf.meta)
     return (
@@ -154,16 +154,16 @@ def _viewed(importer: GraphImporter) -> tuple[dict[int, torch.dtype], dict[int, 
 
 
 class GraphImporter:
-    """Builds `@main` from the nodes of a graph.
+    """Importer of one graph. It builds the function `@main`.
 
     Attributes:
         traced: the graph.
-        arguments: positions of the arguments of `@main` by the names of their nodes.
-        values: SSA values by the names of the nodes.
-        eager: functions that are left to PyTorch, by name.
-        declared: declarations of these functions.
-        checks: (node, message) of values that must be true.
-        generators: number of generators.
+        arguments: numbers of the arguments of `@main`, by node name.
+        values: SSA values by node name; a sequence for an operator with several results.
+        eager: operators that PyTorch computes, by the name of their function.
+        declared: declarations of these functions, by the key of the call.
+        checks: pairs (node name, message) of values that must be true.
+        generators: number of generator arguments added so far.
     """
 
     def __init__(self, traced: TracedGraph) -> None:
@@ -183,20 +183,20 @@ class GraphImporter:
 
     @cached_property
     def sizes(self) -> SizeTable:
-        """The symbols of the program; one of fixed sizes asks for none."""
+        """Table of the program's symbolic sizes. A program of fixed sizes never creates it."""
         return SizeTable(self.traced.features.facts.get("specialization", ()), self.traced.graph.nodes)
 
     def extent(self, size: torch.SymInt) -> Extent:
-        """Returns a size of PyTorch's as an extent."""
+        """Returns a symbolic size as an extent of the IR."""
         return self.sizes.extent(size)
 
     @property
     def algebra(self) -> Algebra:
-        """Arithmetic on the sizes of the program."""
+        """Arithmetic on the symbolic sizes of the program."""
         return Algebra.with_sizes(list(self.sizes.derived))
 
     def declare(self) -> None:
-        """Adds the arguments of `@main`."""
+        """Adds the arguments of `@main`. Raises CompileError for an unsupported type."""
         for binding, node in self.traced.arguments:
             try:
                 value = self._block.insert_arg(self.type_of(node.meta["val"]), len(self.arguments))
@@ -208,11 +208,11 @@ class GraphImporter:
             self.arguments[node.name] = len(self.arguments)
 
     def type_of(self, value: torch.Tensor) -> Attribute:
-        """Returns the type of an argument. Raises UnsupportedError."""
+        """Returns the IR type of an argument. Raises UnsupportedError."""
         return tensor_type(value, self.extent)
 
     def run(self) -> None:
-        """Imports every computation. Raises the error of the first one that is refused, with those of all others."""
+        """Imports all nodes. Raises one error for all refused nodes: the first, with the others in `others`."""
         for node in self.traced.graph.nodes:
             if node.op not in ("placeholder", "output"):
                 try:
@@ -224,14 +224,23 @@ class GraphImporter:
             raise self.traced.calls.complete(together(self._errors))
 
     def import_node(self, node: Node, place: tuple[str, int] | None) -> None:
-        """Imports a node at a place. Raises CompileError."""
+        """Imports a node that is not an argument or the output.
+
+        Args:
+            node: the node.
+            place: (file, line) of the node in the user's source, or None.
+
+        Raises:
+            CompileError: the node is not supported.
+        """
         if self._errors and self._follows_from_error(node):
             return
         target, value = node.target, node.meta.get("val")
         if (special := SPECIAL.get(target)) is not None:
             special(self, node)
         elif isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) and not depends_on_data(value):
-            if isinstance(value, torch.SymFloat):  # others are known by their expressions, wherever they are used
+            # Integers and conditions are read from their expressions where they are used.
+            if isinstance(value, torch.SymFloat):
                 self.values[node.name] = compute_number(self, node)
         elif isinstance(target, torch._ops.OpOverload) and node.op == "call_function":
             self.import_operator(node, target, place)
@@ -239,7 +248,16 @@ class GraphImporter:
             raise not_an_operator(node)
 
     def import_operator(self, node: Node, target: torch._ops.OpOverload, place: tuple[str, int] | None) -> None:
-        """Imports the call of an operator. Raises CompileError."""
+        """Imports a call of an operator as an operation of the torch dialect.
+
+        Args:
+            node: the call.
+            target: the operator.
+            place: (file, line) of the node in the user's source, or None.
+
+        Raises:
+            CompileError: the operator or one of its arguments is not supported.
+        """
         name = overload_name(target)
         if name not in OPS or target._schema.is_mutable:
             raise unknown_operator(name, target)
@@ -268,15 +286,17 @@ class GraphImporter:
         return [tensor_type(v, self.extent) for v in values]
 
     def add(self, op: Operation, node: Node) -> None:
-        """Adds the operation that a node became. Notes its layer: the path of the outermost module in a numbered list
-        that it was called from, such as `model.layers.3`."""
+        """Adds the operation for a node, and stores the layer that it belongs to.
+
+        The layer is the outermost module of a numbered list among the callers, such as `model.layers.3`.
+        """
         self._block.add_op(op)
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if _NUMBERED.match(path):
                 self._layers.setdefault(op, path)
 
     def operand(self, value: Any) -> Any:
-        """Returns what an argument of a node is in the IR: an SSA value, an attribute, a number, or a list of these."""
+        """Returns an argument of a node in the IR: an SSA value, an attribute, a number, or a list of these."""
         if isinstance(value, Node):
             if isinstance(size := value.meta.get("val"), torch.SymInt):
                 return self.sizes.number(size)
@@ -289,8 +309,11 @@ class GraphImporter:
         return value if value is None or isinstance(value, bool | int | float | str | Attribute) else _attribute(value)
 
     def _take_numbers(self, name: str, arguments: dict[str, Any], numbers: list[str], types: list[Attribute]) -> str:
-        """Takes numbers in place of tensors. Returns the name of the overload for a number: PyTorch exports `x * 2` as
-        `mul.Tensor`. Where there is none, as for `7 // x`, the numbers become tensors."""
+        """Handles numbers in place of tensors, and returns the name of the overload to import.
+
+        PyTorch exports `x * 2` as `mul.Tensor`; the overload for a number is `mul.Scalar`. If there is none, as for `7
+        // x`, the numbers in `arguments` become tensors.
+        """
         for tensor, number in ((".Tensor_Tensor", ".Tensor_Scalar"), (".Tensor", ".Scalar")):
             other = name.replace(tensor, number) if "." in name else f"{name}.Scalar"
             if numbers in (["other"], ["exponent"]) and other != name and other in SCHEMAS:
@@ -299,26 +322,35 @@ class GraphImporter:
         operands = [
             v for a in SCHEMAS[name].arguments if a.base == "Tensor" and (v := arguments.get(a.name)) is not None
         ]
-        compared = element_type(types[0]) == i1  # in the type in which the operands meet
+        # A comparison computes in the common type of its operands, not in the type of its result.
+        compared = element_type(types[0]) == i1
         like = common_element(operands) if compared else work_type(element_type(types[0]))
         arguments |= {key: self.add_number(arguments[key], like) for key in numbers}
         return name
 
     def add_number(self, value: Any, like: Attribute) -> SSAValue:
-        """Adds a tensor of no dimensions with the element type of `like` that holds a number."""
+        """Adds a tensor without dimensions that holds a number, with the element type of `like`."""
         element = element_type(like)
-        given = {"size": [], "fill_value": value, "dtype": element}
-        return self.add_computed("full", given, TensorType(element, []))
+        named = {"size": [], "fill_value": value, "dtype": element}
+        return self.add_computed("full", named, TensorType(element, []))
 
     def add_computed(self, name: str, arguments: dict[str, Any], result: Attribute) -> SSAValue:
-        """Adds an operation that no node became, and returns its result."""
+        """Adds an operation that has no node, and returns its result.
+
+        Args:
+            name: overload in the torch dialect.
+            arguments: arguments by name.
+            result: type of the result.
+        """
         op = OPS[name](arguments, [result])
         self._block.add_op(op)
         return op.results[0]
 
     def _take_generator(self, name: str, arguments: dict[str, Any]) -> None:
-        """Adds an argument of `@main` for what one operator draws: every one has its own, so that equal layers, which
-        draw different numbers, stay equal."""
+        """Adds a generator argument to `@main` for an operator that draws random numbers.
+
+        Each operator gets its own generator. So equal layers, which draw different numbers, stay equal as IR.
+        """
         if arguments.get("generator") is not None:
             raise UnsupportedError("a generator of its own is not supported", argument="generator")
         if draws(arguments, name):
@@ -328,15 +360,15 @@ class GraphImporter:
             arguments["generator"] = value
 
     def _refuse(self, node: Node, error: CompileError) -> None:
-        """Notes an error. The others are looked for among what does not follow from it."""
+        """Stores an error. The import continues, to find errors that do not follow from this one."""
         error.operator = error.operator or str(node.target)
         located = node if node.op == "call_function" else next(iter(node.users), node)
         self._errors.append(blame(error, located, self.traced.calls.place))
         self._stand_in(node)
 
     def _follows_from_error(self, node: Node) -> bool:
-        """Returns true, and notes it, for a node that reads what is not known, and for the checks that PyTorch adds
-        where a size depends on data."""
+        """Returns true for a node that reads a refused node's result, or that checks a size, and stores it as
+        unknown."""
         value = node.meta.get("val")
         is_check = isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) or value is None and not node.users
         if follows := is_check or any(n.name in self._unknown for n in node.all_input_nodes):
@@ -344,7 +376,7 @@ class GraphImporter:
         return follows
 
     def _stand_in(self, node: Node) -> None:
-        """Let arguments stand in for the results of a node that is refused, so that what reads them is looked at."""
+        """Replaces the results of a refused node by arguments, so that the nodes that read them are imported."""
         try:
             types = self._result_types(node, "")
         except CompileError:
@@ -354,7 +386,7 @@ class GraphImporter:
         self.values[node.name] = tuple(results) if isinstance(node.meta["val"], tuple | list) else results[0]
 
     def result_index(self, name: str) -> int:
-        """Returns the result of `@main` that is the value of a node; adds it if there is none yet."""
+        """Returns the number of the result of `@main` for a node; adds the result if there is none yet."""
         value = self.values[name]
         assert isinstance(value, SSAValue)
         if value not in self._results:
@@ -373,7 +405,7 @@ class GraphImporter:
         return ModuleOp([*self.declared.values(), main])
 
     def _mark_large_layers(self) -> None:
-        """Marks layers that are large enough to be outlined, and not the only one of their list."""
+        """Marks the operations of layers that can be outlined: large layers in a list with at least two of them."""
         sizes = Counter(self._layers.values())
         large = [layer for layer, size in sizes.items() if size >= MIN_OPS]
         lists = Counter(layer.rpartition(".")[0] for layer in large)
@@ -386,7 +418,7 @@ _NUMBERED = re.compile(r"(?:^|.*\.)\d+$")
 
 
 def _attribute(value: Any) -> Any:
-    """Returns an argument of a node that is an object of PyTorch's as an attribute or a text."""
+    """Returns an object of PyTorch among a node's arguments as an attribute or a string. Raises UnsupportedError."""
     if isinstance(value, torch.dtype):
         return element_of(value)
     if isinstance(value, torch.layout | torch.memory_format):
@@ -399,7 +431,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _refused_later(block: Block, algebra: Algebra) -> list[CompileError]:
-    """The errors of ops that were imported and that have no decomposition."""
+    """Returns the errors of imported operations that have no decomposition to the tensor level."""
     errors: list[CompileError] = []
     for op in [op for op in block.ops if isinstance(op, AtenOp)]:
         try:
@@ -411,14 +443,14 @@ def _refused_later(block: Block, algebra: Algebra) -> list[CompileError]:
 
 
 def try_to_decompose(op: AtenOp, algebra: Algebra) -> None:
-    """Raises UnsupportedError if `op` would be refused later."""
-    made, _, _ = decompose(op, algebra)
-    for other in reversed(made):
+    """Raises UnsupportedError if `op` cannot be decomposed to the tensor level."""
+    new_ops, _, _ = decompose(op, algebra)
+    for other in reversed(new_ops):
         other.drop_all_references()
 
 
 def is_ours(target: Any) -> bool:
-    """Returns true for an operator that becomes an operation as it is."""
+    """Returns true for an operator that the torch dialect has, and that can be lowered from it."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return False
     name = overload_name(target)
@@ -426,7 +458,7 @@ def is_ours(target: Any) -> bool:
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:
-    """The dialect's name of an overload: `add.Tensor`, `relu`; of an operator of another library `library.name`."""
+    """Returns the name of an overload in the torch dialect: `add.Tensor`, `relu`, or `library.name` outside of ATen."""
     base = target._schema.name.removeprefix("aten::").replace("::", ".")
     return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
 
@@ -436,6 +468,6 @@ def _text(place: tuple[str, int] | None) -> str | None:
 
 
 def name_hint(name: str) -> str:
-    """`name` as the name of an SSA value: lower case letters, digits and underscores, not starting with a digit."""
+    """Returns `name` as a valid name of an SSA value: lower case letters, digits and underscores, first a letter."""
     hint = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     return hint if re.match(r"[a-z]", hint) else f"v{hint}"

@@ -1,8 +1,10 @@
-"""Refusals in the user's terms: the exceptions that PyTorch raises while it traces, and the errors of the importer,
-with the call as it was written, the reason, the kind and a remedy.
+"""Error messages in the user's terms: with the user's call, the location, the reason, the kind and a remedy.
 
-`refusal_of` translates one exception, `UserCalls` and `completed` add to an error of ours what a message for the user
-has, `together` makes one error of all that a program is refused for.
+A *refusal* is the error for a program that cannot be compiled; its *kind* is a section of `docs/refusals.md`.
+
+- `refusal_of` translates an exception that PyTorch raised while it traced the program.
+- `UserCalls.complete` adds the user's call, the location, the kind and a remedy to an error of this library.
+- `together` combines all errors of a program into one.
 """
 
 from __future__ import annotations
@@ -45,7 +47,14 @@ from .source_locations import (
 
 @dataclass(frozen=True)
 class Rule:
-    """Translation of exceptions whose `Type: text` matches `pattern`. An empty `reason` keeps PyTorch's own text."""
+    """Translation of an exception of PyTorch.
+
+    Attributes:
+        pattern: regular expression that is searched in `Type: text` of the exception.
+        kind: kind of the refusal.
+        reason: reason, with named groups of the pattern in braces; empty to keep PyTorch's text.
+        remedy: advice for the user, or None.
+    """
 
     pattern: str
     kind: str
@@ -120,25 +129,25 @@ fake impl|UnsupportedOperator|no meta kernel|meta-dispatch
 RecursionError
     python-code: ; write a loop, or call fewer levels
 """
-"""Lines of a pattern, each with indented lines `kind: reason; remedy` after it."""
+"""Source of `RULES`: each pattern is followed by indented lines of the form `kind: reason; remedy`."""
 
 
 def _rules() -> Iterator[Rule]:
     for pattern, lines in re.findall(r"(\S.*)\n((?: +.*\n)+)", _RULES):
         text = " ".join(lines.split()).replace("{unknown}", "which are not known while the program is compiled")
-        kind, _, rest = text.partition(":")
-        reason, _, remedy = rest.partition(";")
+        kind, _, explanation = text.partition(":")
+        reason, _, remedy = explanation.partition(";")
         yield Rule(pattern, kind, reason.strip(), remedy.strip() or None)
 
 
 RULES = tuple(_rules())
-"""Translations, of which the first that matches is taken."""
+"""Translations in the order in which they are tried. The first rule that matches applies."""
 
 INTERNAL = re.compile(
     r"\b[sz]?u[uf]?\d+\b|\bzuf\d+\b|GuardOn\w+|unhinted|'?Node'? object|aten(?:::|\.)\w+|FakeTensor|"
     r"GraphModule|\bs\d+\b|\bproxy\b|make_fx|TORCH_LOGS|functorch|pytree"
 )
-"""Words of PyTorch's insides, none of which the user wrote."""
+"""Pattern of PyTorch's internal names. A message that contains one is not shown to the user."""
 
 _KINDS: tuple[tuple[type[CompileError], str], ...] = (
     (TargetError, "targets"),
@@ -166,12 +175,14 @@ _REASONS = (
     ("the program holds only", "dynamic-sizes"),
     ("depends on which of too many sizes", "dynamic-sizes"),
 )
-"""Words of a reason -> kind of the refusal."""
+"""Pairs (words in a reason, kind of the refusal). The first pair that matches applies."""
 
 
 def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureError:
-    """Returns the refusal for an exception that was raised while PyTorch traced the user's program. In its `graphs` the
-    call is looked for where no frame of the user's is in the traceback."""
+    """Returns the refusal for an exception that was raised while PyTorch traced the program.
+
+    If the traceback has no frame of the user's code, a suspicious node in `graphs` provides the location.
+    """
     from torch._dynamo.exc import TorchDynamoException  # imported with the exporter, at the first capture
 
     first = error
@@ -193,8 +204,8 @@ def refusal_of(error: BaseException, graphs: Sequence[Graph] = ()) -> CaptureErr
     elif INTERNAL.search(text.replace("'FakeTensor' object", "")):
         refusal = CaptureError("PyTorch cannot trace this call", kind="python-code")
     else:
-        own = written is not None and _raised_by_user(first)
-        kind = "wrong-program" if own or isinstance(first, _WRONG) else "python-code"
+        by_user = written is not None and _raised_by_user(first)
+        kind = "wrong-program" if by_user or isinstance(first, _WRONG) else "python-code"
         refusal = CaptureError(_plain(text), kind=kind)
     refusal.location = innermost_of_error(error)
     call = None if written is None else call_in(written, None)
@@ -213,10 +224,10 @@ def _suspect(graph: Graph, kind: str | None) -> Node | None:
 
 
 _OF_DYNAMO = "Dynamo failed to run FX node"
-"""Begin of the text of an exception by which Dynamo of PyTorch 2.14 replaces the one of an operator."""
+"""Prefix of the exception by which Dynamo of PyTorch 2.14 replaces an operator's exception."""
 
 _WRONG = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, AssertionError, OSError)
-"""Exceptions that PyTorch and Python raise for programs that are wrong without a compiler, too."""
+"""Exception types that PyTorch and Python raise for programs that fail without a compiler as well."""
 
 
 def _raised_by_user(error: BaseException) -> bool:
@@ -225,13 +236,13 @@ def _raised_by_user(error: BaseException) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The text of an exception without PyTorch's names for what it traces with and without a final full stop."""
+    """Returns the text of an exception without names of fake tensors, and without the full stop at its end."""
     text = text.replace("FakeTensorDeviceMismatchError", "RuntimeError").replace("FakeTensor", "Tensor")
     return re.sub(r"(?<!\.)\.$", "", text)
 
 
 def _sizes(text: str) -> str:
-    """The reason in the text of a violated constraint of sizes."""
+    """Returns a reason for a violated constraint on sizes, from the text of PyTorch's exception."""
     held = re.search(r"Not all values of (\w+) = .* guard (\d+) <= .* <= (\d+)", text)
     if held is not None:
         values = held[2] if held[2] == held[3] else f"{held[2]} to {held[3]}"
@@ -245,13 +256,13 @@ def _sizes(text: str) -> str:
 
 @dataclass
 class UserCalls:
-    """The calls of the user that the operators of a program come from, and all else that a message for the user needs.
+    """Source of the user's calls for error messages about one program.
 
     Args:
-        function: the module or function that is compiled, whose name stands in for an unknown call.
-        place: (file, line) of operators and errors of which PyTorch does not know it; left out, that of the function.
-        fallback: the option of `deplodock.compile`.
-        origins: origins by operator and location.
+        function: the compiled module or function; its name replaces an unknown call.
+        place: (file, line) for operators and errors without one; None selects the definition of `function`.
+        fallback: option `fallback` of `deplodock.compile`.
+        origins: origins of operators, by (operator name, location).
     """
 
     function: Any = None
@@ -260,11 +271,12 @@ class UserCalls:
     origins: dict[tuple[str, str | None], Origin] = field(default_factory=dict[tuple[str, str | None], Origin])
 
     def complete(self, error: CompileError) -> CompileError:
-        """Returns the error with the user's calls and places, those of its `others` too, its kind and a remedy."""
+        """Adds calls, locations, kind and remedy to an error and its `others`, and returns the combined error."""
         for one in (error, *error.others):
             if isinstance(one, TargetError):
                 continue
-            if one.call is None and not isinstance(one, BorderError):  # which is for authors of passes
+            # A BorderError is a message for authors of passes.
+            if one.call is None and not isinstance(one, BorderError):
                 one.call = self._call(one)
             one.location = one.location or self._default_place()
         error = together([error, *error.others])
@@ -274,13 +286,13 @@ class UserCalls:
         return error
 
     def explained(self, error: DeplodockError) -> DeplodockError:
-        """Returns an error that was raised while a program ran, with the user's call in place of an ATen operator."""
+        """Replaces the ATen operator in an error that was raised while a program ran by the user's call."""
         if not isinstance(error, ExecutionError) or error.call is not None:
             return error
-        if (said := _ASSERTED.fullmatch(error.reason)) is not None:
-            places = (place for _, place in self.origins if f"/{place}".endswith(f"/{said['place']}"))
-            error.location = error.location or next(places, said["place"])
-            error.operator, error.reason = said["operator"], said["reason"]
+        if (assertion := _ASSERTED.fullmatch(error.reason)) is not None:
+            places = (place for _, place in self.origins if f"/{place}".endswith(f"/{assertion['place']}"))
+            error.location = error.location or next(places, assertion["place"])
+            error.operator, error.reason = assertion["operator"], assertion["reason"]
         if (error.operator or "").startswith("aten."):
             error.call = self._call(error)
             error.kind = error.kind or "wrong-program"
@@ -306,14 +318,14 @@ class UserCalls:
         return None if error.argument is not None or isinstance(error, _OF_OPTIONS) else name
 
     def _remedy(self, several: bool) -> str:
-        what = "them" if several else "it"
+        operators = "them" if several else "it"
         if self.fallback is not None:
-            return f"call {what} outside of the compiled program"
-        return f'pass fallback="eager", which leaves {what} to PyTorch'
+            return f"call {operators} outside of the compiled program"
+        return f'pass fallback="eager", which leaves {operators} to PyTorch'
 
 
 def together(errors: Iterable[CompileError]) -> CompileError:
-    """Returns one error for all errors of a program: the first, with the others, each call and reason once."""
+    """Returns the first of several errors, with the other errors in `others`. Each call is mentioned once."""
     distinct: dict[Any, CompileError] = {}
     for error in errors:
         distinct.setdefault((error.location, error.call or error.operator, error.argument), error)
@@ -325,12 +337,12 @@ def together(errors: Iterable[CompileError]) -> CompileError:
 _ASSERTED = re.compile(
     r"(?:assertion in \w+: )?(?:(?P<place>\S+?:\d+(?::\d+)?): )?(?P<operator>aten\.[\w.]+): (?P<reason>.+)"
 )
-"""The message of an assertion in the program: the place, the operator and the reason."""
+"""Pattern of the message of a failed assertion in a program: location, operator and reason."""
 
 _OF_OPTIONS = (ScheduleError, TargetError, PluginError, ExecutionError)
 
 
 def kind_of_refusal(error: CompileError) -> str | None:
-    """Returns the section of `docs/refusals.md` about an error, or None if there is none."""
+    """Returns the kind of an error (a section of `docs/refusals.md`), or None if there is none."""
     by_reason = next((kind for words, kind in _REASONS if words in error.reason), None)
     return by_reason or next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)

@@ -1,9 +1,9 @@
-"""Where in the user's Python something was written, and the calls as they were written: `torch.linalg.inv(x)` for a
-node of a graph, a frame of a traceback or an error.
+"""Locations and calls in the user's Python source, for error messages: `model.py:12: torch.linalg.inv(x)`.
 
-PyTorch notes the line of a node, and the function of torch that the node comes from. The bytecode of the user's frame
-has the columns of the expression in addition, so the text of the expression is recorded as the source line of the
-frame. This module reads both back.
+They are found for a node of a graph, for a frame of a traceback, and for an exception. PyTorch records the line of each
+node, and the function of torch that created the node. The bytecode of the user's frame also has the columns of the
+expression. So while a program is traced, the text of the expression replaces the source line of the recorded frame
+(`users_frames_in_stack_traces`), and is read back later (`Origin.call`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch.fx.proxy import TracerBase
 from ...errors import CompileError, cell_name
 
 EXPRESSION = "<expression>"
-"""The file name of code that was typed on the command line."""
+"""File name of code that was typed on the command line."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _SITE = f"{os.sep}site-packages{os.sep}"
@@ -41,14 +41,14 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _FRONTEND = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _DRIVERS = tuple(os.path.join(os.path.dirname(_FRONTEND[:-1]), name) for name in ("api.py", "dynamo.py"))
 _TYPED = (EXPRESSION, "<stdin>", "<ipython-input-", "<python-input-")
-"""Beginnings of the file names of code that was typed."""
+"""Prefixes of the file names of code that was typed."""
 _STANDARD = os.path.abspath(sysconfig.get_paths()["stdlib"]) + os.sep
 
 LONGEST = 60
-"""Characters of a call that are printed whole; the arguments of a longer one are left out."""
+"""Longest call that is printed whole, in characters. The arguments of a longer call are left out."""
 
 MOST_LINES = 12
-"""Lines in which an expression is looked for."""
+"""Number of source lines that are read to find the end of an expression."""
 
 _FRAME_TEXT = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<text>(?:(?!  File ")[^\n]*\n?)*)')
 _NAMESPACES: tuple[tuple[str, str, Any], ...] = (
@@ -59,12 +59,13 @@ _NAMESPACES: tuple[tuple[str, str, Any], ...] = (
     ("", "torch", torch),
     ("", "Tensor", torch.Tensor),
 )
-"""(prefix of names in ATen, public name, module) of what the functions of torch are called."""
+"""Public namespaces of torch: prefix of the ATen names, public name, module."""
 
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a source file is the user's: not PyTorch's, not of this frontend, not Python's own library."""
+    """Returns true if a source file belongs to the user: not to PyTorch, to this frontend, or to Python's standard
+    library."""
     if file.startswith("<"):
         return file.startswith(_TYPED)
     path = os.path.abspath(file)
@@ -74,7 +75,8 @@ def is_users(file: str) -> bool:
 
 
 def shown(file: str) -> str:
-    """`file` as it is best shown: relative to the current directory if it lies inside, a cell by its number."""
+    """Returns the form of a file name for messages: relative if inside the current directory, the number of a notebook
+    cell."""
     if "ipykernel_" in file or file.startswith("<ipython-input-"):
         return cell_name(file)
     if file.startswith("<"):
@@ -84,14 +86,16 @@ def shown(file: str) -> str:
 
 
 def innermost(stack: str | None) -> tuple[str, int] | None:
-    """The innermost frame of the user's own in the text of a stack trace, as (file, line)."""
+    """Returns (file, line) of the innermost frame of the user's code in the text of a stack trace, or None."""
     users = [(m.group(1), int(m.group(2))) for m in _FRAME.finditer(stack or "") if is_users(m.group(1))]
     return (shown(users[-1][0]), users[-1][1]) if users else None
 
 
 def innermost_of_error(error: BaseException) -> str | None:
-    """The innermost frame of the user's own below ours in which `error` or a cause of it was raised, as
-    `file:line:col`."""
+    """Returns `file:line:column` of the user's code in which an error, or one of its causes, was raised, or None.
+
+    Only frames that this frontend calls count, not the callers of the frontend.
+    """
     frame = _frame_of_error(error)
     if frame is None:
         return None
@@ -105,7 +109,7 @@ def _frame_of_error(error: BaseException) -> FrameSummary | None:
 
 
 def expression_of_error(error: BaseException) -> Written | None:
-    """The expression of the user's in which `error` was raised."""
+    """Returns the expression in the user's code in which an error was raised, or None."""
     frame = _frame_of_error(error)
     if frame is None or frame.lineno is None:
         return None
@@ -114,22 +118,28 @@ def expression_of_error(error: BaseException) -> Written | None:
 
 
 def users_call(node: Node) -> str | None:
-    """The call of the user's that a node of a graph comes from."""
+    """Returns the text of the user's call that created a node of a graph, or None."""
     return Origin.of(node).call()
 
 
 def blame(error: CompileError, node: Node, place: tuple[str, int] | None = None) -> CompileError:
-    """`error` with the place and the call of `node`, unless it has its own; `place` is that of a node without one."""
-    found = innermost(node.meta.get("stack_trace")) or place
-    if error.location is None and found is not None:
-        error.location = f"{found[0]}:{found[1]}"
+    """Adds the location and the user's call of a node to an error that has none, and returns the error.
+
+    Args:
+        error: the error.
+        node: the node.
+        place: (file, line) for a node without a stack trace, or None.
+    """
+    location = innermost(node.meta.get("stack_trace")) or place
+    if error.location is None and location is not None:
+        error.location = f"{location[0]}:{location[1]}"
     error.call = error.call or users_call(node)
     return error
 
 
 @contextmanager
 def at_node(node: Node) -> Iterator[None]:
-    """Errors inside of the `with` block get the place and the call of `node`."""
+    """While active, errors get the location and the user's call of `node`."""
     try:
         yield
     except CompileError as error:
@@ -137,8 +147,10 @@ def at_node(node: Node) -> Iterator[None]:
 
 
 def defined_at(function: Any) -> str | None:
-    """Returns `file:line` of a function of the user's, or of the forward method of a module; else of the call from
-    outside, or None."""
+    """Returns `file:line` of a function, or of a module's `forward`, if the user has defined it.
+
+    For other functions it returns the line from which the user's code calls this library, or None.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     method = type(function).forward if isinstance(function, torch.nn.Module) else function
@@ -157,7 +169,7 @@ def _users_frame() -> FrameType | None:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and its causes."""
+    """Yields an error and its causes, one after the other."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         yield error
@@ -166,14 +178,17 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _inside(frames: StackSummary) -> list[FrameSummary]:
-    """The user's frames that are called from this frontend, not those that call it."""
+    """Returns the frames of the user's code that this frontend has called, without the callers of the frontend."""
     ours = [i for i, f in enumerate(frames) if f.filename.startswith(_FRONTEND)]
     return [f for f in frames[ours[0] if ours else 0 :] if is_users(f.filename)]
 
 
 def users_frames_in_stack_traces() -> AbstractContextManager[Any]:
-    """While it is open, PyTorch's tracers record the user's frames; by themselves only those called `forward`. The
-    source line of the innermost one is the expression that it evaluates."""
+    """While active, PyTorch's tracers record all frames of the user's code.
+
+    Without it, they record only frames of functions named `forward`. The innermost frame gets the text of the
+    expression that it evaluates as its source line.
+    """
     return patch.object(TracerBase, "_filter_traceback_frames", _recorded_frames, create=True)
 
 
@@ -193,7 +208,7 @@ def _expression(code: CodeType, instruction: int) -> str | None:
 
 
 def _source_text(file: str, line: int | None, end: int | None, column: int | None, last: int | None) -> str | None:
-    """Returns the source text from a line and column (in bytes) to others, in one line, or None if it is not known."""
+    """Returns the source text between two positions in one line, or None if it is not known. Columns are in bytes."""
     if line is None or end is None or column is None or last is None:
         return None
     lines = [linecache.getline(file, n).encode() for n in range(line, end + 1)]
@@ -206,25 +221,31 @@ def _source_text(file: str, line: int | None, end: int | None, column: int | Non
 
 @dataclass(frozen=True)
 class Origin:
-    """PyTorch's notes about a node, and what the node calls."""
+    """Origin of a node.
+
+    Attributes:
+        notes: the entries `_NOTES` of the node's `meta`.
+        target: function or operator that the node calls.
+    """
 
     notes: Mapping[str, Any]
     target: Any
 
     @classmethod
     def of(cls, node: Node) -> Origin:
-        """Returns the origin of a node of a graph."""
+        """Returns the origin of a node."""
         return cls({name: node.meta[name] for name in _NOTES if name in node.meta}, node.target)
 
     @property
     def operator(self) -> str | None:
-        """Name of the operator of ATen, or None."""
+        """Name of the ATen operator without its overload, or None."""
         schema = getattr(self.target, "_schema", None)
         return None if schema is None else str(schema.name).rpartition("::")[2]
 
     @property
     def function(self) -> str | None:
-        """Name of the function of torch that the user's program called, as Dynamo or the exporter noted it, or None."""
+        """Name of the function of torch that the user's program called, as Dynamo or the exporter recorded it, or
+        None."""
         if stack := self.notes.get("source_fn_stack"):
             function = stack[-1][1]
             return function if isinstance(function, str) else getattr(function, "__name__", None)
@@ -232,8 +253,12 @@ class Origin:
         return None if noted is None else str(noted[1]).rpartition(".")[2]
 
     def call(self) -> str | None:
-        """Returns the call as the user wrote it, with the name of torch where the call has another one, or the name of
-        torch alone where the source is not known."""
+        """Returns the text of the user's call, or None if nothing is known about it.
+
+        If the text does not contain the name of the called function of torch, the public name follows: `f(x)
+        (torch.sigmoid)`. Without the source, the result is the public name alone. A node of a backward operator gives
+        `the gradient of` the forward call.
+        """
         text, name = _written(self.notes.get("stack_trace")), public_name(self.function)
         call = None if text is None else call_in(text, self.function)
         if self.operator is not None and "_backward" in self.operator:
@@ -249,8 +274,14 @@ _NOTES = ("stack_trace", "source_fn_stack", "torch_fn")
 
 @dataclass(frozen=True)
 class Written:
-    """A place in the user's source: the text of an expression, or, where it is `open`, all that follows its beginning,
-    or a whole line."""
+    """Text in the user's source.
+
+    Attributes:
+        file: source file.
+        line: line of the beginning.
+        text: an expression or a whole line; if `open`, the beginning of an expression with all that follows it.
+        open: whether the end of the expression is unknown.
+    """
 
     file: str
     line: int
@@ -259,14 +290,15 @@ class Written:
 
 
 def _written(stack: str | None) -> Written | None:
-    """Returns the place and the text of the innermost frame of the user's in a stack trace, or None."""
+    """Returns the source text of the innermost frame of the user's code in a stack trace, or None."""
     text = (stack or "") + "\n"
     frames = [m for m in _FRAME_TEXT.finditer(text if text.startswith("  ") else f"  {text}") if is_users(m["file"])]
     if not frames:
         return None
     file, line, lines = frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["text"].rstrip("\n").split("\n")
     source = lines[0].strip()
-    if len(lines) > 1 and re.fullmatch(r"\s*[~^]+\s*", lines[1]):  # Dynamo tells the beginning, but not the end
+    # Dynamo marks the beginning of the expression, but not the end.
+    if len(lines) > 1 and re.fullmatch(r"\s*[~^]+\s*", lines[1]):
         start = source[lines[1].index(lines[1].strip()) - 4 :]
         more = "".join(linecache.getline(file, line + n) for n in range(1, MOST_LINES))
         return Written(file, line, f"{start}\n{more}", open=True)
@@ -274,11 +306,11 @@ def _written(stack: str | None) -> Written | None:
 
 
 def call_in(place: Written, function: str | None) -> str | None:
-    """Returns the call in the text of an expression or of a line of source, or None if there is none.
+    """Returns the text of the call in an expression or in a line of source, or None if there is none.
 
     Args:
-        place: the text, with its place.
-        function: the name of the function of torch that was called, which chooses among several calls.
+        place: the source text.
+        function: name of the called function of torch, which selects among several calls; or None.
     """
     if place.open:
         candidates = list(_beginnings(place.text))
@@ -297,7 +329,7 @@ def call_in(place: Written, function: str | None) -> str | None:
 
 
 def _beginnings(text: str) -> Iterator[ast.expr]:
-    """The expressions that a text begins with, the shortest first: `x`, `x[0]`, `x[0].item`, `x[0].item()`."""
+    """Yields the expressions that a text begins with, the shortest first: `x`, `x[0]`, `x[0].item`, `x[0].item()`."""
     seen: set[str] = set()
     for end in (m.end() for m in re.finditer(r"\w+|[\])}]|\"", text[:2000])):
         try:
@@ -310,7 +342,7 @@ def _beginnings(text: str) -> Iterator[ast.expr]:
 
 
 def _is_call_of(expression: ast.expr, function: str) -> bool:
-    """Whether an expression is what Python calls a function of torch for."""
+    """Returns true if an expression calls a function of torch, directly or by an operator such as `+`."""
     function = function.strip("_")
     if function == "getitem":
         return isinstance(expression, ast.Subscript)
@@ -334,11 +366,11 @@ _OPERATORS: dict[str, type[ast.AST]] = {
     "lshift": ast.LShift,
     "rshift": ast.RShift,
 }
-"""Functions that have an operator of Python."""
+"""Syntax of the Python operator, by the name of the function."""
 
 
 def shortened(expression: ast.expr) -> str:
-    """Returns the text of an expression, without the arguments of a call that is too long for a message."""
+    """Returns the text of an expression. If it is too long for a message, arguments and long operands are left out."""
     text = ast.unparse(expression)
     if len(text) <= LONGEST:
         return text
@@ -359,14 +391,14 @@ def public_name(function: str | None) -> str | None:
     """Returns the public name of a function of torch (`linalg_inv` -> `torch.linalg.inv`), or None."""
     name = (function or "").partition(".")[0].lstrip("_")
     for prefix, namespace, module in _NAMESPACES:
-        rest = name.removeprefix(prefix)
-        if rest and name.startswith(prefix) and callable(getattr(module, rest, None)):
-            return f"{namespace}.{rest}"
+        short = name.removeprefix(prefix)
+        if short and name.startswith(prefix) and callable(getattr(module, short, None)):
+            return f"{namespace}.{short}"
     return None
 
 
 def function_name(function: Any) -> str:
-    """Returns the name of what is compiled: `torch.linalg.inv`, `Model`, `lambda x: ...` as `<lambda>`."""
+    """Returns the name of the compiled function for messages: `torch.linalg.inv`, `Model`, `<lambda>`."""
     if isinstance(function, torch.fx.GraphModule) or type(function).__module__.startswith("deplodock."):
         return "the compiled function"
     if isinstance(function, torch.nn.Module):
@@ -379,7 +411,7 @@ def function_name(function: Any) -> str:
 
 
 def _mentions(call: str, name: str) -> bool:
-    """Whether a call has the last part of a public name in it, or is an operator or a subscript."""
+    """Returns true if a call contains the last part of a public name, or is no call but an operator or a subscript."""
     tree = _parsed(call)
     if isinstance(tree, ast.Expr) and not isinstance(tree.value, ast.Call):
         return True
@@ -387,7 +419,7 @@ def _mentions(call: str, name: str) -> bool:
 
 
 def _parsed(text: str) -> ast.stmt | None:
-    """The statement in a line of source, which may be the head of a block."""
+    """Returns the statement in a line of source, which may be the head of a block (`if x:`), or None."""
     text = text.strip()
     for whole in (text, f"{text} pass", f"{text}\n pass", f"if 1: pass\n{text} pass"):
         try:

@@ -1,4 +1,8 @@
-"""PyTorch's symbolic sizes as symbols of the IR: their names, their ranges, and how derived ones are computed."""
+"""Symbolic sizes: conversion of PyTorch's symbols to symbols of the IR, with names, ranges and derived sizes.
+
+A *derived size* is a size that the host computes from other sizes in each call, such as `2 * s0 + 1`. A derived size
+with a range is also a check: each call refuses a value outside of the range.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +28,28 @@ from ...dialects.tensor.builder import Number
 from ...errors import UnsupportedError
 
 LARGEST = 1 << 20
-"""The largest value of a size for which no maximum was given."""
+"""Largest value of a size without a declared maximum."""
 
 LARGEST_OF_LARGE = (1 << 31) - 1
-"""The same for a size that is above `LARGEST` in the example."""
+"""Largest value of a size without a declared maximum whose example is above `LARGEST`."""
 
 LARGEST_DIFFERENCE = 1 << 62
-"""The largest difference of two sizes that a condition compares."""
+"""Largest difference of two sizes that a condition compares."""
 
 
 class SizeTable:
-    """The symbols of one program.
+    """Symbols of the IR for the sizes of one program.
 
-    A symbol of PyTorch that is the extent of an input gets the name of the user's `Dim` there, or `s0`, `s1`, ... in
-    order of appearance; an expression of symbols becomes a derived size. Equal expressions are equal symbols.
+    The size of an input gets the name of the user's `Dim`, or `s0`, `s1`, ... in the order of appearance. An expression
+    of symbols becomes a derived size; equal expressions share one symbol.
 
-    A relation of sizes that have no `Dim` with a name is taken to be as in the example: `x[:n]` has `n` rows if the
-    example has at least as many. A derived size, whose range is the condition, lets every call check that.
+    A condition on sizes without a named `Dim` is assumed to be decided as in the example: `x[:n]` has `n` rows if the
+    example has at least `n`. Each call checks this by a derived size whose range is the condition.
 
     Args:
-        named: dimensions to which the user gave names. Below what PyTorch takes for their least size the program has
-            been checked to be the same.
-        nodes: nodes of the graph. For sizes at which one of them reads outside of a tensor there is no program.
+        named: dimensions with a named `Dim`. `specialization.py` has checked that the program holds in their whole
+            ranges.
+        nodes: nodes of the graph. A node that reads element `i` of a dimension raises the dimension's least size.
     """
 
     def __init__(self, named: Sequence[NamedDim] = (), nodes: Iterable[torch.fx.Node] = ()) -> None:
@@ -59,14 +63,16 @@ class SizeTable:
         self._env: Any = None
 
     def extent(self, size: int | torch.SymInt) -> Extent:
-        """A size of PyTorch's as an extent. Raises UnsupportedError for one that depends on data."""
+        """Returns a size of PyTorch as an extent of the IR. Raises UnsupportedError for a size that depends on data."""
         if not isinstance(size, torch.SymInt):
             return size
         return self._extent(self._known_ranges(size))
 
     def number(self, value: int | torch.SymInt) -> Number:
-        """A number of PyTorch's that is computed from sizes: an extent, or a symbol that is always negative. Raises
-        UnsupportedError for one that depends on data."""
+        """Returns a number that PyTorch computes from sizes as an extent, or as a symbol that is always negative.
+
+        Raises UnsupportedError for a number that depends on data.
+        """
         if not isinstance(value, torch.SymInt):
             return value
         expr = self._settled(self._known_ranges(value))
@@ -79,7 +85,7 @@ class SizeTable:
         return self._derive(expr, negative=True)
 
     def _known_ranges(self, size: torch.SymInt) -> Any:
-        """The expression of a size. Notes the ranges of all symbols of PyTorch's, and the conditions of the program."""
+        """Returns the expression of a size, and stores the ranges of all symbols and the conditions of the program."""
         env = size.node.shape_env
         if self._env is None:
             for symbol, least in map(_size_needed, self._nodes):
@@ -93,19 +99,21 @@ class SizeTable:
         return substituted(size.node.expr, env)
 
     def has_names(self, expr: Any) -> bool:
-        """Returns true if all sizes of an expression have names that the user gave them."""
+        """Returns true if every size in an expression has a named `Dim`."""
         return all(s in self._names for s in expr.free_symbols)
 
     @property
     def derived(self) -> ArrayAttr[DerivedAttr]:
-        """How the derived sizes are computed, each after those that it uses, and what is assumed of sizes."""
+        """Derived sizes and checks of the program, each after the sizes that it uses."""
         while self._assumed:
             self._check(self._assumed.pop())
         return ArrayAttr(self._derived)
 
     def _check(self, condition: Any) -> None:
-        """Let every call check a condition that holds for the example. Raises UnsupportedError for one that the host
-        can't compute."""
+        """Adds a check, for each call, of a condition that holds for the example.
+
+        Raises UnsupportedError for a condition that the host cannot compute.
+        """
         condition = self._settled(condition)
         if condition in (sympy.true, True):
             return
@@ -129,7 +137,7 @@ class SizeTable:
             raise UnsupportedError(f"the program holds only where {condition}, which is not supported")
 
     def _hinted(self, expr: Any) -> Any:
-        """The value of an expression for the example."""
+        """Returns the value of an expression for the example."""
         values: Any = getattr(self._env, "backed_var_to_val", None) or self._env.var_to_val
         return expr.subs(values)
 
@@ -146,16 +154,21 @@ class SizeTable:
         bounds = self._ranges[expr]
         if not bounds.upper.is_Integer and self._hinted(expr) > LARGEST:
             bounds = ValueRanges(bounds.lower, LARGEST_OF_LARGE)
-        found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *extent_bounds(bounds.lower, bounds.upper))
-        self._known[expr] = found
-        return found
+        symbol = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *extent_bounds(bounds.lower, bounds.upper))
+        self._known[expr] = symbol
+        return symbol
 
     def _settled(self, expr: Any) -> Any:
-        """An expression without minima and maxima that are always the same argument, or for the example."""
+        """Returns an expression in which minima and maxima are replaced by the argument that they select, where
+        possible."""
         return expr.replace(lambda e: isinstance(e, functions.Min | functions.Max), self._without_choice)
 
     def _without_choice(self, choice: Any) -> Any:
-        """The argument of a minimum or maximum that it always is, or that it is for the example, or itself."""
+        """Returns the argument that a minimum or maximum always selects, or selects for the example.
+
+        In the latter case a check is added. If all sizes in it have names, the minimum or maximum is returned
+        unchanged.
+        """
         sign = 1 if isinstance(choice, functions.Min) else -1
         args: tuple[Any, ...] = choice.args
         for a in args:
@@ -168,33 +181,42 @@ class SizeTable:
         return chosen
 
     def _derive(self, expr: Any, *, negative: bool = False, within: tuple[int, int] | None = None) -> SymbolAttr:
-        """A symbol for an expression, which the host computes: a size, with `negative` a number, or, with the range
-        `within`, a condition."""
+        """Adds a derived size.
+
+        Args:
+            expr: expression of the size.
+            negative: whether the value is a negative number, and not a size.
+            within: for a check, the range that the value must be in.
+        """
         operands: list[SymbolAttr] = []
         kind = _kind(expr)
         results = [self._affine(f, operands) for f in (expr.args if kind else [expr])]
         if within is not None:
-            found = SymbolAttr.get(self._fresh("condition0"), *within)
+            symbol = SymbolAttr.get(self._fresh("condition0"), *within)
             self._derived.append(
-                DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
+                DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
             )
-            return found
+            return symbol
         bounds = bound_sympy(expr, self._ranges)
         least, most = extent_bounds(bounds.lower, bounds.upper)
         if negative:
             least, most = int(bounds.lower) if bounds.lower.is_Integer else -LARGEST, -1
         elif bounds.upper < 0:
             raise UnsupportedError("a size that is negative is not supported", kind="dynamic-sizes")
-        found = SymbolAttr.get(self._fresh("number0" if negative else "size0"), least, most)
-        self._known[expr] = found
+        symbol = SymbolAttr.get(self._fresh("number0" if negative else "size0"), least, most)
+        self._known[expr] = symbol
         self._derived.append(
-            DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
+            DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
         )
-        return found
+        return symbol
 
     def _affine(self, expr: Any, operands: list[SymbolAttr]) -> AffineExpr:
-        """An expression of PyTorch's in the symbols `operands`, which it extends; a product in it becomes a symbol of
-        its own. Raises UnsupportedError for what the host can't compute."""
+        """Returns an expression of PyTorch as an affine expression in the symbols `operands`, which may get new
+        elements.
+
+        A product of sizes becomes a derived size of its own. Raises UnsupportedError for an expression that the host
+        cannot compute.
+        """
         if expr.is_Integer:
             return AffineExpr.constant(int(expr))
         if expr.is_Symbol or _kind(expr):
@@ -210,8 +232,8 @@ class SizeTable:
                 return inner // int(divisor) if divided else inner % int(divisor)
         if expr.is_Add or expr.is_Mul:
             parts = expr.args if expr.is_Add else expr.as_coeff_Mul()
-            first, *rest = (self._affine(a, operands) for a in parts)
-            for other in rest:
+            first, *others = (self._affine(a, operands) for a in parts)
+            for other in others:
                 first = first + other if expr.is_Add else first * other
             return first
         raise UnsupportedError(
@@ -219,7 +241,7 @@ class SizeTable:
         )
 
     def _fresh(self, name: str) -> str:
-        """`name`, or one with another number at its end, as no other symbol has."""
+        """Returns `name`, or the name with another number at its end if a symbol has that name."""
         taken = {s.hint for s in self._known.values()}
         stem = re.sub(r"[^a-z0-9_]", "_", name.lower())
         stem = stem if stem[0].isalpha() else f"s_{stem}"
@@ -230,8 +252,8 @@ class SizeTable:
 
 
 def _kind(expr: Any) -> str | None:
-    """What the host computes from the arguments of an expression: the product, quotient or remainder of sizes; None for
-    one that is affine."""
+    """Returns the operation of a derived size on its arguments (product, quotient, remainder), or None if it is
+    affine."""
     if isinstance(expr, functions.FloorDiv | functions.CleanDiv | functions.Mod | functions.PythonMod):
         divided = isinstance(expr, functions.FloorDiv | functions.CleanDiv)
         return None if expr.args[1].is_Integer else "quotient" if divided else "remainder"
@@ -240,10 +262,11 @@ def _kind(expr: Any) -> str | None:
 
 
 def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
-    """The size that a node reads an element of, at a place which is a number, and how large it has to be for that."""
+    """Returns the size that `select` with a constant index reads, and its least value for that; (None, 0) for other
+    nodes."""
     if node.target is torch.ops.aten.select.int:
-        given = {**dict(zip(("self", "dim", "index"), node.args, strict=False)), **node.kwargs}
-        source, dim, index = (given[name] for name in ("self", "dim", "index"))
+        named = {**dict(zip(("self", "dim", "index"), node.args, strict=False)), **node.kwargs}
+        source, dim, index = (named[name] for name in ("self", "dim", "index"))
         size = source.meta["val"].shape[dim]  # pyright: ignore
         if isinstance(size, torch.SymInt) and isinstance(index, int):
             return substituted(size.node.expr, size.node.shape_env), index + 1 if index >= 0 else -index
@@ -251,35 +274,39 @@ def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
 
 
 def conditions(env: Any) -> list[Any]:
-    """The conditions on sizes, but not on data, that a program takes for true."""
+    """Returns the conditions on sizes that PyTorch assumed while tracing, without conditions on data."""
     notes = [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]
-    known = [substituted(e, env) for e in notes]
-    return [e for e in known if e != sympy.true and not any(map(is_from_data, e.free_symbols))]
+    expressions = [substituted(e, env) for e in notes]
+    return [e for e in expressions if e != sympy.true and not any(map(is_from_data, e.free_symbols))]
 
 
 def equal_sizes(env: Any) -> dict[Any, Any]:
-    """PyTorch's symbols that it took for equal to another one, or to an expression of others, in a shape environment.
+    """Returns the symbols that PyTorch assumed to be equal to another expression, with that expression.
 
-    Both are the same symbol of the IR, so the equality is checked when arguments bind it."""
-    found: dict[Any, Any] = dict(env.replacements)
+    Both become the same symbol of the IR. So the equality is checked when a call's arguments bind the symbol.
+    """
+    equal: dict[Any, Any] = dict(env.replacements)
     for expr in [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]:
-        expr = expr.subs(found)
+        expr = expr.subs(equal)
         if isinstance(expr, sympy.Eq):
             for a, b in (expr.args, expr.args[::-1]):
                 if isinstance(a, sympy.Symbol) and a not in b.free_symbols:
-                    found = {s: e.subs(a, b) for s, e in found.items()} | {a: b}
+                    equal = {s: e.subs(a, b) for s, e in equal.items()} | {a: b}
                     break
-    return found
+    return equal
 
 
 def substituted(expr: Any, env: Any) -> Any:
-    """An expression of PyTorch's in symbols of which no two are equal, and in integers where it is exact in them."""
+    """Returns an expression with equal symbols replaced by one of them, and exact float operations replaced by integer
+    ones."""
     return expr.subs(equal_sizes(env)).replace(functions.TruncToInt, _truncated)
 
 
 def _truncated(number: Any) -> Any:
-    """`int(number)`: of a size times a fraction with a power of two below it, which is exact in floating point, the
-    quotient of integers."""
+    """Returns `int(size * fraction)` as an integer quotient if the float result is exact, else unchanged.
+
+    It is exact for a fraction whose denominator is a power of two.
+    """
     factor, size = number.as_coeff_Mul()
     numerator, denominator = float(factor).as_integer_ratio() if factor.is_number else (0, 1)
     if isinstance(size, functions.ToFloat) and 0 < numerator < 1 << 20 and denominator < 1 << 20:
@@ -288,17 +315,17 @@ def _truncated(number: Any) -> Any:
 
 
 def depends_on_data(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
-    """Whether a size, or what is asked about it, comes from what is in a tensor."""
+    """Returns true if a size, or a number or condition computed from sizes, depends on the elements of a tensor."""
     return any(is_from_data(s) for s in size.node.expr.free_symbols)
 
 
 def is_from_data(symbol: Any) -> bool:
-    """Whether a symbol of PyTorch's comes from what is in a tensor."""
+    """Returns true if a symbol of PyTorch depends on the elements of a tensor."""
     return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
 def _largest(expr: Any, ranges: Mapping[Any, Any]) -> Any:
-    """An upper bound of an expression; infinite for one that is not linear in symbols and quotients of them."""
+    """Returns an upper bound of an expression; infinity if it is not linear in symbols and quotients of them."""
     for quotient in expr.atoms(functions.FloorDiv):
         value, divisor = quotient.args
         if not divisor.is_Integer or divisor <= 0:
@@ -317,23 +344,32 @@ def _largest(expr: Any, ranges: Mapping[Any, Any]) -> Any:
 
 
 def extent_bounds(lower: Any, upper: Any) -> tuple[int, int]:
-    """The least and the greatest value of a size, by PyTorch's bounds of it."""
+    """Returns the least and the greatest value of a size, from PyTorch's bounds."""
     least = max(int(lower), 0) if lower.is_Integer else 0
     most = int(upper) if upper.is_finite and upper.is_Integer else LARGEST
     return least, max(most, least)
 
 
 def every_size() -> AbstractContextManager[Any]:
-    """While it is open, PyTorch exports programs that hold for sizes 0 and 1 too.
+    """While active, PyTorch exports programs that also hold for sizes 0 and 1.
 
-    By itself it takes every size that varies for at least 2, and what it concludes from that holds nowhere else."""
+    By default it assumes that every varying size is at least 2.
+    """
     return patch.object(_config, "backed_size_oblivious", True)
 
 
 @dataclass(frozen=True)
 class NamedDim:
-    """A dimension of an argument with the name that the user gave it, the least value of what has that name, PyTorch's
-    symbol for that, and the size for a value: `2 * Dim("batch")` has the name of `batch`, and twice its size."""
+    """Dimension of an argument with a named `Dim`.
+
+    Attributes:
+        tensor: the example argument.
+        dim: the dimension.
+        name: name of the `Dim`; for a derived one, such as `2 * Dim("batch")`, the name of its root (`batch`).
+        declared_min: least value of the root, as declared.
+        symbol: PyTorch's symbol for the root.
+        size: size of the dimension for a value of the root.
+    """
 
     tensor: torch.Tensor
     dim: int
