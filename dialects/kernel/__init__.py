@@ -215,10 +215,15 @@ class FuncOp(BlockProgramOp):
         if fixed < 1 or fixed >= 2**31:
             raise VerifyException(f"expected a grid of 1 to 2^31 - 1 blocks, but got {fixed}")
         if self.blocks_per_sm is not None and not 1 <= self.resident <= MOST_THREADS // self.threads:
-            raise VerifyException(f"{self.resident} blocks of {self.threads} threads do not fit on a multiprocessor")
+            raise VerifyException(
+                f"expected at most {MOST_THREADS} threads of resident blocks, but got {self.resident} blocks of"
+                f" {self.threads} threads"
+            )
         if fixed % self.cluster_size:
             grid = " * ".join(map(str, self.grid_shape))
-            raise VerifyException(f"clusters of {self.cluster_size} do not make up a grid of {grid} blocks")
+            raise VerifyException(
+                f"expected a grid of whole clusters of {self.cluster_size} blocks, but got {grid} blocks"
+            )
 
 
 def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
@@ -417,9 +422,9 @@ class SliceOp(PureOp):
             raise VerifyException(f"expected a row map of one index and one result, but got {map}")
         source, result = self.source.type, self.result.type
         if not extents_of(source):
-            raise VerifyException(f"{source} has no rows")
+            raise VerifyException(f"expected a buffer with rows, but got {source}")
         if element_type(source) != element_type(result):
-            raise VerifyException(f"a slice of {source} has its element type, not that of {result}")
+            raise VerifyException(f"expected a slice with the element type of {source}, but got {result}")
         row, part = self.row_extents, extents_of(result)
         if part != row and prod(static(part)) > prod(static(row)):
             raise VerifyException(f"expected a slice no larger than a row of {source}, but got {result}")

@@ -5,8 +5,8 @@
 **An mbarrier** is a counter in shared memory. It counts *phases*: phase n is complete when `arrivals` threads have
 arrived and asynchronous copies have written all bytes announced with `kernel.mbar_expect`. Then phase n + 1 begins. A
 wait names the parity of a phase: `parity p` returns as soon as the last complete phase has parity p. A new barrier is
-in phase 0, and waiting for parity 1 returns at once. An arrival publishes the earlier accesses of its thread; a wait
-makes them visible.
+in phase 0, and waiting for parity 1 returns at once, as if an earlier phase had completed. An arrival publishes the
+earlier accesses of its thread; a wait makes them visible.
 
 **A circular buffer** of S stages, between a producer and consumers, has two buffers of S mbarriers: `full` (one
 arrival, by the producer's `kernel.mbar_expect`, and the bytes of a stage) and `empty` (one arrival for every consumer).
@@ -131,11 +131,11 @@ class WarpSpecializeOp(FormattedOp):
                 f"one name, one number of warps and one or no number of registers for {count} partitions"
             )
         if len(set(self.partition_names)) != count:
-            raise VerifyException(f"partitions of one name: {self.partition_names}")
+            raise VerifyException(f"expected distinct names of partitions, but got {self.partition_names}")
         if min(warps) < 1:
             raise VerifyException(f"expected at least one warp in a partition, but got {min(warps)}")
         if any([a.type for a in p.block.args] != [IndexType()] for p in self.programs):
-            raise VerifyException("the argument of a partition is the number of the warp in it, an index")
+            raise VerifyException("expected one argument of type index, the number of the warp in the partition")
         parent = self.parent_op()
         if parent is not None and parent.name != "kernel.func":
             raise VerifyException(f"expected partitions at the top of a kernel, but got them in {parent.name}")
@@ -147,7 +147,7 @@ class WarpSpecializeOp(FormattedOp):
             for p, cluster_barriers in zip(self.programs, barriers, strict=True)
             for op in cluster_barriers
         ):
-            raise VerifyException("a barrier of the cluster in a loop or condition of a partition")
+            raise VerifyException("expected kernel.cluster_barrier outside of loops and conditions of a partition")
         if len({len(cluster_barriers) for cluster_barriers in barriers}) > 1:
             counts = [len(cluster_barriers) for cluster_barriers in barriers]
             raise VerifyException(
@@ -290,7 +290,7 @@ class MapaOp(PureOp):
     def verify_(self) -> None:
         require_cluster(self, "another block's memory")
         if not is_shared(self.shared.type):
-            raise VerifyException(f"names another block's instance of a shared buffer, not of {self.shared.type}")
+            raise VerifyException(f"expected a shared buffer, but got {self.shared.type}")
         expected = _of_cluster(self.shared.type)
         if self.result.type != expected:
             raise VerifyException(f"expected the result type {expected}, but got {self.result.type}")
@@ -410,7 +410,7 @@ class MbarArriveOp(MbarrierOp):
         if self.rank is not None:
             require_cluster(self, "an arrival at another block's barrier")
         elif self.asynchronous is not None:
-            raise VerifyException("an arrival at the block's own barrier tells of all that the thread has done")
+            raise VerifyException("expected `async` with a rank only")
 
 
 @irdl.irdl_op_definition

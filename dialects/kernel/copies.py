@@ -79,9 +79,9 @@ class SubviewOp(PureOp):
             if not is_shared_line(t):
                 raise VerifyException(f"expected a one-dimensional shared buffer, but got {t}")
         if element_type(self.ring.type) != element_type(self.result.type):
-            raise VerifyException("ring and slot have one element type")
+            raise VerifyException("expected one element type of buffer and part")
         if memory_bytes(self.ring.type) < memory_bytes(self.result.type):
-            raise VerifyException("a slot is no larger than its ring")
+            raise VerifyException("expected a part no larger than its buffer")
 
 
 @irdl.irdl_op_definition
@@ -126,20 +126,20 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
         if space_of(self.memory.type) is not GLOBAL or not is_shared_line(self.target.type):
             raise VerifyException("expected a copy from global memory to a one-dimensional shared buffer")
         if self.xor is not None:
-            raise VerifyException("offsets in global memory do not combine by exclusive or")
+            raise VerifyException("expected no xor for an offset in global memory")
         element = element_type(self.target.type)
         self.verify_places(element)
         width = self.vec.data
         one = MemRefType(element, [1])
         if width * memory_bytes(one) not in COPY_BYTES:
-            raise VerifyException(f"{width} elements of {element}: a copy moves 4, 8 or 16 bytes at once")
+            raise VerifyException(f"expected a copy of 4, 8 or 16 bytes, but got {width} elements of {element}")
         if len(self.target_regs) != len(self.regs) or any(len(b) != 1 for b in bases_of(self.target_regs)):
-            raise VerifyException("one step in the target for each bit of the register number")
+            raise VerifyException("expected one step in the target for each bit of the register number")
         low = width.bit_length() - 1
         if any(self.target_bases[b] != 1 << b for b in range(low)):
-            raise VerifyException(f"the first {low} register bits are not consecutive in the target")
+            raise VerifyException(f"expected the first {low} register bits to be contiguous in the target")
         if any(c.type != IndexType() for c in self.operand_indices):
-            raise VerifyException("coordinates and checks of a copy are index")
+            raise VerifyException("expected coordinates and checks of type index")
 
 
 @irdl.irdl_op_definition
@@ -296,7 +296,7 @@ class TensorMapOp(PureOp):
         factors = [n if isinstance(n, int) else 1 for n in extents]
         pitches = [math.prod(factors[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
         if any(p % 16 for p in pitches):
-            raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
+            raise VerifyException(f"expected rows at multiples of 16 bytes, but got {m}")
 
 
 class _BoxOp(OrderedOp):
@@ -323,9 +323,9 @@ class _BoxOp(OrderedOp):
         if not is_shared_line(m):
             raise VerifyException(f"expected a box in a one-dimensional shared buffer, but got {m}")
         if element_type(m) != t.element:
-            raise VerifyException("buffer and map have one element type")
+            raise VerifyException("expected one element type of buffer and tensor map")
         if memory_bytes(m) < t.bytes:
-            raise VerifyException(f"a box of {t.bytes} bytes is larger than {m}")
+            raise VerifyException(f"expected a buffer of at least {t.bytes} bytes for the box, but got {m}")
         if len(self.coordinates) != len(t.shape):
             raise VerifyException(f"one coordinate for each of {len(t.shape)} dimensions")
 
@@ -373,7 +373,7 @@ class TmaLoadOp(_BoxOp):
         require_cluster(self, "a box for several blocks")
         size = cluster_of(self) or max(CLUSTERS)
         if not self.ranks or list(self.ranks) != sorted({*self.ranks} & {*range(size)}):
-            raise VerifyException(f"a box for the blocks {list(self.ranks)} of a cluster of {size}, in order")
+            raise VerifyException(f"expected ascending ranks of a cluster of {size}, but got {list(self.ranks)}")
 
 
 @irdl.irdl_op_definition

@@ -177,27 +177,31 @@ class MemoryAccess(FormattedOp):
         if len(self.checks) != len(self.bounds) or any(len(b) != len(self.bounds) for b in self.check_steps):
             raise VerifyException("one [lower:upper] and one step for each check")
         if any(c.type not in (IndexType(), VectorType(IndexType(), [self.registers])) for c in self.operand_indices):
-            raise VerifyException("coordinates and checks are index, or a vector of index with one entry a register")
+            raise VerifyException(
+                "expected an index, or a vector of index with one entry for each register, as coordinates and checks"
+            )
         if moved_element != element_type(self.memory.type):
-            raise VerifyException("memory and registers have one element type")
+            raise VerifyException("expected one element type of memory and registers")
         self._verify_width(rank)
         space = space_of(self.memory.type)
         if space is None:
             raise VerifyException(f"expected a buffer in global, shared or cluster memory, but got {self.memory.type}")
         if self.xor is not None and not space.of_block:
-            raise VerifyException("only offsets in shared memory combine by exclusive or")
+            raise VerifyException("expected xor for offsets in shared memory only")
 
     def _verify_width(self, rank: int) -> None:
         width = self.vec.data
         if width < 1 or width & (width - 1) or width > self.registers:
-            raise VerifyException(f"an access {width} elements wide of {self.registers} registers")
+            raise VerifyException(
+                f"expected a vec that is a power of two up to {self.registers} registers, but got {width}"
+            )
         low = width.bit_length() - 1
         if any(self.reg_bases[b] != (0,) * (rank - 1) + (1 << b,) for b in range(low)):
-            raise VerifyException(f"the first {low} register bits are not consecutive in memory")
+            raise VerifyException(f"expected the first {low} register bits to be contiguous in memory")
         if any(any(self.check_steps[b]) for b in range(low)):
-            raise VerifyException("a check changes within one access")
+            raise VerifyException("expected checks that are constant within an access of several elements")
         if width > 1 and any(c.type != IndexType() for c in self.operand_indices):
-            raise VerifyException("a coordinate for every register allows no wide access")
+            raise VerifyException("expected vec 1, because coordinates differ between registers")
 
     @property
     def operand_indices(self) -> tuple[SSAValue, ...]:
@@ -243,7 +247,9 @@ class LoadOp(MemoryAccess):
         if bool(self.bounds) != (self.fill is not None):
             raise VerifyException("expected both checks and a fill value, or neither")
         if self.fill is not None and self.fill.type != element_type(self.result.type):
-            raise VerifyException(f"fill of type {self.fill.type} in registers of {self.result.type}")
+            raise VerifyException(
+                f"expected a fill value of the element type of {self.result.type}, but got {self.fill.type}"
+            )
 
 
 class _MemoryWrite(MemoryAccess):
@@ -280,7 +286,7 @@ class StoreOp(_MemoryWrite, WritingOp):
         super().verify_()
         space = space_of(self.memory.type)
         if space is None or not space.writable:
-            raise VerifyException("a block stores to its own shared memory, not to that of others in the cluster")
+            raise VerifyException("expected a store to global memory or to the block's own shared memory")
 
 
 @irdl.irdl_op_definition
@@ -305,7 +311,7 @@ class AtomicRmwOp(_MemoryWrite, OrderedOp):
         super().verify_()
         verify_atomic(self.kind.data, element_type(self.value.type))
         if self.vec.data != 1:
-            raise VerifyException("an atomic operation is on one element")
+            raise VerifyException("expected vec 1 for an atomic operation")
         space = getattr(self.memory.type, "memory_space", None)
         if isinstance(space, StringAttr):
             raise VerifyException(f"expected an atomic operation on global memory, but got {space.data} memory")

@@ -172,7 +172,9 @@ class MatrixRows(FormattedOp):
             raise VerifyException("expected a buffer in shared memory")
         atom = mma_atom(t)
         if atom is None or not atom.matrix_orders or element_type(self.memory.type) != element_type(t):
-            raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or f16, or f32")
+            raise VerifyException(
+                f"expected bf16, f16 or f32 in both memory and registers, but got {self.memory.type} and {t}"
+            )
         if self.trans is not None and True not in atom.matrix_orders:
             raise VerifyException("expected no transposition of f32 matrices")
         if self.count.data not in (1, 2, 4):
@@ -263,7 +265,7 @@ class MmaOp(RegisterDotOp):
         atoms = [atom for atom in MMA_ATOMS if atom.element == element_type(self.lhs.type)]
         if not atoms or element_type(self.rhs.type) != element_type(self.lhs.type):
             types = ", ".join(str(atom.element) for atom in MMA_ATOMS)
-            raise VerifyException(f"the operands are both of one type of {types}")
+            raise VerifyException(f"expected both operands of one type of {types}")
         expected: list[str] = []
         for atom in atoms:
             if (blocks := rows - atom.row_bits) >= 0:
@@ -280,6 +282,8 @@ class MmaOp(RegisterDotOp):
         rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
         (registers,) = shape_of(self.acc.type)
         if sorted(rows + cols) != list(range(1, registers.bit_length() - 1)):
-            raise VerifyException(f"rows {rows} and cols {cols} do not number {registers} registers in pairs")
+            raise VerifyException(
+                f"expected rows and cols that number {registers} registers in pairs, but got {rows} and {cols}"
+            )
         if element_type(self.acc.type) != self.atom.accumulator:
             raise VerifyException(f"expected an accumulator of {self.atom.accumulator}")

@@ -79,7 +79,7 @@ class ShuffleOp(PureOp):
             )
         flips = list(self.lane_xor.get_values())
         if any(not 0 <= f < LANES for f in flips):
-            raise VerifyException(f"lane_xor {flips} of lanes 0 to {LANES - 1}")
+            raise VerifyException(f"expected lane_xor of 0 to {LANES - 1}, but got {flips}")
 
 
 @irdl.irdl_op_definition
@@ -108,7 +108,7 @@ class PermuteRegistersOp(PureOp):
         (size,) = shape_of(self.source.type)
         moves = list(self.reg_xor.get_values())
         if size & (size - 1) or len(moves) != LANE_BITS or any(not 0 <= m < size for m in moves):
-            raise VerifyException(f"{moves} is no reg_xor of {size} registers for {LANE_BITS} bits of a lane")
+            raise VerifyException(f"expected {LANE_BITS} reg_xor below {size}, a power of two, but got {moves}")
 
 
 @irdl.irdl_op_definition
@@ -140,7 +140,9 @@ class ReduceRegistersOp(PureOp):
         if any(not 0 <= b < n.bit_length() - 1 for b in bits):
             raise VerifyException(f"register bits {sorted(bits)} of {n} registers")
         if shape_of(self.result.type) != (n >> len(bits),):
-            raise VerifyException(f"folding {len(bits)} bits of {n} registers leaves {n >> len(bits)}")
+            raise VerifyException(
+                f"expected {n >> len(bits)} registers after the reduction of {len(bits)} bits of {n} registers"
+            )
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
@@ -178,9 +180,11 @@ class ScanRegistersOp(PureOp):
     def verify_(self) -> None:
         (n,), bits, element = shape_of(self.source.type), [*self.bits.get_values()], element_type(self.source.type)
         if bits != sorted(set(bits)) or any(not 0 <= b < n.bit_length() - 1 for b in bits):
-            raise VerifyException(f"register bits {bits} of {n} registers are not distinct and ascending")
+            raise VerifyException(f"expected distinct, ascending register bits of {n} registers, but got {bits}")
         if self.init.type != VectorType(element, [n >> len(bits)]):
-            raise VerifyException(f"scanning {len(bits)} bits of {n} registers starts with {n >> len(bits)}")
+            raise VerifyException(
+                f"expected {n >> len(bits)} initial values for the scan of {len(bits)} bits of {n} registers"
+            )
         verify_kind(self.kind.data, element, scan=True)
 
 
@@ -230,7 +234,7 @@ class SplatOp(PureOp):
 
     def verify_(self) -> None:
         if element_type(self.result.type) != self.source.type:
-            raise VerifyException(f"{self.source.type} in all registers is not {self.result.type}")
+            raise VerifyException(f"expected registers of {self.source.type}, but got {self.result.type}")
 
 
 @irdl.irdl_op_definition
@@ -317,9 +321,11 @@ class OuterFmaOp(RegisterDotOp):
         rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
         (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
         if sorted(rows + cols) != list(range(c.bit_length() - 1)) or a != 1 << len(rows) or b != 1 << len(cols):
-            raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers from {a} and {b}")
+            raise VerifyException(
+                f"expected rows and cols that number {c} registers from {a} and {b}, but got {rows} and {cols}"
+            )
         if len({element_type(v.type) for v in self.operands}) != 1:
-            raise VerifyException("operands and accumulator have one element type")
+            raise VerifyException("expected one element type of operands and accumulator")
 
 
 @irdl.irdl_op_definition
@@ -360,6 +366,8 @@ class PanelFmaOp(PureOp):
     def verify_(self) -> None:
         (a,), (b,), (c,), depth = *(shape_of(v.type) for v in (self.lhs, self.rhs, self.acc)), self.depth.data
         if depth < 1 or a % depth or b % depth or (a // depth) * (b // depth) != c:
-            raise VerifyException(f"{a} and {b} numbers {depth} deep do not make a product of {c}")
+            raise VerifyException(
+                f"expected operands of depth {depth} for a product of {c} numbers, but got {a} and {b} numbers"
+            )
         if len({element_type(v.type) for v in self.operands}) != 1:
-            raise VerifyException("operands and accumulator have one element type")
+            raise VerifyException("expected one element type of operands and accumulator")

@@ -198,9 +198,12 @@ class WgmmaOp(OrderedOp):
 
     def verify_(self) -> None:
         if self.swizzle.data not in SWIZZLED_ROW_BYTES or self.k_steps.data < 1:
-            raise VerifyException(f"{self.k_steps.data} k-steps swizzled by {self.swizzle.data} bytes")
+            raise VerifyException(
+                f"expected k_steps of at least 1 and a swizzle of 32, 64 or 128 bytes, but got"
+                f" {self.k_steps.data} and {self.swizzle.data}"
+            )
         if self.scale_d_zero is not None and self.use_acc is not None:
-            raise VerifyException("a product with scale-d = 0 has no `use_acc`")
+            raise VerifyException("expected no `use_acc` together with `scale_d_zero`")
         if (atom := mma_atom(self.element)) is None or atom.accumulator != f32:
             raise VerifyException(f"expected operands of bf16, f16 or f32, but got {self.element}")
         if element_bytes(self.element) == WORD_BYTES and (self.lhs_transposed or self.rhs_transposed) is not None:
@@ -210,7 +213,7 @@ class WgmmaOp(OrderedOp):
         if isinstance(t, MemRefType):
             self._verify_shared(self.lhs, WARPGROUP_ROWS, self.lhs_transposed is not None, "left")
             if self.lhs_offset is None or element_type(self.lhs.type) != self.element:
-                raise VerifyException(f"the left operand is a place in a shared buffer of {self.element}")
+                raise VerifyException(f"expected the left operand at an offset in a shared buffer of {self.element}")
         elif (
             self.lhs_offset is not None
             or self.lhs_transposed is not None
@@ -218,7 +221,7 @@ class WgmmaOp(OrderedOp):
             or element_type(self.lhs.type) != self.element
             or shape_of(self.lhs.type) != (self.depth // 2,)
         ):
-            raise VerifyException(f"the left operand is {self.depth // 2} registers of {self.element}")
+            raise VerifyException(f"expected {self.depth // 2} registers of {self.element} as the left operand")
 
     def _verify_shared(self, memory: SSAValue, extent: int, transposed: bool, side: str) -> None:
         t: Attribute = memory.type
@@ -227,7 +230,7 @@ class WgmmaOp(OrderedOp):
         depth, row = self.depth, self.row
         if not transposed:
             if depth > row:
-                raise VerifyException(f"{depth} elements of k in rows of {row}")
+                raise VerifyException(f"expected at most {row} elements of k, one row, but got {depth}")
             needed = (extent - 1) * row + depth
         else:
             panels = -(-extent // row)
@@ -243,7 +246,7 @@ class WgmmaOp(OrderedOp):
                 raise VerifyException(f"panels {step} elements apart, of {depth} rows of {row} each")
             needed = (panels - 1) * step + depth * row
         if shape_of_memory(t)[0] < needed:
-            raise VerifyException(f"the {side} operand takes {needed} elements of {t}")
+            raise VerifyException(f"expected at least {needed} elements of the {side} operand, but got {t}")
 
 
 @irdl.irdl_op_definition
@@ -292,7 +295,7 @@ class WgmmaWaitOp(WaitForGroupsOp):
         if self.result.type == self.acc.type:
             return
         if self.result.type != self.acc.type.registers or self.pending.data > self._newer_groups():
-            raise VerifyException("accumulators become registers of their type once they are not pending")
+            raise VerifyException("expected the type of accumulators, because their group may be pending")
 
     def _newer_groups(self) -> int:
         """Returns the number of groups that are committed after the group of `acc` and before this wait."""

@@ -237,8 +237,9 @@ def warpgroup_accumulator(shape: Sequence[int], warps: int) -> Linear | str:
 
 
 def part_of_group(shape: Sequence[int], groups: Sequence[Coordinate]) -> tuple[int, ...] | None:
-    """Returns the extents of the part of a tile that one warpgroup holds, or None if the part is not a contiguous
-    block.
+    """Returns the extents of the part of a tile that one warpgroup holds.
+
+    None means that a warpgroup's part is not a contiguous block, or that there is only one warpgroup.
 
     Args:
         shape: extents of the tile.

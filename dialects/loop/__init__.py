@@ -342,14 +342,14 @@ class StagedReduceOp(PureOp):
         _verify_body(self, self.stages.block, 0, types)
         if [a.type for a in self.rescale.block.args] != types * 2:
             raise VerifyException(
-                "the rescaling takes all results twice: in the old frame, then those of the new frame"
+                "expected all results twice as arguments of the rescaling: the old ones, then the new ones"
             )
         end = self.rescale.block.last_op
         if not isinstance(end, YieldOp) or [o.type for o in end.operands] != types:
-            raise VerifyException("the rescaling yields every result, moved")
+            raise VerifyException("expected the rescaling to yield every result")
         reduces = self.stage_ops
         if tuple(r.result for r in reduces) != tuple(self.stages.block.last_op.operands):  # pyright: ignore
-            raise VerifyException("the stages yield their reductions, each once and in order")
+            raise VerifyException("expected the stages to yield their reductions, each once and in order")
         if len({r.sizes for r in reduces}) > 1:
             raise VerifyException("expected equal extents of all stages")
 
@@ -379,7 +379,7 @@ class ScanOp(PureOp):
         verify_kind(self.kind.data, self.source.type, scan=True)
         nest = self.parent_op()
         if not isinstance(nest, NestOp) or self.index.owner is not nest.body.block:
-            raise VerifyException("a scan is directly inside a nest and runs along one of the nest's indices")
+            raise VerifyException("expected a scan directly in a nest, along one of the nest's indices")
         if any(isinstance(op, ScanOp) and op.index is not self.index for op in nest.body.block.ops):
             raise VerifyException("expected all scans of a nest along one index")
 

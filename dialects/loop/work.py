@@ -68,7 +68,7 @@ def count_work(module: ModuleOp) -> list[Work]:
 def count_flops(main: FuncOp, sizes: Sizes) -> int:
     """Returns the floating-point operations of a function at the tensor or the loop level.
 
-    Called functions, conversions and tile kernels do not count. `sizes` has the values of symbols.
+    The steps of scans count. Called functions, conversions and tile kernels do not. `sizes` has the values of symbols.
     """
     return sum(_flops(op, sizes) for op in main.body.block.ops)
 

@@ -354,9 +354,9 @@ class FormattedOp(IRDLOperation):
 
 
 class YieldsOwnOps(OpTrait):
-    """Trait of an op whose regions must yield results of their own ops, such as the stages of `loop.staged_reduce`.
+    """Trait of an op whose regions yield results of ops inside them, such as the stages of `loop.staged_reduce`.
 
-    CSE must not replace such an op by an equal one.
+    CSE must not replace a yielded op by an equal op from outside of the region.
     """
 
 

@@ -272,9 +272,9 @@ class ScanOp(PureOp):
             raise VerifyException(f"expected a function of this module, but got @{name}")
         takes, gives = list(function.function_type.inputs), list(function.function_type.outputs)
         if takes != self.step_types:
-            raise VerifyException(f"@{name} does not take the carries, the slices and the shared tensors")
+            raise VerifyException(f"expected @{name} to take the carries, the slices and the shared tensors")
         if gives != [v.type for v in self.carries]:
-            raise VerifyException(f"@{name} does not give the next carries")
+            raise VerifyException(f"expected @{name} to return the next carries")
 
 
 def _result_types(carries: Sequence[SSAValue], steps: int, history: Sequence[int]) -> list[Attribute]:
@@ -368,7 +368,7 @@ class GatherOp(PureOp):
             raise VerifyException("expected at least one index tensor; without any, use tensor.index_map")
         _verify_indexed(self, self.source, self.result, "a source", "result's")
         if element_type(self.source.type) != element_type(self.result.type):
-            raise VerifyException("source and result have one element type")
+            raise VerifyException("expected one element type of source and result")
 
 
 @irdl.irdl_op_definition
@@ -410,7 +410,7 @@ class ScatterOp(PureOp):
             raise VerifyException("expected at least one index tensor")
         _verify_indexed(self, self.init, self.values, "a result", "values'")
         if element_type(self.values.type) != element_type(self.init.type):
-            raise VerifyException("init and values have one element type")
+            raise VerifyException("expected one element type of init and values")
         verify_atomic(self.kind.data, element_type(self.init.type))
 
 

@@ -37,7 +37,9 @@ class _InFlight(OrderedOp):
             if not isinstance(result.type, AsyncAccumulatorsType):
                 continue
             if len(users) > 1:
-                raise VerifyException("accumulators in flight are used once: the hardware has no second copy of them")
+                raise VerifyException(
+                    "expected one use of accumulators in flight: the hardware has no second copy of them"
+                )
             if any(not isinstance(user, DotAsyncOp | DotWaitOp | scf.ForOp | scf.YieldOp) for user in users):
                 raise VerifyException(f"{users[0].name} uses accumulators in flight, before a tile.dot_wait")
 
@@ -68,7 +70,7 @@ class AccumulatorsOp(_InFlight):
             raise VerifyException(f"{self.start.type} does not start {self.result.type}")
         user = self.result.get_user_of_unique_use()
         if self.start is None and isinstance(user, DotAsyncOp) and user.scale_d_zero is None:
-            raise VerifyException("accumulators without values have to be overwritten (scale_d_zero)")
+            raise VerifyException("expected scale_d_zero on the first dot into undefined accumulators")
 
 
 @irdl.irdl_op_definition
@@ -110,7 +112,7 @@ class DotAsyncOp(_InFlight):
     def verify_(self) -> None:
         super().verify_()
         if self.scale_d_zero is not None and self.use_acc is not None:
-            raise VerifyException("a contraction with scale-d = 0 has no `use_acc`")
+            raise VerifyException("expected no `use_acc` together with `scale_d_zero`")
         verify_contraction(self.lhs.type, self.rhs.type, without_flight(self.acc.type), "wgmma")
 
 

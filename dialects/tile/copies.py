@@ -322,7 +322,7 @@ class ProducerLoadOp(OrderedOp):
 
     def verify_(self) -> None:
         if tuple(t.type for t in self.tiles) != tiles_of(self.ring):
-            raise VerifyException(f"puts other tiles than those of {self.ring.type}")
+            raise VerifyException(f"expected the tiles of {self.ring.type}")
         if any(not isinstance(t.owner, TmaLoadOp) for t in self.tiles):
             raise VerifyException("expected tiles that are each the result of a tile.tma_load")
 
@@ -351,7 +351,7 @@ class ConsumerWaitOp(OrderedOp):
 
     def verify_(self) -> None:
         if tuple(r.type for r in self.res) != tiles_of(self.ring):
-            raise VerifyException(f"takes other tiles than those of {self.ring.type}")
+            raise VerifyException(f"expected the tiles of {self.ring.type}")
 
 
 @irdl.irdl_op_definition

@@ -75,7 +75,7 @@ class KernelOp(BlockProgramOp):
         self.verify_warps()
         super().verify_()
         if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):
-            raise VerifyException(f"clusters of {self.cluster_size} blocks do not make up the last extent of the grid")
+            raise VerifyException(f"expected a last extent of the grid of whole clusters of {self.cluster_size} blocks")
 
     def has_clusters_of(self, blocks: int) -> bool:
         """Returns true if `blocks` divides the last extent of the grid that is not 1, so clusters differ in that index
@@ -124,7 +124,7 @@ class LaunchOp(PureOp):
         if len(kernel.buffers) != len(operands) or any(
             not same_elements(b.type, v.type) for b, v in zip(kernel.buffers, operands, strict=True)
         ):
-            raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
+            raise VerifyException(f"expected inputs and results that match the buffers of @{name}")
         combines = any(use.operation.name == "tile.atomic_rmw" for b in kernel.buffers for use in b.uses)
         if combines != (self.start is not None):
             raise VerifyException(f"a launch starts from a value if @{name} combines into its result, and only then")
@@ -133,7 +133,7 @@ class LaunchOp(PureOp):
         if [self.start.type] != list(self.result_types):
             raise VerifyException(f"the result of @{name} starts as {self.start.type}")
         if not isinstance(self.start.owner, LaunchOp):
-            raise VerifyException("a launch starts from a result of another one")
+            raise VerifyException("expected a result of another launch after `from`")
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
@@ -168,7 +168,7 @@ def verify_places(op: Any, memory: SSAValue, tile: SSAValue) -> None:
                 f"expected an index or a tile of index of the tile's shape as a symbol, but got {s.type}"
             )
     if element_type(tile.type) != element_type(memory.type):
-        raise VerifyException("buffer and tile have one element type")
+        raise VerifyException("expected one element type of buffer and tile")
 
 
 @irdl.irdl_op_definition
@@ -397,7 +397,7 @@ def verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: str
         lhs: type of the left operand [m, k].
         rhs: type of the right operand [k, n].
         acc: type of the accumulator [m, n].
-        atom: `fma`, `mma`, `wgmma`, or None for scalar multiply-adds.
+        atom: `mma`, `wgmma`, or None for scalar multiply-adds.
 
     Raises:
         VerifyException: shapes do not match, or the atom does not support the element types.
@@ -452,7 +452,7 @@ class DotOp(PureOp):
 
     def verify_(self) -> None:
         if self.acc.type != self.result.type:
-            raise VerifyException("the result has the accumulator's type")
+            raise VerifyException("expected the accumulator's type as the result type")
         atom = None if self.atom is None else self.atom.data
         verify_contraction(self.lhs.type, self.rhs.type, self.acc.type, atom)
 

@@ -349,7 +349,7 @@ def test_a_schedule_in_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "#tile.schedule<block = [1, 1, 64], chunk = [64], warps = 2>" in out
     for text, message in (
         ("blok=1", "plan-schedules: unknown option 'blok'"),
-        ("block=3,3,3", "block holds 3, not a power of two"),
+        ("block=3,3,3", "expected powers of two in block, but got 3"),
         ("", 'schedule: expected key=value pairs such as "block=64,128 warps=4"'),
     ):
         code, _, err = run(capsys, "compile", "-c", RMSNORM, "--schedule", text)

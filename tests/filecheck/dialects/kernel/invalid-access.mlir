@@ -17,7 +17,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: coordinates and checks are index, or a vector of index with one entry a register
+// CHECK: error: kernel.load: expected an index, or a vector of index with one entry for each register, as coordinates and checks
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : i32
   %v = kernel.load %x[%i] regs [[1]] : memref<64xf32> -> vector<2xf32>
@@ -25,7 +25,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.store: memory and registers have one element type
+// CHECK: error: kernel.store: expected one element type of memory and registers
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
@@ -52,7 +52,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: an access 4 elements wide of 2 registers
+// CHECK: error: kernel.load: expected a vec that is a power of two up to 2 registers, but got 4
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] vec 4 : memref<64xf32> -> vector<2xf32>
@@ -60,7 +60,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: the first 1 register bits are not consecutive in memory
+// CHECK: error: kernel.load: expected the first 1 register bits to be contiguous in memory
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[2]] vec 2 : memref<64xf32> -> vector<2xf32>
@@ -68,7 +68,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: a check changes within one access
+// CHECK: error: kernel.load: expected checks that are constant within an access of several elements
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
@@ -77,7 +77,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: a coordinate for every register allows no wide access
+// CHECK: error: kernel.load: expected vec 1, because coordinates differ between registers
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %l = kernel.id lane
   %i = kernel.indices %l steps [1] : vector<2xindex>
@@ -86,7 +86,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: only offsets in shared memory combine by exclusive or
+// CHECK: error: kernel.load: expected xor for offsets in shared memory only
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] xor regs [[1]] : memref<64xf32> -> vector<2xf32>

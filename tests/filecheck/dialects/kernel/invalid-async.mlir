@@ -8,7 +8,7 @@ kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: 1 elements of bf16: a copy moves 4, 8 or 16 bytes at once
+// CHECK: error: kernel.cp_async: expected a copy of 4, 8 or 16 bytes, but got 1 elements of bf16
 kernel.func @k(%x: memref<64xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xbf16, "shared">
@@ -17,7 +17,7 @@ kernel.func @k(%x: memref<64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: the first 1 register bits are not consecutive in the target
+// CHECK: error: kernel.cp_async: expected the first 1 register bits to be contiguous in the target
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xf32, "shared">
@@ -26,7 +26,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: memory and registers have one element type
+// CHECK: error: kernel.cp_async: expected one element type of memory and registers
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xi32, "shared">
@@ -35,7 +35,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.subview: a slot is no larger than its ring
+// CHECK: error: kernel.subview: expected a part no larger than its buffer
 kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %r = kernel.shared : memref<64xf32, "shared">

@@ -19,7 +19,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: an atomic operation is on one element
+// CHECK: expected vec 1 for an atomic operation
 kernel.func @k(%x: memref<64xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>

@@ -7,7 +7,7 @@ kernel.func @k() grid [3] warps 1 cluster 3 {
 
 // -----
 
-// CHECK: error: kernel.func: clusters of 4 do not make up a grid of 6 blocks
+// CHECK: error: kernel.func: expected a grid of whole clusters of 4 blocks, but got 6 blocks
 kernel.func @k() grid [6] warps 1 cluster 4 {
   %i = kernel.id rank
 }
@@ -35,7 +35,7 @@ kernel.func @k() grid [6] warps 2 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: a barrier of the cluster in a loop or condition of a partition
+// CHECK: error: kernel.warp_specialize: expected kernel.cluster_barrier outside of loops and conditions of a partition
 kernel.func @k() grid [6] warps 2 cluster 2 {
   %yes = payload.constant true : i1
   kernel.warp_specialize {
@@ -61,7 +61,7 @@ kernel.func @k() grid [6] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mapa: names another block's instance of a shared buffer, not of memref<64xf32>
+// CHECK: error: kernel.mapa: expected a shared buffer, but got memref<64xf32>
 kernel.func @k(%x: memref<64xf32>) grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %p = kernel.mapa %x of %i : memref<64xf32> -> memref<64xf32, "cluster">
@@ -78,7 +78,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.store: a block stores to its own shared memory, not to that of others in the cluster
+// CHECK: error: kernel.store: expected a store to global memory or to the block's own shared memory
 kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %v = payload.constant 1.0 : vector<1xf32>
@@ -119,7 +119,7 @@ kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_load: a box for the blocks [0, 2] of a cluster of 2, in order
+// CHECK: error: kernel.tma_load: expected ascending ranks of a cluster of 2, but got [0, 2]
 kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 cluster 2 {
   %r = kernel.id rank
   %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
@@ -130,7 +130,7 @@ kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.mbar_arrive: an arrival at the block's own barrier tells of all that the thread has done
+// CHECK: error: kernel.mbar_arrive: expected `async` with a rank only
 kernel.func @k() grid [2] warps 1 cluster 2 {
   %i = kernel.id rank
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">

@@ -7,13 +7,13 @@
 // -----
 
 %h, %t = "test.op"() : () -> (memref<f32>, index)
-// CHECK: kernel.slice: memref<f32> has no rows
+// CHECK: kernel.slice: expected a buffer with rows, but got memref<f32>
 %a = kernel.slice %h[%t] : memref<f32> -> memref<f32>
 
 // -----
 
 %h, %t = "test.op"() : () -> (memref<5x4xf32>, index)
-// CHECK: kernel.slice: a slice of memref<5x4xf32> has its element type, not that of memref<4xi32>
+// CHECK: kernel.slice: expected a slice with the element type of memref<5x4xf32>, but got memref<4xi32>
 %a = kernel.slice %h[%t] : memref<5x4xf32> -> memref<4xi32>
 
 // -----

@@ -8,7 +8,7 @@ kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: rows of memref<512xi32, "shared"> and vector<4xi32>: both hold bf16, or f16, or f32
+// CHECK: error: kernel.ldmatrix: expected bf16, f16 or f32 in both memory and registers, but got memref<512xi32, "shared"> and vector<4xi32>
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xi32, "shared">
@@ -62,7 +62,7 @@ kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: rows of memref<512xf16, "shared"> and vector<8xbf16>: both hold bf16, or f16, or f32
+// CHECK: error: kernel.stmatrix: expected bf16, f16 or f32 in both memory and registers, but got memref<512xf16, "shared"> and vector<8xbf16>
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
@@ -111,7 +111,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: the operands are both of one type of bf16, f16, f32, f64
+// CHECK: error: kernel.mma: expected both operands of one type of bf16, f16, f32, f64
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xf16>

@@ -1,13 +1,13 @@
 // RUN: %diagnostics
 
 %a, %z = "test.op"() : () -> (vector<8xf32>, vector<2xf32>)
-// CHECK: kernel.scan_registers: register bits [1, 0] of 8 registers are not distinct and ascending
+// CHECK: kernel.scan_registers: expected distinct, ascending register bits of 8 registers, but got [1, 0]
 %s, %c = kernel.scan_registers add %a, %z over [1, 0] : vector<8xf32>, vector<2xf32>
 
 // -----
 
 %a, %z = "test.op"() : () -> (vector<8xf32>, vector<4xf32>)
-// CHECK: kernel.scan_registers: scanning 2 bits of 8 registers starts with 2
+// CHECK: kernel.scan_registers: expected 2 initial values for the scan of 2 bits of 8 registers
 %s, %c = kernel.scan_registers add %a, %z over [0, 1] : vector<8xf32>, vector<4xf32>
 
 // -----

@@ -121,7 +121,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tensor_map: rows of memref<64x63xbf16> do not start at multiples of 16 bytes
+// CHECK: error: kernel.tensor_map: expected rows at multiples of 16 bytes, but got memref<64x63xbf16>
 kernel.func @k(%x: memref<64x63xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x63xbf16> -> !kernel.tensor_map<64x32xbf16>
 }
@@ -137,7 +137,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_store: buffer and map have one element type
+// CHECK: error: kernel.tma_store: expected one element type of buffer and tensor map
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %i = arith.constant 0 : index
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
@@ -147,7 +147,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_store: a box of 8192 bytes is larger than memref<64xbf16
+// CHECK: error: kernel.tma_store: expected a buffer of at least 8192 bytes for the box, but got memref<64xbf16
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %i = arith.constant 0 : index
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
@@ -216,7 +216,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: 0 k-steps swizzled by 128 bytes
+// CHECK: error: kernel.wgmma: expected k_steps of at least 1 and a swizzle of 32, 64 or 128 bytes, but got 0 and 128
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -226,7 +226,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: a product with scale-d = 0 has no `use_acc`
+// CHECK: error: kernel.wgmma: expected no `use_acc` together with `scale_d_zero`
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -257,7 +257,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: 40 elements of k in rows of 32
+// CHECK: error: kernel.wgmma: expected at most 32 elements of k, one row, but got 40
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xf32, "shared">
@@ -267,7 +267,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: 80 elements of k in rows of 64
+// CHECK: error: kernel.wgmma: expected at most 64 elements of k, one row, but got 80
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -307,7 +307,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the right operand takes 8192 elements of
+// CHECK: error: kernel.wgmma: expected at least 8192 elements of the right operand
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -317,7 +317,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the left operand is 32 registers of bf16
+// CHECK: error: kernel.wgmma: expected 32 registers of bf16 as the left operand
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -328,7 +328,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the left operand is a place in a shared buffer of bf16
+// CHECK: error: kernel.wgmma: expected the left operand at an offset in a shared buffer of bf16
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -367,7 +367,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma_wait: accumulators become registers of their type once they are not pending
+// CHECK: error: kernel.wgmma_wait: expected the type of accumulators, because their group may be pending
 kernel.func @k() grid [1] warps 4 {
   %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
@@ -387,7 +387,7 @@ kernel.func @k() grid [1] warps 8 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: partitions of one name: ['a', 'a']
+// CHECK: error: kernel.warp_specialize: expected distinct names of partitions, but got ['a', 'a']
 kernel.func @k() grid [1] warps 8 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -411,7 +411,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: the argument of a partition is the number of the warp in it, an index
+// CHECK: error: kernel.warp_specialize: expected one argument of type index, the number of the warp in the partition
 kernel.func @k() grid [1] warps 4 {
   "kernel.warp_specialize"() <{names = ["a"], warps = array<i64: 4>, registers = array<i64>}> ({
   ^bb0(%w: i32):

@@ -53,7 +53,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.reduce_registers: folding 1 bits of 4 registers leaves 2
+// CHECK: error: kernel.reduce_registers: expected 2 registers after the reduction of 1 bits of 4 registers
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.reduce_registers add %v over [1] : vector<4xf32> -> vector<1xf32>
@@ -77,7 +77,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.splat: f32 in all registers is not vector<4xi32>
+// CHECK: error: kernel.splat: expected registers of f32, but got vector<4xi32>
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : f32
   %s = kernel.splat %v : f32 -> vector<4xi32>
@@ -101,7 +101,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.outer_fma: rows [1] and cols [1] do not number 4 registers from 2 and 2
+// CHECK: error: kernel.outer_fma: expected rows and cols that number 4 registers from 2 and 2, but got [1] and [1]
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<2xf32>
   %c = payload.constant 0.0 : vector<4xf32>
@@ -110,7 +110,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.outer_fma: operands and accumulator have one element type
+// CHECK: error: kernel.outer_fma: expected one element type of operands and accumulator
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0 : vector<2xi32>
   %c = payload.constant 0.0 : vector<4xf32>
@@ -132,7 +132,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.shuffle: lane_xor [0, 32] of lanes 0 to 31
+// CHECK: error: kernel.shuffle: expected lane_xor of 0 to 31, but got [0, 32]
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.shuffle %v lane_xor [0, 32] : vector<4xf32>
@@ -148,7 +148,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.permute_registers: [1, 2, 4, 0, 0] is no reg_xor of 4 registers for 5 bits of a lane
+// CHECK: error: kernel.permute_registers: expected 5 reg_xor below 4, a power of two, but got [1, 2, 4, 0, 0]
 kernel.func @k() grid [1] warps 1 {
   %l = kernel.id lane
   %v = payload.constant 0.0 : vector<4xf32>
@@ -157,7 +157,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.permute_registers: [1, 0, 0, 0] is no reg_xor of 2 registers for 5 bits of a lane
+// CHECK: error: kernel.permute_registers: expected 5 reg_xor below 2, a power of two, but got [1, 0, 0, 0]
 kernel.func @k() grid [1] warps 1 {
   %l = kernel.id lane
   %v = payload.constant 0.0 : vector<2xf32>
@@ -166,13 +166,13 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.func: 3 blocks of 1024 threads do not fit on a multiprocessor
+// CHECK: error: kernel.func: expected at most {{.*}} threads of resident blocks, but got 3 blocks of 1024 threads
 kernel.func @k() grid [1] warps 32 blocks_per_sm 3 {
 }
 
 // -----
 
-// CHECK: error: kernel.func: 0 blocks of 32 threads do not fit on a multiprocessor
+// CHECK: error: kernel.func: expected at most {{.*}} threads of resident blocks, but got 0 blocks of 32 threads
 kernel.func @k() grid [1] warps 1 blocks_per_sm 0 {
 }
 
@@ -184,7 +184,7 @@ kernel.func @k() grid [1] warps 2 lanes 1 {
 
 // -----
 
-// CHECK: error: {{.*}}32 and 64 numbers 8 deep do not make a product of 128
+// CHECK: error: {{.*}}expected operands of depth 8 for a product of 128 numbers, but got 32 and 64 numbers
 kernel.func @k() grid [1] warps 1 lanes 1 {
   %a = payload.constant 0.0 : vector<32xf32>
   %b = payload.constant 0.0 : vector<64xf32>
@@ -194,7 +194,7 @@ kernel.func @k() grid [1] warps 1 lanes 1 {
 
 // -----
 
-// CHECK: error: {{.*}}operands and accumulator have one element type
+// CHECK: error: {{.*}}expected one element type of operands and accumulator
 kernel.func @k() grid [1] warps 1 lanes 1 {
   %a = payload.constant 0.0 : vector<32xf64>
   %b = payload.constant 0.0 : vector<64xf64>

@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 %z, %i = "test.op"() : () -> (f32, index)
-// CHECK: loop.scan: a scan is directly inside a nest and runs along one of the nest's indices
+// CHECK: loop.scan: expected a scan directly in a nest, along one of the nest's indices
 %s = loop.scan add %z along %i : f32
 
 // -----
@@ -9,7 +9,7 @@
 %z = "test.op"() : () -> f32
 %y = loop.nest (%i) in [4] -> tensor<4xf32> {
   %r = loop.reduce add (%k) in [8] -> f32 {
-    // CHECK: loop.scan: a scan is directly inside a nest and runs along one of the nest's indices
+    // CHECK: loop.scan: expected a scan directly in a nest, along one of the nest's indices
     %s = loop.scan add %z along %i : f32
     loop.yield %s : f32
   }

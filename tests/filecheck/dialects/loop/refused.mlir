@@ -153,7 +153,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: the stages yield their reductions, each once and in order
+// CHECK: loop.staged_reduce: expected the stages to yield their reductions, each once and in order
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
@@ -166,7 +166,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: the rescaling takes all results twice: in the old frame, then those of the new frame
+// CHECK: loop.staged_reduce: expected all results twice as arguments of the rescaling: the old ones, then the new ones
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
@@ -179,7 +179,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: the rescaling yields every result, moved
+// CHECK: loop.staged_reduce: expected the rescaling to yield every result
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32

@@ -52,7 +52,7 @@ func.func private @step(%h: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
   func.return %h : tensor<4xf32>
 }
 %h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<5x3xf32>)
-// CHECK: tensor.scan: @step does not take the carries, the slices and the shared tensors
+// CHECK: tensor.scan: expected @step to take the carries, the slices and the shared tensors
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<5x3xf32>) -> tensor<4xf32>
 
 // -----
@@ -61,5 +61,5 @@ func.func private @step(%h: tensor<4xf32>, %x: tensor<3xf32>) -> tensor<3xf32> {
   func.return %x : tensor<3xf32>
 }
 %h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<5x3xf32>)
-// CHECK: tensor.scan: @step does not give the next carries
+// CHECK: tensor.scan: expected @step to return the next carries
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<5x3xf32>) -> tensor<4xf32>

@@ -13,7 +13,7 @@
 // -----
 
 %x, %v, %i = "test.op"() : () -> (tensor<9xf32>, tensor<5xf64>, tensor<5xi64>)
-// CHECK: tensor.scatter: init and values have one element type
+// CHECK: tensor.scatter: expected one element type of init and values
 %y = tensor.scatter add %v, %x[%i] : tensor<5xf64>, tensor<9xf32>
 
 // -----

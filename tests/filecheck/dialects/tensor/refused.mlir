@@ -67,7 +67,7 @@
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
-// CHECK: tensor.gather: source and result have one element type
+// CHECK: tensor.gather: expected one element type of source and result
 %y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<5xi32>
 
 // -----

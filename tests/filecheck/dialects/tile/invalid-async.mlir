@@ -21,7 +21,7 @@ tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
 #layout = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
 #shared = #tile.shared<offset = [[1], [2], [4], [8], [16], [32], [64]]>
 
-// CHECK: error: {{.*}}buffer and tile have one element type
+// CHECK: error: {{.*}}expected one element type of buffer and tile
 tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
   %x = tile.stage_async %a[d0] by #layout : memref<128xf32> -> tensor<128xbf16, #shared>
 }

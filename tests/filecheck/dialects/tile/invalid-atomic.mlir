@@ -46,7 +46,7 @@ tile.kernel @k(%y: memref<64xf32>) blocks () in [] warps 1 {
   %z = payload.constant 0.0 : tensor<64xf32>
   tile.atomic_rmw add %z, %y[d0] : tensor<64xf32>, memref<64xf32>
 }
-// CHECK: tile.launch: a launch starts from a result of another one
+// CHECK: tile.launch: expected a result of another launch after `from`
 func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
   %y = tile.launch @k() from (%x : tensor<64xf32>) : () -> tensor<64xf32>
   func.return %y : tensor<64xf32>

@@ -27,14 +27,14 @@ tile.store %q, %z[d0, d1] : !tile.async_accumulators<tensor<64x64xf32>>, memref<
 // -----
 
 %x = "test.op"() : () -> (tensor<64x64xbf16>)
-// CHECK: tile.accumulators: accumulators without values have to be overwritten (scale_d_zero)
+// CHECK: tile.accumulators: expected scale_d_zero on the first dot into undefined accumulators
 %u = tile.accumulators -> !tile.async_accumulators<tensor<64x64xf32>>
 %q = tile.dot_async %x, %x into %u : tensor<64x64xbf16>, tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>
 
 // -----
 
 %x, %s = "test.op"() : () -> (tensor<64x64xbf16>, tensor<64x64xf32>)
-// CHECK: tile.accumulators: accumulators in flight are used once
+// CHECK: tile.accumulators: expected one use of accumulators in flight
 %p = tile.accumulators %s : tensor<64x64xf32> -> !tile.async_accumulators<tensor<64x64xf32>>
 %q = tile.dot_async %x, %x into %p : tensor<64x64xbf16>, tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>
 %r = tile.dot_wait %p pending 0 : !tile.async_accumulators<tensor<64x64xf32>> -> tensor<64x64xf32>
@@ -48,7 +48,7 @@ tile.store %q, %z[d0, d1] : !tile.async_accumulators<tensor<64x64xf32>>, memref<
 // -----
 
 %x, %p, %more = "test.op"() : () -> (tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>, i1)
-// CHECK: tile.dot_async: a contraction with scale-d = 0 has no `use_acc`
+// CHECK: tile.dot_async: expected no `use_acc` together with `scale_d_zero`
 %q = tile.dot_async %x, %x into %p scale_d_zero use_acc %more : tensor<64x64xbf16>, tensor<64x64xbf16>, !tile.async_accumulators<tensor<64x64xf32>>
 
 // -----

@@ -45,7 +45,7 @@ tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16>, memref<4x4xbf16>
 
 #s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4xf16>)
-// CHECK: tile.tma_store: buffer and tile have one element type
+// CHECK: tile.tma_store: expected one element type of buffer and tile
 tile.tma_store %s, %y[d0, d1] : tensor<2x4xbf16, #s>, memref<4x4xf16>
 
 // -----

@@ -33,7 +33,7 @@
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %x = "test.op"() : () -> (memref<4x4xf16>)
-// CHECK: tile.tma_load: buffer and tile have one element type
+// CHECK: tile.tma_load: expected one element type of buffer and tile
 %b = tile.tma_load %x[d0, d1] : memref<4x4xf16> -> tensor<2x4xbf16, #a>
 
 // -----
@@ -47,14 +47,14 @@ tile.producer_load %r, %t : !tile.ring<2 of tensor<2x4xbf16, #a>>
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %r, %t = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>, tensor<2x4xf16, #a>)
-// CHECK: tile.producer_load: puts other tiles than those of !tile.ring<2 of tensor<2x4xbf16
+// CHECK: tile.producer_load: expected the tiles of !tile.ring<2 of tensor<2x4xbf16
 "tile.producer_load"(%r, %t) : (!tile.ring<2 of tensor<2x4xbf16, #a>>, tensor<2x4xf16, #a>) -> ()
 
 // -----
 
 #a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
 %r = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>)
-// CHECK: tile.consumer_wait: takes other tiles than those of !tile.ring<2 of tensor<2x4xbf16
+// CHECK: tile.consumer_wait: expected the tiles of !tile.ring<2 of tensor<2x4xbf16
 %t = "tile.consumer_wait"(%r) : (!tile.ring<2 of tensor<2x4xbf16, #a>>) -> tensor<2x4xf16, #a>
 
 // -----

@@ -22,7 +22,7 @@ func.func @main(%x: tensor<8xf32>) {
 
 // -----
 
-// CHECK: error: {{.*}}the buffers of @k are not the inputs and results of the launch
+// CHECK: error: {{.*}}expected inputs and results that match the buffers of @k
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
 }
 func.func @main(%x: tensor<4xf32>) {
@@ -47,7 +47,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}buffer and tile have one element type
+// CHECK: error: {{.*}}expected one element type of buffer and tile
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xi64>
 }
@@ -91,7 +91,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}buffer and tile have one element type
+// CHECK: error: {{.*}}expected one element type of buffer and tile
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %n = payload.cast %a : tensor<8xf32> -> tensor<8xi64>
@@ -142,7 +142,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}the result has the accumulator's type
+// CHECK: error: {{.*}}expected the accumulator's type as the result type
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [0] : tensor<8xf32> -> tensor<8x8xf32>
@@ -264,7 +264,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}the buffers of @k are not the inputs and results of the launch
+// CHECK: error: {{.*}}expected inputs and results that match the buffers of @k
 tile.kernel @k(%x: memref<?xf32, #payload.extents<#payload.symbol<s0[1:5]>>>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
 }
 func.func @main(%x: tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) {
@@ -281,7 +281,7 @@ tile.kernel @k(%x: memref<4xf32>) blocks (%i) in [6] warps 1 cluster 6 {
 
 // -----
 
-// CHECK: error: tile.kernel: clusters of 4 blocks do not make up the last extent of the grid
+// CHECK: error: tile.kernel: expected a last extent of the grid of whole clusters of 4 blocks
 tile.kernel @k(%x: memref<4xf32>) blocks (%i, %j) in [8, 6] warps 1 cluster 4 {
   %zero = payload.constant 0.0 : f32
 }
