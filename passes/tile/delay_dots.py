@@ -1,4 +1,8 @@
-"""Contractions of computed tiles one iteration later: `tile-delay-dots`."""
+"""`tile-delay-dots`: computes the second of two dependent dots of a loop one iteration late.
+
+In attention, the *early* dot multiplies queries and keys. Threads compute the softmax of its result, and the *late* dot
+multiplies that with the values.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,7 @@ from ..rewriting import erase, insert_before, rebuilt, replace, set_fields
 
 
 class DelayDotsPass(TilePass):
-    """Delay the contractions of tiles that threads compute from another contraction by one iteration.
-
-    What: a loop whose iteration multiplies tiles of rings (`early`), computes on the sums, and multiplies the result
-    with another tile of a ring (`late`) carries that result. An iteration starts its early dot and the late dot of the
-    iteration before; the first iteration, without the late dot, comes before the loop, and the last late dot after it.
-    Loops that may have no iteration stay as they are.
-    Why: `tile-pipeline-dots` lets both run asynchronously. The tensor cores then compute the late dot while the threads
-    compute on the sums of the early one (softmax of attention). Otherwise either waits for the other.
-    Why here: the tiles of an iteration come from rings, whose order does not change; before `tile-split-masked-loops`,
-    which divides the loop that is left.
+    """Delays dots whose left operand threads compute from another dot by one iteration.
 
     ```mlir
     %o = scf.for %k = %c0 to %n step %c1 iter_args(%a = %zero) {
@@ -54,6 +49,16 @@ class DelayDotsPass(TilePass):
     %o = tile.dot %p1, %y1, %a1 atom "wgmma"
     tile.consumer_release %values
     ```
+
+    The loop carries the left operand of the late dot. An iteration computes its early dot, and the late dot of the
+    previous iteration. The first early dot is peeled before the loop, and the last late dot after it. Loops that may
+    run no iteration are not changed.
+
+    **Rationale**: `tile-pipeline-dots` makes both dots asynchronous. The tensor cores then compute the late dot while
+    the threads compute softmax. Without the delay, tensor cores and threads wait for each other.
+
+    **Pipeline position**: after `tile-warp-specialize`, as the tiles of a circular buffer are consumed in the same
+    order as before; before `tile-split-masked-loops`, which divides the remaining loop.
     """
 
     name = "tile-delay-dots"
@@ -77,7 +82,13 @@ class DelayDotsPass(TilePass):
 
 @dataclass(frozen=True)
 class _Late:
-    """A late contraction `dot` whose result is the carried value number `position`, and the accesses of its ring."""
+    """Late dot of a loop.
+
+    position  index of the loop-carried value that is its accumulator
+    take      wait for the right operand, a tile of a circular buffer
+    dot       the dot
+    release   release of the slot of the right operand
+    """
 
     position: int
     take: tile.ConsumerWaitOp
@@ -89,14 +100,15 @@ class _Late:
         return (self.take, self.dot, self.release)
 
     def is_used_before(self, early: tile.DotOp, loop: scf.ForOp) -> bool:
-        """Returns true if an operation before `early` uses the carried sums."""
+        """Returns true if an operation before `early` uses the loop-carried accumulator."""
         block = loop.body.block
         users = (block.find_ancestor_op_in_block(u.operation) for u in block.args[1 + self.position].uses)
         return any(u is not None and u.is_before_in_block(early) for u in users)
 
 
 def _late_dots(loop: scf.ForOp) -> list[_Late]:
-    """Returns the dots of `loop` that multiply a computed tile with one of a ring, into sums that the loop carries."""
+    """Returns the late dots of `loop`: the left operand is computed in the iteration, the right one comes from a
+    circular buffer, and the loop carries the accumulator."""
     block, late = loop.body.block, list[_Late]()
     assert block.last_op is not None
     for i, value in enumerate(block.last_op.operands):
@@ -116,7 +128,8 @@ def _late_dots(loop: scf.ForOp) -> list[_Late]:
 
 
 def _last_early_dot(loop: scf.ForOp) -> tile.DotOp | None:
-    """Returns the last dot of `loop` whose operands no thread computes in it, or None."""
+    """Returns the last early dot of `loop`, or None. Its operands come from circular buffers or from outside the
+    loop."""
     block, early = loop.body.block, None
     for op in block.ops:
         if isinstance(op, tile.DotOp) and op.is_wgmma:
@@ -127,7 +140,7 @@ def _last_early_dot(loop: scf.ForOp) -> tile.DotOp | None:
 
 
 def _delay(loop: scf.ForOp, early: tile.DotOp, late: Sequence[_Late]) -> None:
-    """Carry the operands of the dots `late` into the next iteration of `loop`, where they follow `early`."""
+    """Moves the dots `late` to the next iteration of `loop`, directly after the dot `early`."""
     block, last = loop.body.block, loop.body.block.last_op
     assert isinstance(last, scf.YieldOp)
     yielded = list(last.operands)
@@ -137,16 +150,16 @@ def _delay(loop: scf.ForOp, early: tile.DotOp, late: Sequence[_Late]) -> None:
     inits = _first_iteration(loop, {op for d in late for op in d.ops} | {last}, yielded)
     insert_before(last, scf.YieldOp(*yielded))
     erase(last)
-    place: Operation = early
-    while isinstance(place.next_op, tile.ConsumerReleaseOp):
-        place = place.next_op
+    position: Operation = early
+    while isinstance(position.next_op, tile.ConsumerReleaseOp):
+        position = position.next_op
     for d in late:
         sums, carried = block.args[1 + d.position], block.insert_arg(d.dot.lhs.type, len(block.args))
         carried.name_hint = d.dot.lhs.name_hint
         for op in d.ops:
             op.detach()
-            block.insert_op_after(op, place)
-            place = op
+            block.insert_op_after(op, position)
+            position = op
         sums.replace_all_uses_with(d.dot.result)
         set_fields(d.dot, lhs=carried, acc=sums)
     lower, step = constant_index(loop.lb), constant_index(loop.step)
@@ -165,7 +178,8 @@ def _delay(loop: scf.ForOp, early: tile.DotOp, late: Sequence[_Late]) -> None:
 
 
 def _first_iteration(loop: scf.ForOp, delayed: set[Operation], yielded: Sequence[SSAValue]) -> list[SSAValue]:
-    """Inserts the first iteration of `loop` before it, without the operations `delayed`. Returns `yielded` of it."""
+    """Clones the first iteration of `loop` before it, without the operations `delayed`. Returns its values for
+    `yielded`."""
     values: dict[SSAValue, SSAValue] = dict(zip(loop.body.block.args, (loop.lb, *loop.iter_args), strict=True))
     for op in loop.body.block.ops:
         if op not in delayed:

@@ -1,4 +1,4 @@
-"""A difference times a constant as one multiply-add: `tile-fuse-fma`."""
+"""`tile-fuse-fma`: turns `(x - m) * c` with a constant `c` into one multiply-add."""
 
 from __future__ import annotations
 
@@ -15,26 +15,17 @@ from ...dialects.payload import constant_of
 from ..pass_manager import TilePass
 from ..rewriting import erase_unneeded, insert_after, replace
 
-LIMIT = 2.0**28
-"""Products of a row value with the factor that are below this have a rounding of at most 2^3."""
+MAX_EXACT_PRODUCT = 2.0**28
+"""Bound of `abs(m * c)` for which the fused form is used with `c` itself. The rounding error of an f32 product below it
+is at most 2^3."""
 
 LEAST_FACTOR = 2.0**-100
-"""Factors below this could make numbers of a product that differ equal."""
+"""Least constant factor that is fused. With smaller ones, products of different numbers could underflow to equal
+ones."""
 
 
 class FuseFmaPass(TilePass):
-    """Fuse the product of a difference and a constant into one multiply-add.
-
-    What: `(x - broadcast(m)) * c` becomes `fma(x, f, -(m * f))`, if the product has the flag `contract` and 0 < c < 2.
-    The factor `f` is `c` unless `m * c` is 2^28 or more, or no number. Then it is the greatest power of two that is at
-    most `c`, with which `m * f` is exact. Differences `(a - b) * c` of two rows have the flag `reassoc` if they move
-    sums of such exponents from one row to another. They become `a * c - b * c`, with the same roundings.
-    Why: an element takes one instruction in place of two, and its exponential takes one as well. The rounding of
-    `m * c` multiplies all exponentials of a row by the same number, which a division by their sum cancels. From 2^28
-    on it is not small any more, but then exponentials of different numbers are 1 and less than 2^-15 with either
-    factor.
-    Why here: rows are still broadcast by operations, and the layouts of what is inserted are assigned next. For lanes
-    of a GPU: on a CPU an exponential takes as long as ten multiplications.
+    """Fuses a difference that is multiplied by a constant into one multiply-add.
 
     ```mlir
     %b = tile.broadcast %m along [1] : tensor<64xf32> -> tensor<64x32xf32>
@@ -51,6 +42,21 @@ class FuseFmaPass(TilePass):
     %n = arith.negf %s : tensor<64xf32>
     %y = math.fma %x, %f_broadcast, %n_broadcast : tensor<64x32xf32>
     ```
+
+    The multiplication must have the flag `contract`, and the constant `c` must be at least 2^-100 and less than 2. The
+    factor `f` is `c` if `abs(m * c) < 2^28`. Otherwise (also for NaN) it is the greatest power of two that is at most
+    `c`, so that `m * f` is exact.
+
+    A difference `(a - b) * c` with the flag `reassoc` rescales sums of exponentials to another maximum. It becomes
+    `a * c - b * c`, so that it has the same rounding errors as the exponentials.
+
+    **Rationale**: an element needs one instruction instead of two before its exponential. The rounding error of `m * c`
+    scales all exponentials of a row by the same number, and the division by their sum cancels it. The error is large
+    for products of 2^28 and more. There the exponential is 1 for the maximum and below 2^-15 for all smaller numbers,
+    with either factor.
+
+    **Pipeline position**: before `tile-assign-layouts`, which assigns the layouts of the new tiles. Kernels for the CPU
+    (one lane) are not changed, as an exponential takes as long as ten multiplications there.
     """
 
     name = "tile-fuse-fma"
@@ -73,24 +79,24 @@ class FuseFmaPass(TilePass):
 
 
 def _fuse(product: arith.MulfOp, difference: arith.SubfOp, factor: float) -> None:
-    """Replace `product` by a multiply-add if one side of the difference is repeated."""
-    repeated = difference.rhs.owner
-    if not isinstance(repeated, tile.BroadcastOp):
+    """Replaces `product` by a multiply-add if the right side of `difference` is a broadcast row."""
+    broadcast = difference.rhs.owner
+    if not isinstance(broadcast, tile.BroadcastOp):
         return
-    row = repeated.source
+    row = broadcast.source
     exact, power = (payload.ConstantOp(v, row.type) for v in (factor, 2.0 ** floor(log2(factor))))
     _, small, checks = _rounded(row, exact.result)
     chosen = payload.SelectOp(small, exact.result, power.result)
     shift = arith.MulfOp(row, chosen.result)
     negated = arith.NegfOp(shift.result)
     rows = (chosen.result, negated.result)
-    factors, shifts = (tile.BroadcastOp(v, repeated.along, repeated.result.type) for v in rows)
-    insert_after(repeated, exact, power, *checks, chosen, shift, negated, factors, shifts)
+    factors, shifts = (tile.BroadcastOp(v, broadcast.along, broadcast.result.type) for v in rows)
+    insert_after(broadcast, exact, power, *checks, chosen, shift, negated, factors, shifts)
     replace(product, math.FmaOp(difference.lhs, factors.result, shifts.result))
 
 
 def _distribute(product: arith.MulfOp, difference: arith.SubfOp) -> None:
-    """Replace `product` by the difference of two products, where both have the rounding that `_fuse` gives them."""
+    """Replaces `(a - b) * c` by `a * c - b * c` for elements where both products are below `MAX_EXACT_PRODUCT`."""
     (a, small_a, checks_a), (b, small_b, checks_b) = (_rounded(v, product.rhs) for v in difference.operands)
     both, moved = arith.AndIOp(small_a, small_b), arith.SubfOp(a, b)
     whole = arith.MulfOp(difference.result, product.rhs)
@@ -99,8 +105,8 @@ def _distribute(product: arith.MulfOp, difference: arith.SubfOp) -> None:
 
 
 def _rounded(row: SSAValue, factor: SSAValue) -> tuple[SSAValue, SSAValue, list[Operation]]:
-    """Returns `row * factor`, whether its rounding is small, and the operations that compute both."""
-    product, limit = arith.MulfOp(row, factor), payload.ConstantOp(LIMIT, row.type)
+    """Returns `row * factor`, the mask of elements below `MAX_EXACT_PRODUCT`, and the operations that compute both."""
+    product, limit = arith.MulfOp(row, factor), payload.ConstantOp(MAX_EXACT_PRODUCT, row.type)
     size = math.AbsFOp(product.result)
     small = payload.CmpOp("lt", size.result, limit.result)
     return product.result, small.result, [product, limit, size, small]

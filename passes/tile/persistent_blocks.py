@@ -1,4 +1,5 @@
-"""Few blocks for many tiles: `tile-persistent-blocks`."""
+"""`tile-persistent-blocks`: turns a kernel into a persistent one, in which each block computes several tiles in a
+loop."""
 
 from __future__ import annotations
 
@@ -17,13 +18,7 @@ from ..pass_manager import TilePass
 
 
 class PersistentBlocksPass(TilePass):
-    """Let a fixed number of blocks share all tiles of a kernel.
-
-    What: with `persistent = P` in the schedule and more than P tiles, the grid becomes P blocks, and each walks through
-    the tiles with its own number, its number + P, and so on: the kernel's program becomes the body of a loop.
-    Why: what a kernel does once a block (barriers set up, partitions begun) is done once; and with a producer of its
-    own the next tile is loaded while the results of the last one are still being written.
-    Why here: behind `tile-swizzle-grid`, whose order it keeps; before anything looks for loops.
+    """Distributes all tiles of a kernel over a fixed number of blocks.
 
     ```mlir
     tile.kernel @k0(...) blocks (%i, %j) in [64, 32] ... schedule<..., num_ctas = 132> { ... %i ... %j ... }
@@ -36,6 +31,15 @@ class PersistentBlocksPass(TilePass):
         %j = tile.affine %t mod 32 : index
         ... %i ... %j ...
     ```
+
+    If the schedule has `num_ctas = P` and the grid has more than P tiles, the grid becomes P blocks. Block b computes
+    the tiles b, b + P, b + 2P, and so on.
+
+    **Rationale**: barriers and partitions are set up once per block instead of once per tile. With warp specialisation,
+    the producer loads the next tile while the consumer stores the last one.
+
+    **Pipeline position**: after `tile-swizzle-grid`, whose order of tiles is kept; before the passes that analyse
+    loops.
     """
 
     name = "tile-persistent-blocks"
@@ -46,7 +50,7 @@ class PersistentBlocksPass(TilePass):
 
 
 def _persist(kernel: tile.KernelOp, blocks: int) -> str | None:
-    """Let `blocks` blocks share the tiles of `kernel`; or the reason why not."""
+    """Makes `kernel` persistent with `blocks` blocks. Returns the reason if it cannot, else None."""
     grid = [n for n in kernel.grid_shape if isinstance(n, int)]
     if len(grid) < len(kernel.grid_shape):
         return "the number of tiles is known only at run time"
@@ -55,28 +59,28 @@ def _persist(kernel: tile.KernelOp, blocks: int) -> str | None:
     entry, body = kernel.body.block, Block(arg_types=[IndexType()])
     numbers, counter = kernel.blocks, body.args[0]
     counter.name_hint = "tile"
-    for number, place in zip(numbers, _digits(counter, grid), strict=True):
-        place.result.name_hint = number.name_hint
-        number.replace_all_uses_with(place.result)
-        body.add_op(place)
+    for number, index in zip(numbers, _digits(counter, grid), strict=True):
+        index.result.name_hint = number.name_hint
+        number.replace_all_uses_with(index.result)
+        body.add_op(index)
     for op in list(entry.ops):
         op.detach()
         body.add_op(op)
     body.add_op(scf.YieldOp())
     while len(entry.args) > len(kernel.buffers):
         entry.erase_arg(entry.args[-1])
-    own = entry.insert_arg(IndexType(), len(entry.args))
-    own.name_hint = "block"
+    block_index = entry.insert_arg(IndexType(), len(entry.args))
+    block_index.name_hint = "block"
     total, step = (arith.ConstantOp.from_int_and_width(n, IndexType()) for n in (prod(grid), blocks))
-    made: list[Operation] = [total, step, scf.ForOp(own, total.result, step.result, [], body)]
-    copy_location(kernel, (*made, *body.ops))
-    entry.add_ops(made)
+    ops: list[Operation] = [total, step, scf.ForOp(block_index, total.result, step.result, [], body)]
+    copy_location(kernel, (*ops, *body.ops))
+    entry.add_ops(ops)
     kernel.grid = extents_attr([blocks])
     return None
 
 
 def _digits(number: SSAValue, grid: Sequence[int]) -> list[tile.AffineOp]:
-    """The indices of tile `number` of a grid, of which the last one runs fastest."""
+    """Returns the grid indices of the tile with linear number `number`; the last index is fastest."""
     digits: list[tile.AffineOp] = []
     for d in range(len(grid)):
         inner, expr = prod(grid[d + 1 :]), AffineExpr.symbol(0)

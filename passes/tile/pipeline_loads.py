@@ -1,4 +1,4 @@
-"""Loading chunks ahead of their use: `tile-pipeline-loads`."""
+"""`tile-pipeline-loads`: copies the chunks of later iterations to shared memory asynchronously (cp.async)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,7 @@ from ..rewriting import erase_unneeded, insert_before, rebuilt, replace
 
 
 class PipelineLoadsPass(TilePass):
-    """Let the copies of later chunks run while this one is computed.
-
-    What: in a kernel whose schedule says `copy = cp_async, stages = S`, every `tile.stage` of a loaded tile inside a
-    loop over chunks becomes a `tile.stage_async` that runs S - 1 iterations ahead. The first S - 1 copies stand in
-    front of the loop, the tiles in flight are carried around it, each iteration awaits the oldest and starts the
-    newest, under a predicate in the last iterations. Loops shorter than S get as many stages as they have iterations;
-    where bounds are computed (chunks that are masked are left out), the first copies are under a predicate as well.
-    Tiles that are computed on, gathered, padded with anything but zero or not aligned to 4 bytes keep their plain copy.
-    Why: memory answers after hundreds of cycles; meanwhile the block computes, and no registers hold what is coming.
-    Why here: what is staged, and how it lies in shared memory, has just been decided; and these are still values, so
-    nothing is known yet of slots, of which is free, or of barriers, and nothing has to be.
+    """Starts the copies of later chunks while the current chunk is computed.
 
     ```mlir
     %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
@@ -48,6 +38,21 @@ class PipelineLoadsPass(TilePass):
       %n = tile.dot %t, ...
       scf.yield %n, %t2
     ```
+
+    If the schedule has `copy = cp_async` and `stages = S`, each `tile.stage` of a loaded tile in a loop over chunks
+    becomes a `tile.stage_async` that is issued S - 1 iterations early. The first S - 1 copies are issued before the
+    loop, which carries the outstanding tiles. An iteration waits for the oldest tile and issues the newest one, with a
+    predicate that is false in the last iterations. A loop with fewer than S iterations gets one stage per iteration. If
+    the bounds of the loop are computed, the copies before it have predicates too.
+
+    Tiles keep the synchronous copy if they are computed before staging, gathered, padded with a nonzero value, or not
+    aligned to 4 bytes.
+
+    **Rationale**: the latency of global memory is hundreds of cycles. The block computes meanwhile, and outstanding
+    tiles occupy no registers.
+
+    **Pipeline position**: after `tile-stage-dot-operands`, which decides the staged tiles and their layouts. The tiles
+    are still SSA values here: later passes assign slots of circular buffers and insert barriers.
     """
 
     name = "tile-pipeline-loads"
@@ -60,20 +65,21 @@ class PipelineLoadsPass(TilePass):
         erase_unneeded(op.body)
 
     def _pipeline(self, loop: scf.ForOp, staged: Sequence[tile.StageOp], stages: int, warps: int) -> None:
-        """Make the copies `staged` directly inside `loop` run `stages` - 1 iterations ahead, where that can be."""
+        """Issues the copies `staged`, which are directly in the body of `loop`, `stages` - 1 iterations early. Reports
+        each one that must remain synchronous."""
         trips, why = trip_count(loop), None
         if constant_index(loop.step) is None or (trips is not None and trips < 2):
             why = f"its loop has {'a step that is computed' if trips is None else 'no iterations ahead'}"
-        found = [(op, why or find_copy(op, loop, warps)) for op in staged]
-        for op, copy in found:
+        candidates = [(op, why or find_copy(op, loop, warps)) for op in staged]
+        for op, copy in candidates:
             self.decline(op, copy if isinstance(copy, str) else None)
-        if copies := [copy for _, copy in found if isinstance(copy, Copy)]:
+        if copies := [copy for _, copy in candidates if isinstance(copy, Copy)]:
             _Pipeline(loop, copies, stages if trips is None else min(stages, trips)).build()
 
 
 @dataclass
 class _Pipeline:
-    """The rewriting of one loop."""
+    """Rewriting of one loop, whose `copies` get `stages` stages."""
 
     loop: scf.ForOp
     copies: list[Copy]
@@ -81,7 +87,8 @@ class _Pipeline:
 
     def build(self) -> None:
         ahead, old = self.stages - 1, self.loop
-        first = [self._ahead(old, old.lb, stage, inside=False) for stage in range(ahead)]  # stage -> the copies' tiles
+        # Stage -> the tiles of all copies.
+        first = [self._ahead(old, old.lb, stage, inside=False) for stage in range(ahead)]
         carried = [tiles[c] for c in range(len(self.copies)) for tiles in first]
         body = old.body.block
         args = [body.insert_arg(value.type, len(body.args)) for value in carried]
@@ -98,7 +105,8 @@ class _Pipeline:
         else:
             newest = self._insert(start, body.args[0], None)
             arrived = self._await(start, newest)
-        shifted: list[SSAValue] = []  # every carried tile becomes the next older one
+        # Each carried tile takes the position of the next older tile.
+        shifted: list[SSAValue] = []
         for c, tile_in in enumerate(newest if ahead else ()):
             shifted += [*args[c * ahead + 1 : (c + 1) * ahead], tile_in]
         replace(last, scf.YieldOp(*last.operands, *shifted))
@@ -106,18 +114,19 @@ class _Pipeline:
             copy.stage.result.replace_all_uses_with(value)
 
     def _ahead(self, before: Operation, at: SSAValue, stages: int, *, inside: bool) -> list[SSAValue]:
-        """The copies of the iteration that is `stages` behind `at`, under a predicate where there may be none."""
+        """Inserts the copies of the iteration `stages` after iteration `at`, before the operation `before`. They have a
+        predicate if that iteration may not exist. Returns the tiles."""
         first, step = constant_index(at), constant_index(self.loop.step)
         assert step is not None
         distance = arith.ConstantOp.from_int_and_width(stages * step + (first or 0), IndexType())
-        made: list[Operation] = [distance] if first is not None else [distance, arith.AddiOp(at, distance.result)]
-        counter, predicate = made[-1].results[0], None
+        ops: list[Operation] = [distance] if first is not None else [distance, arith.AddiOp(at, distance.result)]
+        counter, predicate = ops[-1].results[0], None
         if inside or trip_count(self.loop) is None:
-            made.append(payload.CmpOp("lt", counter, self.loop.ub))
-            predicate = made[-1].results[0]
+            ops.append(payload.CmpOp("lt", counter, self.loop.ub))
+            predicate = ops[-1].results[0]
             if inside:
                 counter.name_hint, predicate.name_hint = "next", "more"
-        insert_before(before, *made, source=self.loop)
+        insert_before(before, *ops, source=self.loop)
         return self._insert(before, counter, predicate)
 
     def _insert(self, before: Operation, at: SSAValue, predicate: SSAValue | None) -> list[SSAValue]:

@@ -1,4 +1,4 @@
-"""Letting results leave through shared memory as boxes: `tile-tma-epilogue`."""
+"""`tile-tma-epilogue`: stores results from shared memory by TMA."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ from ..rewriting import erase, replace
 
 
 class TmaEpiloguePass(TilePass):
-    """Store tiles that are boxes of their buffers from shared memory.
-
-    What: where a schedule says `copy = tma`, a tile that has to go through shared memory to be stored, because it is
-    computed in another layout, stays there: it is staged in swizzled rows of at most 128 bytes, and one thread starts
-    the copy of the box. A tile that is no box of its buffer, or masked in its own way, is stored by all threads as
-    before.
-    Why: the way out of shared memory costs threads neither registers nor instructions, and they do not wait for it:
-    they go on to the next part, or tile, while it is on its way.
-    Why here: behind `tile-split-epilogue`, which has made parts that are boxes.
+    """Stores tiles from shared memory by TMA instead of by all threads.
 
     ```mlir
     %w = tile.convert_layout %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #wide>
@@ -35,6 +27,15 @@ class TmaEpiloguePass(TilePass):
     %t = tile.stage %o : tensor<128x64xbf16, #acc> -> tensor<128x64xbf16, #tile.shared<...>>
     tile.tma_store %t, %y[d0 + %i * 128, d1] : tensor<128x64xbf16, #tile.shared<...>>, memref<256x64xbf16>
     ```
+
+    If the schedule has `copy = tma`, a store whose `tile.convert_layout` would go through shared memory becomes a
+    `tile.stage` in swizzled rows of at most 128 bytes, and a `tile.tma_store`, which one thread issues. A tile that is
+    no TMA tile of its buffer (a rectangle with plain bounds) is stored by all threads, as before.
+
+    **Rationale**: a TMA store needs no registers and no instructions of the other threads. They continue with the next
+    tile while it runs.
+
+    **Pipeline position**: after `tile-split-epilogue`, whose parts are small enough for TMA tiles.
     """
 
     name = "tile-tma-epilogue"
@@ -46,7 +47,8 @@ class TmaEpiloguePass(TilePass):
 
 
 def _stage(store: tile.StoreOp, warps: int) -> str | None:
-    """Let a tile leave as a box, or say why it does not; nothing where it need not go through shared memory."""
+    """Replaces `store` by a TMA store. Returns the reason if it cannot; None if it did, or if the store does not go
+    through shared memory."""
     convert = store.value.owner
     if not isinstance(convert, tile.ConvertLayoutOp):
         return None
@@ -59,13 +61,13 @@ def _stage(store: tile.StoreOp, warps: int) -> str | None:
     assert dimensions is not None
     shape, size = shape_of(store.value.type), element_bytes(store.value.type)
     fast = dimensions.index(len(extents_of(memory_type(store.target))) - 1)
-    boxes = boxes_along(shape, fast, size)
-    if boxes is None or shape[1 - fast] > BOX_EXTENT or not held.is_bijective:
-        return "the tile is too small or too large for boxes, or held by several threads"
-    stage = tile.StageOp(convert.source, attr_of(boxes.layout(shape, size)))
+    tma_tiles = boxes_along(shape, fast, size)
+    if tma_tiles is None or shape[1 - fast] > BOX_EXTENT or not held.is_bijective:
+        return "the tile is too small or too large for TMA, or several threads hold the same element"
+    stage = tile.StageOp(convert.source, attr_of(tma_tiles.layout(shape, size)))
     stage.result.name_hint = convert.source.name_hint
-    box = tile.TmaStoreOp(stage.result, store.target, store.map.data, store.symbols)
-    replace(store, stage, box)
+    tma_store = tile.TmaStoreOp(stage.result, store.target, store.map.data, store.symbols)
+    replace(store, stage, tma_store)
     if convert.result.first_use is None:
         erase(convert)
     return None

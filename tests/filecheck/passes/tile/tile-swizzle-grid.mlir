@@ -14,7 +14,7 @@ tile.kernel @k0(%x: memref<3x8x5xf32>, %y: memref<3x8x5xf32>) blocks (%b, %i, %j
 
 // -----
 
-// CHECK: remark: [tile-swizzle-grid] tile.kernel: 6 tiles are no groups of 4
+// CHECK: remark: [tile-swizzle-grid] tile.kernel: group_m = 4 does not divide 6 row tiles
 // CHECK: tile.kernel @odd({{.*}}) blocks (%i, %j) in [6, 5]
 tile.kernel @odd(%y: memref<6x5xf32>) blocks (%i, %j) in [6, 5] warps 1
     attributes {schedule = #tile.schedule<block = [1, 1], warps = 1, group_m = 4>} {
@@ -24,7 +24,7 @@ tile.kernel @odd(%y: memref<6x5xf32>) blocks (%i, %j) in [6, 5] warps 1
 
 // -----
 
-// CHECK: remark: [tile-swizzle-grid] tile.kernel: a grid of 1 indices has no patches
+// CHECK: remark: [tile-swizzle-grid] tile.kernel: expected a grid of at least 2 indices, but got 1
 tile.kernel @line(%y: memref<8xf32>) blocks (%i) in [8] warps 1
     attributes {schedule = #tile.schedule<block = [1], warps = 1, group_m = 4>} {
   %v = payload.constant 1.0 : f32
