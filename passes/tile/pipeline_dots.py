@@ -1,4 +1,8 @@
-"""Contractions of warpgroups in flight: `tile-pipeline-dots`."""
+"""`tile-pipeline-dots`: makes `wgmma` dots asynchronous.
+
+Dots that add to the same accumulator, one after the other, form a `Group` with one wait at its end. *Circular buffer*
+means `tile.ring` here: `tile.consumer_wait` takes the tiles of a slot, `tile.consumer_release` frees the slot.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +39,7 @@ from .loops import ops_after
 
 
 class PipelineDotsPass(TilePass):
-    """Let contractions of warpgroups run while the threads do something else.
-
-    What: a `tile.dot` whose atom is wgmma becomes a `tile.dot_async` with a `tile.dot_wait` as late as may be:
-    - Dots of which each adds to the sums of the one before are one group with one wait. Slots that are given back
-      between them are given back behind it.
-    - A loop that only takes tiles from rings and multiplies them carries its sums in flight. An iteration starts its
-      dots, waits for those of the iteration before, and gives back the slots that those have read; behind the loop the
-      last ones are waited for. Where a thread stores operands to shared memory, or computes on the sums (attention
-      scales them), or a ring has one slot, it does not.
-    - What needs neither the sums nor what stays behind a wait moves in front of it: computations in registers, and
-      loads up to the first store or barrier.
-    - Dots that go on with sums in registers start before the wait for dots that come before them, if their operands are
-      ready. That wait leaves them pending.
-    Sums that start as zeros are overwritten by the first dot (scale-d = 0), and nobody has to clear them.
-    Why: tensor cores add up products into the same sums in their order by themselves; they are idle from a wait to the
-    next dot, and a warpgroup that waits has nothing else to do.
-    Why here: last, when all operations of a block stand where they will; and these are still values, so that nothing
-    can be read too early.
+    """Makes dots of warpgroups asynchronous, and moves independent work before their waits.
 
     ```mlir
     %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
@@ -76,6 +63,25 @@ class PipelineDotsPass(TilePass):
     %s = tile.dot_wait %f pending 0
     tile.consumer_release %r
     ```
+
+    A `tile.dot` with the atom `wgmma` becomes a `tile.dot_async` with a `tile.dot_wait` as late as possible:
+
+    - Dots that add to one accumulator in sequence get one wait, after the last dot. Slots of circular buffers that were
+      released between them are released after the wait.
+    - A loop that only multiplies tiles of circular buffers keeps its dots in flight. An iteration starts its dots,
+      waits for the dots of the previous iteration and releases their slots. It needs a second slot, and no thread may
+      compute operands or use the accumulators in the loop.
+    - Independent operations move before a wait: computations in registers, and loads up to the first store or barrier.
+    - A group whose accumulators are in registers already starts before the wait of the preceding group, if its operands
+      are available there.
+
+    Accumulators that start at zero are overwritten by the first dot (scale-d = 0), so no thread clears them.
+
+    **Rationale**: tensor cores are idle between a wait and the next dot, and a warpgroup that waits does nothing else.
+    Dots into the same accumulator are executed in order, so they need no waits between them.
+
+    **Pipeline position**: last of the tile passes, when the order of operations is final. The results are still SSA
+    values, so nothing can read an accumulator before its wait.
     """
 
     name = "tile-pipeline-dots"
@@ -87,22 +93,27 @@ class PipelineDotsPass(TilePass):
         for loop in dict.fromkeys(g.wait.parent_op() for g in groups):
             if isinstance(loop, scf.ForOp):
                 inside = [g for g in groups if g.wait.parent_op() is loop]
-                if (why := _why_apart(loop)) is None:
+                if (why := _why_not_in_flight(loop)) is None:
                     _carry(loop, inside)
                 self.decline(loop, why)
         for before, group in pairwise(groups):
             if before.wait.parent is not None and before.wait.parent is group.wait.parent:
-                _fill(before.wait)
+                _hoist_before(before.wait)
                 _start_early(group, before.wait)
         for wait in [o for o in op.body.walk() if isinstance(o, tile.DotWaitOp)]:
-            _fill(wait)
+            _hoist_before(wait)
         if groups:
             erase_unneeded(op.body)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Dots into the same accumulators: how those start, the first dot, and the wait for the last."""
+    """Asynchronous dots that add to the same accumulators in sequence.
+
+    start  defines the accumulators before the first dot
+    first  the first dot
+    wait   the wait after the last dot
+    """
 
     start: tile.AccumulatorsOp
     first: tile.DotAsyncOp
@@ -110,7 +121,7 @@ class Group:
 
 
 def _start(dot: tile.DotOp) -> Group:
-    """Replace `dot` and those that go on with its sums by one group, which is waited for behind the last."""
+    """Replaces `dot`, and the dots that continue to add to its accumulator, by one group. Returns the group."""
     chain, releases = [dot], list[Operation]()
     while (link := _next(chain[-1])) is not None:
         chain.append(link[0])
@@ -119,11 +130,11 @@ def _start(dot: tile.DotOp) -> Group:
     zero = constant_of(dot.acc) == 0
     start = tile.AccumulatorsOp(None if zero else dot.acc, tile.AsyncAccumulatorsType(dot.acc.type))  # pyright: ignore
     insert_before(dot, start)
-    sums, made = start.result, list[tile.DotAsyncOp]()
+    sums, dots = start.result, list[tile.DotAsyncOp]()
     for old in chain:
-        made.append(tile.DotAsyncOp(old.lhs, old.rhs, sums, scale_d_zero=zero and old is dot))
-        insert_before(old, made[-1])
-        sums = made[-1].result
+        dots.append(tile.DotAsyncOp(old.lhs, old.rhs, sums, scale_d_zero=zero and old is dot))
+        insert_before(old, dots[-1])
+        sums = dots[-1].result
         sums.name_hint = old.result.name_hint
     wait = tile.DotWaitOp(sums, 0)
     insert_after(chain[-1], wait)
@@ -133,12 +144,14 @@ def _start(dot: tile.DotOp) -> Group:
     wait.result.name_hint = sums.name_hint
     chain[-1].result.replace_all_uses_with(wait.result)
     erase(*reversed(chain))
-    return Group(start, made[0], wait)
+    return Group(start, dots[0], wait)
 
 
 def _next(dot: tile.DotOp) -> tuple[tile.DotOp, list[Operation]] | None:
-    """The dot that goes on with the sums of `dot`, and the slots that are given back between the two; None where
-    nothing does, or anything else comes between."""
+    """Returns the dot that adds to the result of `dot`, and the releases between the two.
+
+    Returns None if there is no such dot, or if an operation between the two may depend on their order.
+    """
     user, releases = dot.result.get_user_of_unique_use(), list[Operation]()
     if not isinstance(user, tile.DotOp) or not user.is_wgmma or user.acc is not dot.result or user.parent != dot.parent:
         return None
@@ -151,7 +164,7 @@ def _next(dot: tile.DotOp) -> tuple[tile.DotOp, list[Operation]] | None:
 
 
 def _computes_registers(op: Operation) -> bool:
-    """Whether `op` computes registers of a thread from those of its warp."""
+    """Returns true if `op` computes registers from registers of the same warp, without shared memory."""
     if isinstance(op, tile.ReduceOp):
         layout = linear_of(op.source.type)
         plan = None if layout is None else layout.compact()[0].reduction(op.dims.get_values())
@@ -163,8 +176,8 @@ def _computes_registers(op: Operation) -> bool:
     return pure or isinstance(op, tile.AffineOp | tile.BroadcastOp | tile.SliceOp)
 
 
-def _why_apart(loop: scf.ForOp) -> str | None:
-    """Why the dots of one iteration may not be in flight in the next; None if they may."""
+def _why_not_in_flight(loop: scf.ForOp) -> str | None:
+    """Returns the reason why dots of `loop` cannot stay in flight in the next iteration, or None if they can."""
     body, rings = loop.body.block, list[SSAValue]()
     for op in body.ops:
         if isinstance(op, tile.AccumulatorsOp):
@@ -187,7 +200,8 @@ def _why_apart(loop: scf.ForOp) -> str | None:
 
 
 def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> None:
-    """Let `loop` carry its sums in flight, and wait for the last ones behind it."""
+    """Lets `loop` carry the accumulators of `groups` while their dots are in flight, and waits for them after the
+    loop."""
     body, runs, starts = loop.body.block, bool(trip_count(loop)), list(loop.iter_args)
     last = body.last_op
     assert last is not None
@@ -222,8 +236,11 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> None:
 
 
 def _start_early(group: Group, wait: tile.DotWaitOp) -> None:
-    """Start `group` before `wait`, which is for an earlier group, if all that it reads is ready there. Its sums must be
-    in registers already: others would need them in addition to those that `wait` is for."""
+    """Moves the start of `group` before `wait`, the wait of an earlier group, if its operands are available there.
+
+    The accumulators of `group` must exist already. Otherwise they would need registers in addition to those of the
+    earlier group.
+    """
     if group.start.start is None or wait.pending.data:
         return
     dots = [group.first]
@@ -242,15 +259,15 @@ def _start_early(group: Group, wait: tile.DotWaitOp) -> None:
         replace(wait, tile.DotWaitOp(wait.acc, 1, done=True))
 
 
-def _fill(wait: tile.DotWaitOp) -> None:
-    """Move what can be computed before `wait` in front of it, in its order."""
-    behind: set[SSAValue] = set(wait.results)
+def _hoist_before(wait: tile.DotWaitOp) -> None:
+    """Moves the operations that do not depend on `wait` from after it to before it, in the same order."""
+    dependent: set[SSAValue] = set(wait.results)
     loads = True
     for op in list(ops_after(wait)):
-        free = not any(v in behind for v in op.operands)
+        free = not any(v in dependent for v in op.operands)
         if free and (_computes_registers(op) or loads and isinstance(op, tile.LoadOp)):
             move_before(wait, op)
         else:
-            behind |= set(op.results)
+            dependent |= set(op.results)
             harmless = isinstance(op, tile.ConsumerReleaseOp | tile.DotWaitOp | tile.LoadOp)
             loads = loads and (harmless or _computes_registers(op))

@@ -1,4 +1,4 @@
-"""Partial sums of contractions: `tile-promote-sums`."""
+"""`tile-promote-sums`: computes a dot as partial sums over a few chunks, added to the accumulators."""
 
 from __future__ import annotations
 
@@ -20,17 +20,7 @@ from .loops import carried_uses
 
 
 class PromoteSumsPass(TilePass):
-    """Sum few chunks of a contraction apart, and add the partial sum to the accumulators of the result.
-
-    What: with `promotion_interval = N`, a `tile.dot` adds to a partial sum that starts at zero, and after N chunks one
-    addition promotes it. With N = 1 every chain of dots starts at zero, and what it started with is added behind it.
-    Otherwise the loop over chunks becomes two: the inner one is as it was, but for at most N iterations and from zero;
-    the outer one carries the accumulators. Of nested loops over several indices the innermost one is divided of which
-    an iteration has at most N chunks. Sums that are no longer than N chunks stay as they are.
-    Why: one register that sums all of k rounds k times at the size of the result, and a tensor core cuts in place of
-    rounding. The error of a partial sum is that of a shorter one, and only one rounding in N chunks is left.
-    Why here: the carried values of a loop are all that is in flight, so nothing is drained between two partial sums;
-    and before `tile-pipeline-dots`, for which a partial sum is one like any other.
+    """Accumulates a few chunks of a dot from zero, and then adds the partial sum to the accumulators.
 
     ```mlir
     %s = scf.for %k = %c0 to %c64 step %c1 iter_args(%a = %zero) {
@@ -52,6 +42,19 @@ class PromoteSumsPass(TilePass):
       scf.yield %t
     }
     ```
+
+    With `promotion_interval = N`, the loop over chunks is divided into two. The inner loop sums at most N chunks from
+    zero, and the outer loop carries the accumulators. In a loop nest over several reduction indices, the pass divides
+    the innermost loop whose iterations have at most N chunks each. Sums of at most N chunks are not changed. With N = 1
+    no loop is divided: each chain of dots starts at zero, and its initial value is added after it.
+
+    If the schedule has `promotion_memory = shared`, the accumulators are kept in shared memory during the inner loop.
+
+    **Rationale**: an accumulator over all of k is rounded once per k at the magnitude of the result, and tensor cores
+    truncate instead. Partial sums are smaller, so their rounding errors are smaller too.
+
+    **Pipeline position**: after the passes that pipeline loads: loops carry the outstanding tiles, so nothing is
+    drained between partial sums. Before `tile-pipeline-dots`, which handles partial sums like all accumulators.
     """
 
     name = "tile-promote-sums"
@@ -70,7 +73,8 @@ class PromoteSumsPass(TilePass):
 
 
 def _promote_chain(first: tile.DotOp) -> None:
-    """Let dots of which each adds to the sums of the one before start at zero."""
+    """Lets the chain of dots from `first` start at zero, and adds its initial value after the last dot. Each dot of a
+    chain adds to the result of the previous one."""
     start, last = first.acc, first
     continues = isinstance(start.owner, tile.DotOp) and start.owner.parent is first.parent and start.has_one_use()
     if continues or constant_of(start) == 0 or not _is_of_floats(start):
@@ -91,7 +95,7 @@ def _is_of_floats(value: SSAValue) -> bool:
 
 
 def _sums(loop: scf.ForOp) -> list[int]:
-    """Returns the positions of carried values that nothing but dots of floats use, which add to them."""
+    """Returns the positions of loop-carried float tiles that are used only as accumulators of dots."""
     floats = [i for i, value in enumerate(loop.iter_args) if _is_of_floats(value)]
     return [i for i in floats if (uses := carried_uses(loop, i)) and all(map(_adds, uses))]
 
@@ -102,7 +106,10 @@ def _adds(use: Use) -> bool:
 
 
 def _promote_loop(loop: scf.ForOp, interval: int, memory: str) -> str | None:
-    """Divide `loop`, or one inside of it, into partial sums of `interval` chunks. Returns the reason if it cannot."""
+    """Divides `loop`, or a loop nested in it, into partial sums of at most `interval` chunks.
+
+    `memory` is the `promotion_memory` of the schedule. Returns the reason if the loop cannot be divided, else None.
+    """
     inner = [o for o in loop.body.block.ops if isinstance(o, scf.ForOp) and _sums(o)]
     chunks = 1
     for nested in inner:
@@ -120,20 +127,21 @@ def _promote_loop(loop: scf.ForOp, interval: int, memory: str) -> str | None:
 
 
 def _chunks(loop: scf.ForOp) -> int | None:
-    """Chunks that a loop and those inside of it sum; None if that is not constant."""
+    """Returns the number of chunks that a loop nest sums, or None if it is not constant."""
     counts = [trip_count(loop), *(_chunks(o) for o in loop.body.block.ops if isinstance(o, scf.ForOp) and _sums(o))]
     constant = [count for count in counts if count is not None]
     return prod(constant) if len(constant) == len(counts) else None
 
 
 def _divide(loop: scf.ForOp, length: int, step: int, sums: Sequence[int], memory: str) -> None:
-    """Let `loop` run for `length` iterations at a time, and promote the values at the positions `sums` after them."""
+    """Divides `loop` into inner loops of at most `length` iterations, after which the loop-carried values at the
+    positions `sums` are added to the accumulators. `step` is the constant step of `loop`."""
     trips, starts = trip_count(loop), list[SSAValue](loop.iter_args)
     stride = arith.ConstantOp.from_int_and_width(length * step, IndexType())
     zeros = {i: payload.ConstantOp(0.0, starts[i].type) for i in sums if constant_of(starts[i]) != 0}
-    parked = [_Parked(starts[i]) for i in sums] if memory == "shared" else []
+    buffers = [_AccumulatorBuffer(starts[i]) for i in sums] if memory == "shared" else []
     others = [i for i in range(len(starts)) if i not in sums]
-    carried = others if parked else [*range(len(starts))]
+    carried = others if buffers else [*range(len(starts))]
     body = Block(arg_types=[IndexType(), *(starts[i].type for i in carried)])
     values = dict(zip(carried, body.args[1:], strict=True))
     first = body.args[0]
@@ -145,29 +153,29 @@ def _divide(loop: scf.ForOp, length: int, step: int, sums: Sequence[int], memory
     ends[-1].result.name_hint = "end"
     inits = [values[i] if i in others else zeros[i].result if i in zeros else v for i, v in enumerate(starts)]
     inner = rebuilt(loop, inits, first, ends[-1].result)
-    made: list[Operation] = [*ends, inner]
+    ops: list[Operation] = [*ends, inner]
     yielded = {i: inner.results[i] for i in others}
     for n, i in enumerate(sums):
-        old = parked[n].load() if parked else []
-        total = arith.AddfOp(old[-1].results[0] if parked else values[i], inner.results[i])
+        old = buffers[n].load() if buffers else []
+        total = arith.AddfOp(old[-1].results[0] if buffers else values[i], inner.results[i])
         total.result.name_hint = loop.results[i].name_hint
-        made += [*old, total, *(parked[n].store(total.result) if parked else [])]
+        ops += [*old, total, *(buffers[n].store(total.result) if buffers else [])]
         yielded[i] = total.result
-    made.append(scf.YieldOp(*(yielded[i] for i in carried)))
-    body.add_ops(made)
-    copy_location(loop, made)
+    ops.append(scf.YieldOp(*(yielded[i] for i in carried)))
+    body.add_ops(ops)
+    copy_location(loop, ops)
     outer = scf.ForOp(loop.lb, loop.ub, stride.result, [starts[i] for i in carried], body)
     results = dict(zip(carried, outer.results, strict=True))
     before, after = list[Operation](), list[Operation]()
-    for p, i in zip(parked, sums, strict=False):
+    for p, i in zip(buffers, sums, strict=False):
         before += [p.row, *p.store(starts[i])]
         after += p.load()
         results[i] = after[-1].results[0]
     replace(loop, stride, *zeros.values(), *before, outer, *after, results=[results[i] for i in range(len(starts))])
 
 
-class _Parked:
-    """A place in shared memory for accumulators like `sums`."""
+class _AccumulatorBuffer:
+    """Row buffer in shared memory for one accumulator tile of the type of `sums`."""
 
     def __init__(self, sums: SSAValue) -> None:
         self.type = sums.type
@@ -175,9 +183,9 @@ class _Parked:
         self.row.result.name_hint = "sums"
 
     def load(self) -> list[Operation]:
-        place = arith.ConstantOp.from_int_and_width(0, IndexType())
-        return [place, tile.RowBufferLoadOp(self.row.result, place.result, self.type)]
+        index = arith.ConstantOp.from_int_and_width(0, IndexType())
+        return [index, tile.RowBufferLoadOp(self.row.result, index.result, self.type)]
 
     def store(self, sums: SSAValue) -> list[Operation]:
-        place = arith.ConstantOp.from_int_and_width(0, IndexType())
-        return [place, tile.RowBufferStoreOp(sums, self.row.result, place.result)]
+        index = arith.ConstantOp.from_int_and_width(0, IndexType())
+        return [index, tile.RowBufferStoreOp(sums, self.row.result, index.result)]

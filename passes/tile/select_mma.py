@@ -1,4 +1,8 @@
-"""Putting matrix products on tensor cores."""
+"""`tile-select-mma`: selects tensor cores for dots.
+
+The loop level multiplies f32 tiles, which may be casts from a narrow type (bf16, f16). An operand is *exact* in a
+narrow type if it is such a cast. Other operands must be rounded, or split into parts whose sum is the operand (bf16x3).
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,7 @@ NAME = "tile-select-mma"
 
 
 class SelectMmaPass(TilePass):
-    """Give matrix products to the tensor cores where the schedule says so.
-
-    What: with `atom = mma` or `wgmma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask
-    then put constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is
-    declined, unless the schedule has `f32_matmul_precision = input_dtype`; then it is rounded to the type of the other
-    factor. With `f32_matmul_precision = bf16x3` it is split into three bf16 numbers, and there are three products, or
-    six if both factors are. With `f32_matmul_precision = tf32` both are multiplied as they are, with 10 bits of their
-    fraction: rounded to those, but for what a copy brings to products of warpgroups, which is cut. Factors in f64 are
-    multiplied as they are. Products that share
-    an accumulator stay alike. Whole warpgroups multiply 64 rows each; a product of another shape is one for `mma`
-    instead, and a remark says why.
-    Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
-    and half as many bytes go through shared memory.
-    Why here: before layouts, which the atom decides.
+    """Selects the tensor-core atom of each dot, according to the schedule.
 
     ```mlir
     %af = payload.cast %a : tensor<64x32xbf16> -> tensor<64x32xf32>
@@ -44,6 +35,25 @@ class SelectMmaPass(TilePass):
     ```mlir
     %n = tile.dot %a, %b, %acc atom "mma" : tensor<64x32xbf16>, tensor<32x64xbf16>, tensor<64x64xf32> -> ...
     ```
+
+    With `atom = mma` or `wgmma`, a dot of f32 tiles that are casts from bf16 or f16 takes the narrow tiles instead. A
+    masked cast counts as a cast if the fill is a constant that is exact in the narrow type. For an operand that is
+    computed in f32, `f32_matmul_precision` decides:
+
+    | value | effect |
+    |---|---|
+    | `ieee` | the dot stays on CUDA cores, with a remark |
+    | `input_dtype` | rounds the operand to the type of the other operand |
+    | `bf16x3` | splits the operand into three bf16 tiles: three dots, or six if both operands are split |
+    | `tf32` | multiplies f32 with 10 bits of fraction; operands of `wgmma` that are copied from memory are truncated |
+
+    Operands in f64 are multiplied as they are. Dots that share an accumulator all get an atom, or none does. If the
+    shape does not fit `wgmma` (64 rows per warpgroup), the dot gets `mma`, with a remark.
+
+    **Rationale**: the product of two narrow numbers is exact in f32 and sums are in f32, so the result is as accurate
+    as before, at a much higher speed and with half the traffic of shared memory.
+
+    **Pipeline position**: before `tile-assign-layouts`, as the atom determines the layouts of operands and accumulator.
     """
 
     name = "tile-select-mma"
@@ -54,11 +64,11 @@ class SelectMmaPass(TilePass):
         for c in [c for c in Classes(op) if c.dots]:
             types = [(dot, operand_type(dot, precision)) for dot in c.dots]
             refused = next((why for _, why in types if isinstance(why, str)), None)
-            own = _atom_of(c, op.warps.data, schedule.atom, [narrow for _, narrow in types])
+            atom = _atom_of(c, op.warps.data, schedule.atom, [narrow for _, narrow in types])
             for dot, narrow in types:
                 if refused is None and not isinstance(narrow, str):
-                    (_rewrite_in_parts if precision == "bf16x3" and narrow != f64 else _rewrite)(dot, narrow, own)
-                    if own == "wgmma" and narrow == f32:
+                    (_rewrite_in_parts if precision == "bf16x3" and narrow != f64 else _rewrite)(dot, narrow, atom)
+                    if atom == "wgmma" and narrow == f32:
                         _round(dot, schedule.copy != "sync")
                 else:
                     self.decline(dot, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
@@ -66,7 +76,8 @@ class SelectMmaPass(TilePass):
 
 
 def _atom_of(c: TileClass, warps: int, atom: str, types: Sequence[Attribute | str]) -> str:
-    """The atom of the products of `types` that share an accumulator, if they are on tensor cores."""
+    """Returns the atom of the dots of `c`: `atom`, or `mma` with a remark if it is `wgmma` and the shape or type does
+    not fit. `types` are the operand types of the dots."""
     why = "it does not multiply f64" if f64 in types else warpgroup_accumulator(c.shape, warps)
     if atom == "wgmma" and isinstance(why, str):
         emit_remark(c.dots[0], NAME, f"mma instead of wgmma: {why}")
@@ -75,19 +86,19 @@ def _atom_of(c: TileClass, warps: int, atom: str, types: Sequence[Attribute | st
 
 
 def operand_type(dot: tile.DotOp, precision: str) -> Attribute | str:
-    """The type of the factors of `dot` on tensor cores, or why it is none for them."""
-    found = _factor_type(dot, precision)
-    if isinstance(found, str):
-        return found
+    """Returns the type of the operands of `dot` on tensor cores, or the reason why it cannot use them."""
+    operand = _operand_type_of_any_size(dot, precision)
+    if isinstance(operand, str):
+        return operand
     (m, k), (_, n) = shape_of(dot.lhs.type), shape_of(dot.rhs.type)
-    if mma_atom(found, (m, n, k)) is None:
-        least = " or ".join(f"{a.m}x{a.k} and {a.k}x{a.n}" for a in MMA_ATOMS if a.element == found)
+    if mma_atom(operand, (m, n, k)) is None:
+        least = " or ".join(f"{a.m}x{a.k} and {a.k}x{a.n}" for a in MMA_ATOMS if a.element == operand)
         return f"a product of {m}x{k} and {k}x{n} is smaller than {least}"
-    return found
+    return operand
 
 
-def _factor_type(dot: tile.DotOp, precision: str) -> Attribute | str:
-    """The type of the factors of `dot`, whatever its size, or why they cannot be multiplied on tensor cores."""
+def _operand_type_of_any_size(dot: tile.DotOp, precision: str) -> Attribute | str:
+    """Returns the same as `operand_type`, without a check of the size of the tiles."""
     sums = element_type(dot.acc.type)
     if sums != f32:
         return sums if any(sums == a.element == a.accumulator for a in MMA_ATOMS) else f"sums in {sums}"
@@ -111,14 +122,18 @@ def _factor_type(dot: tile.DotOp, precision: str) -> Attribute | str:
 
 
 def _rewrite(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
-    made: list[Operation] = []
-    set_fields(dot, lhs=_narrowed(dot.lhs, narrow, made), rhs=_narrowed(dot.rhs, narrow, made))
-    insert_before(dot, *made)
+    ops: list[Operation] = []
+    set_fields(dot, lhs=_narrowed(dot.lhs, narrow, ops), rhs=_narrowed(dot.rhs, narrow, ops))
+    insert_before(dot, *ops)
     dot.properties["atom"] = StringAttr(atom)
 
 
 def _round(dot: tile.DotOp, copied: bool) -> None:
-    """Round the factors of a product that would cut them to tf32, but those that are `copied` past the registers."""
+    """Rounds the operands of a `wgmma` dot to tf32, as the hardware would truncate them.
+
+    Operands that are casts from a narrow type are exact. If `copied`, loaded operands are skipped: asynchronous copies
+    move them to shared memory without passing registers.
+    """
     for i, value in enumerate((dot.lhs, dot.rhs)):
         if widened_from(value) is not None or (copied and isinstance(value.owner, tile.LoadOp)):
             continue
@@ -129,17 +144,18 @@ def _round(dot: tile.DotOp, copied: bool) -> None:
 
 
 def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
-    """A product for each pair of parts of the factors, the smallest first.
+    """Replaces `dot` by one dot for each pair of parts of its operands, smallest products first.
 
-    Left out of nine products of parts are the three below 2^-26 of the largest: a rounding to f32 is 2^-24.
+    If both operands are split, three of the nine products are omitted. They are below 2^-26 of the largest product,
+    and rounding to f32 is 2^-24.
     """
     exact = [widened_from(v) is not None for v in (dot.lhs, dot.rhs)]
     if all(exact):
         _rewrite(dot, narrow, atom)
         return
-    made: list[Operation] = []
+    ops: list[Operation] = []
     left, right = (
-        [_narrowed(v, narrow, made)] if whole else parts_of(v) or split_in_parts(v, made)
+        [_narrowed(v, narrow, ops)] if whole else parts_of(v) or split_in_parts(v, ops)
         for v, whole in zip((dot.lhs, dot.rhs), exact, strict=True)
     )
     pairs = [(i, j) for i in range(len(left)) for j in range(len(right)) if i + j < PARTS]
@@ -148,13 +164,14 @@ def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
         product = tile.DotOp(left[i], right[j], acc)
         product.properties["atom"] = StringAttr(atom)
         product.result.name_hint = dot.result.name_hint
-        made.append(product)
+        ops.append(product)
         acc = product.result
-    replace(dot, *made)
+    replace(dot, *ops)
 
 
-def _narrowed(value: SSAValue, narrow: Attribute, made: list[Operation]) -> SSAValue:
-    """`value` in the type `narrow`, exactly where it came from there, else rounded; new operations go to `made`."""
+def _narrowed(value: SSAValue, narrow: Attribute, ops: list[Operation]) -> SSAValue:
+    """Returns `value` in the type `narrow`: the source of its cast if it has one, else rounded. Appends new operations
+    to `ops`."""
     op = value.owner
     new: Operation
     if narrow == element_type(value.type):
@@ -162,12 +179,12 @@ def _narrowed(value: SSAValue, narrow: Attribute, made: list[Operation]) -> SSAV
     if isinstance(op, payload.CastOp) and element_type(op.operand.type) == narrow:
         return op.operand
     if isinstance(op, payload.SelectOp) and widened_from(value) == narrow:
-        sides = (_narrowed(side, narrow, made) for side in (op.lhs, op.rhs))
+        sides = (_narrowed(side, narrow, ops) for side in (op.lhs, op.rhs))
         new = payload.SelectOp(op.cond, *sides)
     elif isinstance(op, payload.ConstantOp) and is_exact(op, narrow):
         new = payload.ConstantOp(op.scalar, with_element(value.type, narrow))
     else:
         new = payload.CastOp(value, with_element(value.type, narrow))
     new.results[0].name_hint = value.name_hint
-    made.append(new)
+    ops.append(new)
     return new.results[0]

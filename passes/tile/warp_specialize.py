@@ -1,4 +1,8 @@
-"""Giving the loading of operands to warps of their own: `tile-warp-specialize`."""
+"""`tile-warp-specialize`: lets a producer partition load operands by TMA, while a consumer partition computes.
+
+A *TMA tile* (`Box`) is a staged rectangle of a buffer that one TMA instruction can load. A circular buffer
+(`tile.ring`) passes TMA tiles from the producer to the consumer. It has one or more slots.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +21,7 @@ from ..rewriting import erase, erase_unneeded, insert_after, insert_before
 
 
 class WarpSpecializePass(TilePass):
-    """Let warps of their own load what the others compute on.
-
-    What: in a kernel whose schedule says `copy = tma, stages = S`, staged tiles that are boxes of their buffers come
-    through rings. The kernel's program becomes the consumer, which takes the boxes of a block of operations in front of
-    their first use and gives the slot back behind the last one. A copy of its loops and indices, without everything
-    else, becomes the producer: one thread, which starts the boxes and puts them. Tiles that one operation uses first
-    share a ring, of S slots inside of an innermost loop, of one elsewhere. With two warpgroups or more, or
-    several blocks on a multiprocessor, the producer gives registers to the consumer. What is computed on, gathered or
-    masked in its own way is staged by the consumer as before.
-    With `cluster = N` in the schedule, boxes that N blocks next to each other all need are loaded together: each block
-    loads a part of the rows for all of them, so the box leaves the level-2 cache once.
-    Why: one instruction of one thread copies a box, without registers and addresses in the threads that compute; and
-    how far ahead it runs is decided by the free slots alone, not by a program written into the loop.
-    Why here: instead of `tile-pipeline-loads`, at the same place and for the same reasons.
+    """Divides a kernel into a producer partition, which loads by TMA, and a consumer partition, which computes.
 
     ```mlir
     %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
@@ -51,29 +42,53 @@ class WarpSpecializePass(TilePass):
         %x = tile.tma_load %X[d0 + %i * 128, d1 + %k * 64] : ... -> tensor<128x64xbf16, #s>
         tile.producer_load %r, %x : ...
     ```
+
+    The pass runs if the schedule has `copy = tma` and `stages = S`.
+
+    - The consumer is the whole program. It waits for TMA tiles before their first use, and releases their slot after
+      the last use.
+    - The producer is one thread with a copy of the loops and index computations. It issues the TMA loads.
+    - Tiles whose first use is the same operation share a circular buffer. It has S slots in an innermost loop (at most
+      one per iteration), and one slot elsewhere.
+    - With two or more consumer warpgroups, or several blocks per multiprocessor, registers move from the producer to
+      the consumer.
+    - Tiles that are computed, gathered or masked are staged by the consumer, as before.
+    - With `cluster = N`, each of N neighbouring blocks loads a part of the tiles that all of them need, and multicasts
+      it. The tile is then read from L2 once.
+
+    **Rationale**: one thread copies a TMA tile with one instruction. The consumer threads need no addresses and no
+    registers for it. The prefetch distance depends only on the free slots.
+
+    **Pipeline position**: the alternative to `tile-pipeline-loads`, at the same position.
     """
 
     name = "tile-warp-specialize"
     decision = ("copy", "tma")
 
     def on(self, op: tile.KernelOp) -> None:
-        found: list[Box] = []
+        tma_tiles: list[Box] = []
         for stage in [o for o in op.body.walk() if isinstance(o, tile.StageOp)]:
             if not all(isinstance(u.operation, tile.TmaStoreOp) for u in stage.result.uses):
                 box = find_box(stage)
                 why = box if isinstance(box, str) else _unreachable(stage, op)
                 if why is None and isinstance(box, Box):
-                    found.append(box)
+                    tma_tiles.append(box)
                 self.decline(stage, why)
-        if found:
+        if tma_tiles:
             cluster = op.schedule.cluster
-            _specialize(op, share(op, found, cluster, self.name) if cluster > 1 else found)
+            _specialize(op, share(op, tma_tiles, cluster, self.name) if cluster > 1 else tma_tiles)
         erase_unneeded(op.body)
 
 
 @dataclass
-class Queue:
-    """The boxes that a block of operations uses first in one operation, and their ring."""
+class TileGroup:
+    """TMA tiles that are first used by the same operation, and their circular buffer.
+
+    block  the block of operations that uses the tiles
+    first  the operation of `block` that uses them first
+    boxes  the TMA tiles
+    ring   the circular buffer
+    """
 
     block: Block
     first: Operation
@@ -82,16 +97,16 @@ class Queue:
 
 
 def _specialize(kernel: tile.KernelOp, boxes: list[Box]) -> None:
-    """Split the program of `kernel` into a consumer and a producer, which loads `boxes`."""
+    """Divides the program of `kernel` into a consumer and a producer, which loads `boxes`."""
     program, producer = Region(Block()), Region(Block())
     entry = kernel.body.block
     for op in list(entry.ops):
         op.detach()
         program.block.add_op(op)
-    queues = _queues(entry, boxes, kernel.schedule.stages)
-    _produce(program.block, producer.block, {}, queues)
-    for queue in queues:
-        _consume(queue)
+    tile_groups = _tile_groups(entry, boxes, kernel.schedule.stages)
+    _produce(program.block, producer.block, {}, tile_groups)
+    for group in tile_groups:
+        _consume(group)
     consumers, resident, registers = kernel.warps.data, max(1, kernel.schedule.blocks_per_sm), ()
     if consumers >= 2 * WARPGROUP or resident > 1:
         registers = (consumer_registers(consumers, resident), PRODUCER_REGISTERS)
@@ -101,27 +116,29 @@ def _specialize(kernel: tile.KernelOp, boxes: list[Box]) -> None:
 
 
 def _unreachable(stage: tile.StageOp, kernel: tile.KernelOp) -> str | None:
-    """Why the producer can't get to where `stage` is: what lies around it is no loop over indices alone."""
-    around = stage.parent_op()
-    while around is not kernel:
-        if not isinstance(around, scf.ForOp) or not all(is_index(v) for v in (around.lb, around.ub, around.step)):
+    """Returns the reason why the producer cannot contain the load of `stage`, or None. Every enclosing operation must
+    be a loop with bounds that the producer can compute."""
+    parent = stage.parent_op()
+    while parent is not kernel:
+        if not isinstance(parent, scf.ForOp) or not all(is_index(v) for v in (parent.lb, parent.ub, parent.step)):
             return "it is inside of something other than loops whose bounds are indices"
-        around = around.parent_op()
+        parent = parent.parent_op()
     return None
 
 
-def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
-    """Group the boxes by where they are used first, and give each group a ring in `entry`."""
+def _tile_groups(entry: Block, tma_tiles: list[Box], stages: int) -> list[TileGroup]:
+    """Groups TMA tiles by their first use, and creates a circular buffer for each group in `entry`."""
     groups: dict[tuple[Block, Operation], list[Box]] = {}
-    for box in found:
+    for box in tma_tiles:
         block = box.stage.parent
         assert block is not None
         first = min(_users(block, box), key=block.get_operation_index)
         groups.setdefault((block, first), []).append(box)
-    queues: list[Queue] = []
+    tile_groups: list[TileGroup] = []
     for (block, first), boxes in groups.items():
         loop, slots = block.parent_op(), 1
-        inner = any(b is not block and block.is_ancestor(b) for b, _ in groups)  # their boxes would come in between
+        # The producer loads the tiles of nested loops between two tiles of this loop, so it cannot use more slots.
+        inner = any(b is not block and block.is_ancestor(b) for b, _ in groups)
         if isinstance(loop, scf.ForOp) and not inner:
             trips = trip_count(loop)
             slots = stages if trips is None else max(1, min(stages, trips))
@@ -129,8 +146,8 @@ def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
         ring.result.name_hint = "ring"
         copy_location(first, (ring,))
         entry.add_op(ring)
-        queues.append(Queue(block, first, boxes, ring.result))
-    return queues
+        tile_groups.append(TileGroup(block, first, boxes, ring.result))
+    return tile_groups
 
 
 def _users(block: Block, box: Box) -> list[Operation]:
@@ -138,31 +155,35 @@ def _users(block: Block, box: Box) -> list[Operation]:
     return [user for user in users if user is not None]
 
 
-def _consume(queue: Queue) -> None:
-    """Take the boxes in front of their first use, and give them back behind the last."""
-    block = queue.block
-    last = max((u for b in queue.boxes for u in _users(block, b)), key=block.get_operation_index)
-    take, release = tile.ConsumerWaitOp(queue.ring), tile.ConsumerReleaseOp(queue.ring)
-    insert_before(queue.first, take)
+def _consume(group: TileGroup) -> None:
+    """Inserts the wait before the first use of the tiles of `group`, and the release of their slot after the last
+    use."""
+    block = group.block
+    last = max((u for b in group.boxes for u in _users(block, b)), key=block.get_operation_index)
+    take, release = tile.ConsumerWaitOp(group.ring), tile.ConsumerReleaseOp(group.ring)
+    insert_before(group.first, take)
     insert_after(last, release)
-    for box, tile_in in zip(queue.boxes, take.res, strict=True):
+    for box, tile_in in zip(group.boxes, take.res, strict=True):
         tile_in.name_hint = box.stage.result.name_hint
         box.stage.result.replace_all_uses_with(tile_in)
         erase(box.stage)
 
 
-def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], queues: list[Queue]) -> None:
-    """Append to `target` what of `source` a producer does; `values` are what index values of `source` are there."""
-    here = {q.first: q for q in queues if q.block is source}
+def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], tile_groups: list[TileGroup]) -> None:
+    """Appends the producer's copy of the block `source` to the block `target`: loops with TMA loads, and indices.
+
+    `values` maps index values of `source` to those of `target`.
+    """
+    group_of_first_use = {q.first: q for q in tile_groups if q.block is source}
     for op in source.ops:
-        if op in here:
-            _put(here[op], target, values)
-        if isinstance(op, scf.ForOp) and any(op.is_ancestor(q.first) for q in queues if q.block is not source):
+        if op in group_of_first_use:
+            _produce_group(group_of_first_use[op], target, values)
+        if isinstance(op, scf.ForOp) and any(op.is_ancestor(q.first) for q in tile_groups if q.block is not source):
             body = Block(arg_types=[op.body.block.args[0].type])
             body.args[0].name_hint = op.body.block.args[0].name_hint
             lb, ub, step = (values.get(v, v) for v in (op.lb, op.ub, op.step))
             loop = scf.ForOp(lb, ub, step, [], body)
-            _produce(op.body.block, body, {**values, op.body.block.args[0]: body.args[0]}, queues)
+            _produce(op.body.block, body, {**values, op.body.block.args[0]: body.args[0]}, tile_groups)
             body.add_op(scf.YieldOp())
             copy_location(op, (loop,))
             target.add_op(loop)
@@ -172,8 +193,8 @@ def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], que
             values.update(zip(op.results, copy.results, strict=True))
 
 
-def _put(queue: Queue, target: Block, values: dict[SSAValue, SSAValue]) -> None:
-    made = [b.make([values.get(s, s) for s in b.load.symbols]) for b in queue.boxes]
-    put = tile.ProducerLoadOp(queue.ring, [m.result for m in made])
-    copy_location(queue.first, (*made, put))
-    target.add_ops([*made, put])
+def _produce_group(group: TileGroup, target: Block, values: dict[SSAValue, SSAValue]) -> None:
+    loads = [b.make([values.get(s, s) for s in b.load.symbols]) for b in group.boxes]
+    producer_load = tile.ProducerLoadOp(group.ring, [m.result for m in loads])
+    copy_location(group.first, (*loads, producer_load))
+    target.add_ops([*loads, producer_load])

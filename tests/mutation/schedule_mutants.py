@@ -153,7 +153,7 @@ PROMOTED = [
         PARTIAL,
     ),
     pipeline("sums that start as nothing", promote._divide, "[p.row, *_]", "[p.row]", PARKED),
-    pipeline("sums that are not put back", promote._divide, "parked[n].store(_) if _ else []", "[]", PARKED),
+    pipeline("sums that are not put back", promote._divide, "buffers[n].store(_) if _ else []", "[]", PARKED),
     pipeline("the first sums put back", promote._divide, "A.store(total.result)", "A.store(starts[i])", PARKED),
     pipeline("a chain that goes on", promote._promote_chain, "zero.result", "start", CHAIN),
     pipeline("a chain from one", promote._promote_chain, "0.0", "1.0", CHAIN),
