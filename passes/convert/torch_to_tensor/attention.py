@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, and scaled dot-product attention, with every argument: in f32 inside, rounded at the end."""
+"""Softmax, log-softmax and scaled dot-product attention. They are computed in f32, and the result is rounded."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from .registry import decomposes
 def shifted_exp(
     b: Builder, x: SSAValue, over: Sequence[int], *, may_hide: bool = False, cancels: bool = False
 ) -> tuple[SSAValue, SSAValue, SSAValue]:
-    """Computes exp(x - max(x)).
+    """Computes exp(x - max(x)), its sum, and the maximum.
 
-    The exponential of f32 is the power of two of (x - max(x)) * log2(e). It may be approximate (`afn`): the largest one
-    is 1, and an error of the size of x's own rounding does not count. The maximum is subtracted before the product,
-    because x * log2(e) has no value near the end of the range, where masks are, and a rounding of the size of x. The
-    difference is exact near the maximum, and it is an infinity only where the exponential is 0.
+    In f32, the exponential is exp2((x - max(x)) * log2(e)). It may be approximate (`afn`), because the largest one is 1
+    and its error is no larger than that of rounding x.
+
+    The maximum is subtracted before the multiplication. Otherwise x * log2(e) could overflow for large masks, and would
+    be rounded relative to x. The difference is exact near the maximum, and infinite only where the exponential is 0.
 
     Args:
-        b: the builder of the operator.
-        x: the exponents.
-        over: the dimensions of the maximum and of the sum.
-        may_hide: exponentials are 0 where the maximum is -infinity, in place of NaN.
-        cancels: a factor that all exponentials of a row have in common cancels, because their sum divides them. Then
-            the product may be contracted to x * log2(e) - max(x) * log2(e), with the rounding of the second product
-            (`contract`, `tile-fuse-fma`).
+        b: Builder of the operator.
+        x: Exponents.
+        over: Dimensions of the maximum and of the sum.
+        may_hide: True if all elements of a row may be masked. Exponentials are then 0 and not NaN.
+        cancels: True if the exponentials are divided by their sum, so that a common factor of a row cancels. Then the
+            product may be contracted to x * log2(e) - max(x) * log2(e), which rounds the second product (`contract`,
+            `tile-fuse-fma`).
 
     Returns:
         The exponentials, their sum, and the maximum.
@@ -59,11 +60,11 @@ def shifted_exp(
 
 
 def _without_factor(b: Builder, x: SSAValue) -> tuple[SSAValue, float]:
-    """Returns y and a constant factor with x = y * factor, so that exp(x - max(x)) is exp((y - max(y)) * factor).
+    """Returns (y, factor) with x = y * factor, so that exp(x - max(x)) = exp((y - max(y)) * factor).
 
-    Both are the same for infinities and NaN if y * factor is finite where y is (factor <= 1), and if y - max(y) is an
-    infinity only where the exponential is 0 (factor >= 2^-100). The factor is positive, so max(y) * factor is max(x):
-    rounding is monotonic.
+    The factor is between 2^-100 and 1; otherwise (x, 1) is returned. With factor <= 1, y * factor is finite if y is.
+    With factor >= 2^-100, y - max(y) is infinite only where the exponential is 0. So both sides agree for infinities
+    and NaN. Rounding is monotonic, so max(y) * factor is max(x).
     """
     op = x.owner
     if isinstance(op, arith.MulfOp) and isinstance(op.rhs.owner, payload.ConstantOp):
@@ -135,18 +136,20 @@ def scaled_dot_product_attention(
         p = b.cast(b.insert(payload.CastOp(p, b.result_element, reassoc=True)), element)
     space = [*batch, rows, width, keys]
     o = contract(b, p, [*range(n + 1), n + 2], v, [*leading[v], n + 2, n + 1], space, 1)
-    # Normalised after the product, and the sum may run online. It is at least 1, or 0 for a row of which no key may be
-    # seen, or where there is none: PyTorch multiplies the values by weights of 0 then.
+    # The result is normalised after the second matmul, so that the sum can be computed chunk by chunk. The sum is at
+    # least 1, or 0 for a row without visible keys: the result of such a row is 0, as in PyTorch.
     if attn_mask is not None or least(keys) == 0:
         total = b.select(b.cmp("eq", total, 0), b.like(total, 1), total)
     return b.div(o, b.keep(total, [n + 1], extents_of(o.type)), permit=FastMathFlag.ALLOW_RECIP)
 
 
 def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:
-    """How many query heads share a head of the keys and of the values."""
+    """Returns the number of query heads that share a head of the keys, and of the values."""
     shapes = [extents_of(t.type) for t in (query, key, value)]
     if min(map(len, shapes)) < 3:
-        raise ShapeError("grouped heads need a dimension of heads", argument="enable_gqa")
+        raise ShapeError(
+            "expected tensors with a dimension of heads, but got fewer than 3 dimensions", argument="enable_gqa"
+        )
     heads, key_heads, value_heads = (s[-3] for s in shapes)
     if heads % max(key_heads, 1) or heads % max(value_heads, 1):
         raise ShapeError(f"{heads} query heads cannot share {key_heads} and {value_heads}", argument="enable_gqa")
@@ -154,7 +157,7 @@ def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, i
 
 
 def _with_heads(b: Builder, x: SSAValue, group: int) -> SSAValue:
-    """Keys or values with each head as often as query heads share it."""
+    """Returns keys or values with each head repeated `group` times."""
     shape = list(extents_of(x.type))
     if group == 1:
         return x
@@ -165,8 +168,10 @@ def _with_heads(b: Builder, x: SSAValue, group: int) -> SSAValue:
 
 
 def _masked(b: Builder, scores: SSAValue, factor: float, mask: SSAValue | None, is_causal: bool) -> SSAValue:
-    """Returns the scores times the factor, masked. What a mask hides is -infinity, but NaN and infinity stay or become
-    NaN, as in PyTorch; scores of later keys are replaced (`is_causal`), as in its fused kernels."""
+    """Returns the scores times the factor, with -infinity where they are masked.
+
+    A boolean mask is added as 0 or -infinity: a masked NaN stays NaN, and a masked +infinity becomes NaN, as in
+    PyTorch. With `is_causal`, the scores of later keys are replaced, as in PyTorch's fused kernels."""
     shape = extents_of(scores.type)
     low = b.like(scores, float("-inf"))
     if is_causal:
@@ -178,5 +183,5 @@ def _masked(b: Builder, scores: SSAValue, factor: float, mask: SSAValue | None, 
     if element_type(mask.type) != i1:
         return b.add(b.scaled(scores, factor), b.broadcast(b.cast(mask, element_type(scores.type)), shape))
     bias = b.select(b.broadcast(mask, shape), b.like(scores, 0), low)
-    # Before the product, where that gives the same, so that the factor can move on (`_without_factor`).
+    # For a positive factor the mask is added before the product, so that `_without_factor` finds the factor.
     return b.scaled(b.add(scores, bias), factor) if factor > 0 else b.add(b.scaled(scores, factor), bias)

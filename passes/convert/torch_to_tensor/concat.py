@@ -1,4 +1,4 @@
-"""Several tensors in one, and tensors inside others: cat, stack, pads, triangles, slices and diagonals written."""
+"""Operators that combine tensors by position: cat, stack, pad, tril, triu, and writes of slices and diagonals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from .views import clamped_range, from_front, moved, reshape_to, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
-    """Tensors one after the other along `dim`. Each is read only where it lies; nothing is added to zeros."""
+    """Returns the concatenation of tensors along `dim`, as selects between the tensors.
+
+    Args:
+        b: Builder of the operator.
+        tensors: Tensors of one element type and equal other dimensions.
+        dim: Dimension, not negative.
+    """
     extents = [extents_of(t.type)[dim] for t in tensors]
     shape = list(extents_of(tensors[0].type))
     ends = [*accumulate(map(b.algebra.of, extents), plus)]
@@ -36,7 +42,7 @@ def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
 
 
 def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Extent]) -> SSAValue:
-    """`x` from `start` on along `dim` of a larger tensor of `shape`, 0 elsewhere."""
+    """Returns a tensor of `shape` with `x` at the offset `start` along `dim`, and 0 elsewhere."""
     if start.number is None:
         return moved(b, x, dim, times(start, constant(-1)), shape)
     exprs = dims(len(shape))
@@ -47,17 +53,21 @@ def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Ex
 @decomposes("cat")
 def cat(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
     element = b.result_element
-    old_empty = [extents_of(t.type) == (0,) for t in tensors]  # PyTorch ignores these whatever the others' rank
+    old_empty = [
+        extents_of(t.type) == (0,) for t in tensors
+    ]  # PyTorch ignores them, even if the others have another rank.
     real = [b.cast(t, element) for t, empty in zip(tensors, old_empty, strict=True) if not empty]
     if not real:
         return b.cast(tensors[0], element)
     rank = len(extents_of(real[0].type))
     dim = normal_dim(dim, rank)
     for t in real:
-        rest = [[n for d, n in enumerate(extents_of(v.type)) if d != dim] for v in (t, real[0])]
-        if rest[0] != rest[1] or not rank:
+        other_extents = [[n for d, n in enumerate(extents_of(v.type)) if d != dim] for v in (t, real[0])]
+        if other_extents[0] != other_extents[1] or not rank:
             raise ShapeError(
-                f"{list(extents_of(t.type))} cannot follow {list(extents_of(real[0].type))}", argument="tensors"
+                f"expected shapes equal except in dimension {dim}, but got {list(extents_of(real[0].type))} and "
+                f"{list(extents_of(t.type))}",
+                argument="tensors",
             )
     wide = [t for t in real if extents_of(t.type)[dim]]
     return joined(b, wide or real[:1], dim)
@@ -75,41 +85,42 @@ def stack(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
 
 
 def _pairs(b: Builder, x: SSAValue, pad: Sequence[Extent]) -> list[tuple[int, Extent, Extent]]:
-    """(dimension, before, after) of PyTorch's padding list, which starts at the last dimension."""
+    """Returns (dimension, padding before, padding after) for each pair of PyTorch's list, which starts at the last
+    dimension."""
     rank = len(extents_of(x.type))
     if len(pad) % 2 or len(pad) > 2 * rank:
-        raise ShapeError(f"{list(pad)} for a tensor of rank {rank}", argument="pad")
+        raise ShapeError(f"expected pairs for at most {rank} dimensions, but got {list(pad)}", argument="pad")
     return [(rank - 1 - i, pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
 
 
 @decomposes("constant_pad_nd")
 def constant_pad(b: Builder, self: SSAValue, pad: Sequence[Extent], value: Number) -> SSAValue:
-    shape, own = list(extents_of(self.type)), extents_of(self.type)
+    shape, old_shape = list(extents_of(self.type)), extents_of(self.type)
     exprs = dims(len(shape))
     guarded: list[Bound] = []
     varying: list[tuple[int, Polynomial, Extent]] = []
     for dim, before, after in _pairs(b, self, pad):
         start = b.algebra.of(before)
-        size = plus(b.algebra.of(own[dim]), plus(start, b.algebra.of(after)))
+        size = plus(b.algebra.of(old_shape[dim]), plus(start, b.algebra.of(after)))
         if size.number is not None and size.number < 0:
-            raise ShapeError(f"{list(pad)} leaves fewer than no elements", argument="pad")
+            raise ShapeError(f"expected a padded size of 0 or more, but {list(pad)} makes it negative", argument="pad")
         if start.number is None:
             varying.append((dim, start, b.algebra.extent(size)))
             continue
         shape[dim] = b.algebra.extent(size)
         exprs[dim] = shifted(exprs[dim], -start.number)
         if start.number > 0 or most(after) > 0:
-            guarded.append((exprs[dim], 0, own[dim]))
+            guarded.append((exprs[dim], 0, old_shape[dim]))
     x = b.map(self, exprs, shape, guarded, value)
     for dim, start, extent in varying:
         shape[dim] = extent
-        inside = _written(b, dim, start, b.algebra.of(own[dim]), shape)
+        inside = _written(b, dim, start, b.algebra.of(old_shape[dim]), shape)
         x = b.select(inside, _at(b, x, dim, start, shape), b.constant(value, shape, element_type(x.type)))
     return x
 
 
 def _written(b: Builder, dim: int, start: Polynomial, size: Polynomial, shape: Sequence[Extent]) -> SSAValue:
-    """Where the elements of a tensor of `shape` are that begin at `start` along `dim`, `size` of them."""
+    """Returns a mask of `shape` that is true for `size` elements along `dim`, from `start`."""
     index, begin, end = b.iota(dim, shape), b.measured(start, shape, i64), b.measured(plus(start, size), shape, i64)
     return b.both(b.cmp("ge", index, begin), b.cmp("lt", index, end))
 
@@ -172,7 +183,7 @@ def diagonal_scatter(b: Builder, self: SSAValue, src: SSAValue, offset: int, dim
     along = shifted(index[row], -below)
     distance = along + shifted(index[column], -right) * -1
     on_it: list[Bound] = [(distance, 0, 1), (along, 0, size)]
-    kept = [index[d] for d in range(len(shape)) if d not in (row, column)]
-    written = b.map(b.cast(src, element_type(self.type)), [*kept, along], shape, on_it)
+    other_dims = [index[d] for d in range(len(shape)) if d not in (row, column)]
+    written = b.map(b.cast(src, element_type(self.type)), [*other_dims, along], shape, on_it)
     hit = b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, on_it, False)
     return b.select(hit, written, self)

@@ -1,4 +1,4 @@
-"""Lower the torch dialect to the tensor level."""
+"""`convert-torch-to-tensor`: replaces ATen operators by their decompositions."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ WHERE_ONLY = frozenset(
 _NAME = ("sym_name",)
 
 ENTRY_POINT_GROUP = "deplodock.decompositions"
-"""Entry points of this group, each naming a module that enters decompositions, are third-party operators."""
+"""Group of entry points for third-party operators. Each names a module that registers decompositions."""
 
 
 @cache
 def get_decompositions() -> Mapping[str, Decomposition]:
-    """Every decomposition by overload name (`"add.Tensor"`), those of plugins included. Raises PluginError."""
+    """Returns overload name, such as "add.Tensor" -> decomposition, with the decompositions of plugins.
+
+    Raises PluginError if a plugin cannot be loaded."""
     package = import_module(__name__.rpartition(".")[0])
     for family in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{family.name}")
@@ -56,16 +58,20 @@ def get_decompositions() -> Mapping[str, Decomposition]:
 def decompose(
     op: AtenOp, algebra: Algebra | None = None, checked: bool = False
 ) -> tuple[list[Operation], list[SSAValue], list[tuple[tensor.ScanOp, FuncOp]]]:
-    """Returns the ops that compute `op`, its results, of the types that `op` declares, and the functions of folds.
+    """Decomposes one operator into operations of the tensor level, which are not inserted.
 
     Args:
-        op: An op of the torch dialect.
-        algebra: Knows the sizes of the program.
-        checked: Whether to assert that indices are legal.
+        op: Operation of the torch dialect.
+        algebra: Arithmetic on the symbolic sizes of the program.
+        checked: True to insert asserts that indices are legal.
+
+    Returns:
+        The new operations, the results with the types that `op` declares, and (scan, step function) of each
+        `tensor.scan` among the operations.
 
     Raises:
-        UnsupportedError: An operator or argument has no decomposition.
-        ShapeError: The declared types are not those of the operator.
+        UnsupportedError: If the operator or an argument is not supported.
+        ShapeError: If the declared types do not match the operator.
     """
     function = get_decompositions().get(op.SCHEMA.name)
     if function is None:
@@ -90,22 +96,22 @@ def decompose(
             _check_element_type(new)
     results = [results] if isinstance(results, SSAValue) else results
     if len(results) < len(op.results):
-        raise ShapeError(f"{len(results)} results where {len(op.results)} are declared")
-    declared = zip(results, op.result_types, strict=False)  # an overload may have fewer results
+        raise ShapeError(f"expected {len(op.results)} results, as declared, but got {len(results)}")
+    declared = zip(results, op.result_types, strict=False)  # An overload may have fewer results.
     return builder.ops, [_declared(builder, value, type) for value, type in declared], builder.functions
 
 
 def _declared(builder: Builder, value: SSAValue, type: Attribute) -> SSAValue:
-    """Returns the result `value` as the type that the operator declares. Raises ShapeError for another shape."""
+    """Returns `value` converted to the declared element type. Raises ShapeError if the shapes differ."""
     shape, expected = extents_of(value.type), extents_of(type)
     if shape != expected:
-        raise ShapeError(f"gives shape {extents_text(shape)}, declared as {extents_text(expected)}")
+        raise ShapeError(f"expected shape {extents_text(expected)}, as declared, but got {extents_text(shape)}")
     return builder.cast(value, element_type(type))
 
 
 def _is_plain(op: AtenOp, arguments: Mapping[str, Value]) -> bool:
-    """Returns true if all tensors are f32, of which PyTorch refuses none, and no number is rounded (a float of `HELD`)
-    or refused (a truth value in `SUMS`)."""
+    """Returns true if the rules of `scalars.py` need not be checked: all tensors are f32, and no scalar is rounded
+    (floats in `HELD`) or refused (booleans in `SUMS`)."""
     name = op.SCHEMA.name.partition(".")[0]
     rounded = any(isinstance(arguments.get(argument), float) for argument in HELD.get(name, ()))
     refused = name in SUMS and any(isinstance(value, bool) for value in arguments.values())
@@ -113,7 +119,7 @@ def _is_plain(op: AtenOp, arguments: Mapping[str, Value]) -> bool:
 
 
 def _check_element_type(op: Operation) -> None:
-    """Refuses an element type that the operator does not work on, which PyTorch would not have captured."""
+    """Raises UnsupportedError if an operation does not support the element type of its operands."""
     try:
         op.verify(verify_nested_ops=False)
     except VerifyException:
@@ -122,7 +128,8 @@ def _check_element_type(op: Operation) -> None:
 
 
 def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:
-    """Inserts the function of a fold before the one that `op` is in, unless the module has an equal one."""
+    """Sets the step of a `tensor.scan` to `function`, inserted before the function that contains `op`, or to an equal
+    function of the module."""
     top: Operation = op
     while (parent := top.parent_op()) is not None and not isinstance(parent, ModuleOp):
         top = parent
@@ -139,8 +146,16 @@ def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:
 
 
 def decompose_all(module: ModuleOp, algebra: Algebra, checked: bool = False) -> None:
-    """Replaces every op of the torch dialect in a module. Raises the CompileError of the first op that is refused, with
-    those of all further ones as its `others`."""
+    """Replaces every operation of the torch dialect in a module.
+
+    Args:
+        module: Module to rewrite.
+        algebra: Arithmetic on the symbolic sizes of the program.
+        checked: True to insert asserts that indices are legal.
+
+    Raises:
+        CompileError: For the first operator that is refused. `others` has the errors of the further ones.
+    """
     errors = list[CompileError]()
     for op in [op for op in module.walk() if isinstance(op, AtenOp)]:
         try:
@@ -159,10 +174,7 @@ def decompose_all(module: ModuleOp, algebra: Algebra, checked: bool = False) -> 
 
 @dataclass(frozen=True)
 class ConvertTorchToTensorPass(ModulePass):
-    """Write every ATen operator out in elementwise operations, index maps, gathers and reductions.
-
-    First of all passes: below it no operator has a name, so every later pass is about structure alone. Low-precision
-    tensors are cast to f32 before an operator computes on them and its result is rounded once, where PyTorch rounds.
+    """Decomposes every ATen operator into elementwise operations, index maps, gathers and reductions.
 
     ```
     %0 = torch.add.Tensor(self = %x, other = %b, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
@@ -172,12 +184,19 @@ class ConvertTorchToTensorPass(ModulePass):
     %1 = tensor.index_map %b[d1] : tensor<64xf32> -> tensor<16x64xf32>
     %0 = arith.addf %x, %1 : tensor<16x64xf32>
     ```
+
+    Low-precision tensors are cast to f32 before an operator computes on them. The result is rounded once, where PyTorch
+    rounds.
+
+    **Rationale**: below this level no operator has a name, so that later passes match structure alone.
+
+    **Pipeline position**: after `torch-outline-layers`; all other passes need the tensor level.
     """
 
     name = "convert-torch-to-tensor"
 
     checked: bool = False
-    """Stop the program at an index that PyTorch refuses: `payload.assert` on the indices of operators."""
+    """True to insert a `payload.assert` that stops the program at an index that PyTorch refuses."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         derived = [d for f in op.ops if isinstance(f, FuncOp) and SIZES in f.attributes for d in derived_sizes(f)]

@@ -1,4 +1,4 @@
-"""Tensors out of numbers, and of others in another type."""
+"""Operators that create tensors from numbers, and convert or copy tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .registry import decomposes
 
 
 def filled(b: Builder, value: Number) -> SSAValue:
-    """`value` everywhere in a tensor of the declared result's type."""
+    """Returns a tensor of the declared result type that is `value` everywhere."""
     return b.constant(value, b.result_shape, b.result_element)
 
 
@@ -32,8 +32,8 @@ _FILLS = {
     empty_permuted""".split(),
     1: ["ones", "ones_like", "new_ones"],
 }
-"""What a tensor is filled with. One of undefined contents is one of zeros: any value will do, and this one is the same
-every time. Strides are no part of a program."""
+"""Fill value -> operators. Tensors with undefined contents are filled with zeros, so that runs are reproducible.
+Strides are no part of a program."""
 
 
 def _fill(
@@ -59,17 +59,18 @@ def scalar_tensor(b: Builder, s: Number, dtype: Attribute | None) -> SSAValue:
 
 @decomposes("arange", "arange.start", "arange.start_step")
 def arange(b: Builder, end: Number, dtype: Attribute | None, start: Number = 0, step: Number = 1) -> SSAValue:
-    """start, start + step, ... as the declared result. PyTorch computes it in i64, or in f64 for floats."""
+    """Returns start, start + step, ..., for each element of the declared result. As in PyTorch, it is computed in i64,
+    or in f64 for floats."""
     if not is_float(b.result_element):
         start, step = (
             v if isinstance(v, SymbolAttr) else int(v) for v in (start, step)
-        )  # only the number of elements follows from the fractions
+        )  # Fractions only decide the number of elements.
     index = b.iota(0, b.result_shape, i64)
     if isinstance(start, SymbolAttr) or isinstance(step, SymbolAttr):
         return b.plus(b.mul(index, b.like(index, step)) if step != 1 else index, start)
     exact = f64 if isinstance(start, float) or isinstance(step, float) or is_float(b.result_element) else i64
     if start == int(start) and step == int(step) and abs(start) + abs(step) * most(b.result_shape[0]) < 1 << 24:
-        exact = i64  # integers that every float type but the short ones holds exactly
+        exact = i64  # f32 and f64 hold these integers exactly.
         start, step = int(start), int(step)
     x = b.cast(index, exact)
     x = b.mul(x, b.like(x, step)) if step != 1 else x
@@ -83,35 +84,37 @@ def to_dtype(b: Builder, self: SSAValue, dtype: Attribute | None) -> SSAValue:
 
 @decomposes("view.dtype")
 def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
-    """The same bits in another type; of another size, the last dimension has more elements, or fewer."""
-    own, wanted = element_type(self.type), b.result_element
-    if own == wanted:
+    """Returns the bits of `self` as another type. If the type has another size, the size of the last dimension
+    changes."""
+    source, target = element_type(self.type), b.result_element
+    if source == target:
         return self
-    if is_float8(own) or is_float8(wanted) or i1 in (own, wanted):
-        raise b.unsupported("dtype", f"the bits of {own} as {wanted} are not supported")
-    size, wanted_size = element_bytes(own), element_bytes(wanted)
-    if size != wanted_size:
+    if is_float8(source) or is_float8(target) or i1 in (source, target):
+        raise b.unsupported("dtype", f"the bits of {source} as {target} are not supported")
+    size, target_size = element_bytes(source), element_bytes(target)
+    if size != target_size:
         if not isinstance(extents_of(self.type)[-1], int):
-            raise b.unsupported("dtype", f"{own} as {wanted}: a last dimension whose size varies is not supported")
+            raise b.unsupported("dtype", f"{source} as {target}: a last dimension whose size varies is not supported")
         bits = b.cast(_as_bits(b, self, IntegerType(8 * size)), i64)
-        if size > wanted_size:
-            bits = _split(b, bits, wanted_size, size // wanted_size)
+        if size > target_size:
+            bits = _split(b, bits, target_size, size // target_size)
         else:
-            bits = _joined(b, bits, size, wanted_size // size)
-        self = b.cast(bits, IntegerType(8 * wanted_size))
-    return _as_bits(b, self, wanted)
+            bits = _joined(b, bits, size, target_size // size)
+        self = b.cast(bits, IntegerType(8 * target_size))
+    return _as_bits(b, self, target)
 
 
 def _as_bits(b: Builder, x: SSAValue, element: Attribute) -> SSAValue:
-    """The bits of `x` in another type of the same size."""
-    own = element_type(x.type)
-    if own == element or {type(own), type(element)} == {IntegerType}:  # signed or not
+    """Returns the bits of `x` as another type of the same size."""
+    source = element_type(x.type)
+    if source == element or {type(source), type(element)} == {IntegerType}:  # signed or not
         return b.cast(x, element)
     return b.insert(arith.BitcastOp(x, with_element(x.type, element)))
 
 
 def _split(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
-    """Returns the `count` parts of `size` bytes of numbers, the lowest first, each in the lowest bits of an i64."""
+    """Splits each number into `count` parts of `size` bytes, lowest bytes first. Each part is in the low bits of an
+    i64."""
     last = len(b.result_shape) - 1
     exprs = dims(last + 1)
     exprs[last] = exprs[last] // count
@@ -120,7 +123,8 @@ def _split(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
 
 
 def _joined(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
-    """Returns numbers of `count` parts of `size` bytes, the lowest first, which are the lowest bits of an i64 each."""
+    """Joins `count` parts of `size` bytes into each number, lowest bytes first. Each part is in the low bits of an
+    i64."""
     last = len(b.result_shape) - 1
     whole: SSAValue | None = None
     for i in range(count):

@@ -1,12 +1,12 @@
-"""Elementwise operators: a table with a row for each, and what the longer ones compute.
+"""Elementwise operators: tables of short ones, and functions for longer ones.
 
-A row of the table is an operator's overloads, the function that computes it from its operands, and the names of these
-in ATen. The operands are broadcast and converted to the type in which the result is computed (`Builder.unify`), or, for
-rows of `_IN_OWN_TYPE`, the one operand to the type in which it is itself computed. Further parameters of a function,
-but those with a default, are the operator's other arguments.
+An entry of a table has the overloads of an operator and a function that computes it from its operands. Before the call,
+the operands are broadcast and converted to the type in which the result is computed (`Builder.unify`). An operand of
+`_IN_OWN_TYPE` is converted to the type in which it is computed itself. Further parameters of the function, if they have
+no default, are the operator's other arguments, by their ATen names.
 """
 
-# Lambdas of the table have parameters without types, those of `Function`:
+# Lambdas of the table have parameters without types (see `Function`):
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 
@@ -30,7 +30,8 @@ Function = Callable[..., SSAValue]
 
 
 def _enter(overloads: str, function: Function | type[Operation], operands: str, *, own_type: bool = False) -> None:
-    """Enter a row; a class of ops stands for the function that makes one of its operands."""
+    """Registers an entry of the tables. `operands` are the ATen names of the operands, separated by spaces. An
+    operation class as `function` stands for a function that creates the operation."""
     names = operands.split()
 
     def of_ops(b: Builder, *values: SSAValue) -> SSAValue:
@@ -41,10 +42,10 @@ def _enter(overloads: str, function: Function | type[Operation], operands: str, 
     further = [] if is_op else list(signature(function).parameters.values())[1 + len(names) :]
     options = [p.name for p in further if p.default is p.empty]
 
-    def decomposition(b: Builder, **given: Operand) -> SSAValue:
-        values = [given[name] for name in names]
+    def decomposition(b: Builder, **arguments: Operand) -> SSAValue:
+        values = [arguments[name] for name in names]
         ready = [b.working(v) for v in values if isinstance(v, SSAValue)] if own_type else b.unify(*values)
-        return compute(b, *ready, *(given[name] for name in options))
+        return compute(b, *ready, *(arguments[name] for name in options))
 
     parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in (*names, *options)]
     first = Parameter("b", Parameter.POSITIONAL_ONLY)
@@ -53,11 +54,13 @@ def _enter(overloads: str, function: Function | type[Operation], operands: str, 
 
 
 def _of_floats(op: type[Operation]) -> Function:
-    """A rounding, which leaves an integer as it is."""
+    """Returns a function that applies `op` to floats, and leaves integers unchanged."""
     return lambda b, x: b.math(op, x) if is_float(x.type) else x
 
 
 def _of_integers(op: type[Operation], reason: str, least: int) -> Function:
+    """Returns a function that applies `op` to integers of `least` or more bits, and refuses others with `reason`."""
+
     def function(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
         if width_of(element_type(x.type)) < least:
             raise b.unsupported("self", reason)
@@ -84,9 +87,9 @@ def _signbit(b: Builder, x: SSAValue) -> SSAValue:
 
 
 def _angle(b: Builder, x: SSAValue) -> SSAValue:
-    """The argument of a real number: pi for a negative one."""
-    found = b.select(b.cmp("lt", x, 0), b.like(x, pi), b.like(x, 0))
-    return b.select(b.isnan(x), x, found) if is_float(x.type) else found
+    """Returns the angle of a real number in the complex plane: pi if it is negative, else 0; NaN for NaN."""
+    angle = b.select(b.cmp("lt", x, 0), b.like(x, pi), b.like(x, 0))
+    return b.select(b.isnan(x), x, angle) if is_float(x.type) else angle
 
 
 def _bitwise_not(b: Builder, x: SSAValue) -> SSAValue:
@@ -107,7 +110,7 @@ def _softplus(b: Builder, x: SSAValue, beta: Number, threshold: Number) -> SSAVa
 
 
 def _softshrink(b: Builder, x: SSAValue, lambd: Number) -> SSAValue:
-    inner = b.scaled(x, 0)  # not a constant: NaN stays NaN
+    inner = b.scaled(x, 0)  # Not the constant 0, so that NaN stays NaN.
     low = b.select(b.cmp("lt", x, -lambd), b.plus(x, lambd), inner)
     return b.select(b.cmp("gt", x, lambd), b.plus(x, -lambd), low)
 
@@ -139,7 +142,7 @@ _MATH = (
     *(math.SinOp, math.SinhOp, math.TanOp, math.TanhOp, math.ExpOp, math.Exp2Op, math.ExpM1Op, math.LogOp),
     *(math.Log10Op, math.Log1pOp, math.Log2Op, math.SqrtOp, math.RsqrtOp, math.ErfOp),
 )
-"""Ops that are called as the operators of ATen that they compute."""
+"""Operations with the same names as the ATen operators that they compute."""
 
 _OF_ONE: Mapping[str, Function | type[Operation]] = {
     "angle": _angle,
@@ -156,17 +159,18 @@ def _div_mode(b: Builder, x: SSAValue, y: SSAValue, rounding_mode: str | None) -
         return _floor_quotient(b, x, y)
     if rounding_mode == "trunc":
         return b.math(math.TruncOp, b.div(x, y)) if is_float(x.type) else b.div(x, y)
-    raise b.unsupported("rounding_mode", f"{rounding_mode!r} is neither 'floor' nor 'trunc'")
+    raise b.unsupported("rounding_mode", f"expected 'floor', 'trunc' or None, but got {rounding_mode!r}")
 
 
 def _floor_quotient(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
-    """floor(x / y). Of floats as Python has it, free of the rounding of the quotient: 1 // 0.1 is 9."""
+    """Returns floor(x / y). For floats it is computed from the remainder, as in Python, so the rounding of the quotient
+    has no effect: 1 // 0.1 is 9."""
     if not is_float(x.type):
         return b.floordiv(x, y)
     zero = b.like(x, 0)
-    rest = b.rem(x, y)
-    quotient = b.div(b.sub(x, rest), y)
-    quotient = b.select(_of_other_sign(b, rest, y), b.plus(quotient, -1), quotient)
+    remainder = b.rem(x, y)
+    quotient = b.div(b.sub(x, remainder), y)
+    quotient = b.select(_differs_in_sign(b, remainder, y), b.plus(quotient, -1), quotient)
     floor = b.math(math.FloorOp, quotient)
     floor = b.select(b.cmp("gt", b.sub(quotient, floor), 0.5), b.plus(floor, 1), floor)
     exact = b.div(x, y)
@@ -174,14 +178,14 @@ def _floor_quotient(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     return b.select(b.cmp("eq", y, zero), exact, floor)
 
 
-def _of_other_sign(b: Builder, rest: SSAValue, y: SSAValue) -> SSAValue:
-    """Where a remainder is not zero and has not the sign of the divisor."""
-    return b.both(b.cmp("ne", rest, 0), b.cmp("ne", b.cmp("lt", y, 0), b.cmp("lt", rest, 0)))
+def _differs_in_sign(b: Builder, remainder: SSAValue, y: SSAValue) -> SSAValue:
+    """Returns a mask that is true where a remainder is not zero and its sign differs from the divisor's."""
+    return b.both(b.cmp("ne", remainder, 0), b.cmp("ne", b.cmp("lt", y, 0), b.cmp("lt", remainder, 0)))
 
 
 def _remainder(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
-    rest = b.rem(x, y)
-    return b.select(_of_other_sign(b, rest, y), b.add(rest, y), rest)
+    remainder = b.rem(x, y)
+    return b.select(_differs_in_sign(b, remainder, y), b.add(remainder, y), remainder)
 
 
 @decomposes("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -193,7 +197,13 @@ def pow(b: Builder, self: Operand, exponent: Operand) -> SSAValue:
 
 
 def power(b: Builder, x: SSAValue, exponent: Number) -> SSAValue:
-    """`x ** exponent` for a number: by multiplication where PyTorch multiplies."""
+    """Returns `x ** exponent` for a constant exponent, by multiplications where PyTorch multiplies.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        exponent: The exponent.
+    """
     if not is_float(x.type):
         if exponent < 0:
             return _integer_power(b, x, b.like(x, exponent))
@@ -218,21 +228,23 @@ def _repeated_product(b: Builder, x: SSAValue, count: int) -> SSAValue:
 
 
 def _integer_power(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
-    """`x ** y` of integers: modulo 2^width, and for negative `y` 0 unless `x` is 1 or -1."""
+    """Returns `x ** y` of integers, modulo 2^width. For negative `y` it is 0, unless `x` is 1 or -1."""
     one, zero = b.like(x, 1), b.like(x, 0)
-    result, base, rest = one, x, y
+    result, base, exponent_bits = one, x, y
     for _ in range(width_of(element_type(x.type)) - 1):
-        odd = b.cmp("ne", b.both(rest, one), zero)
+        odd = b.cmp("ne", b.both(exponent_bits, one), zero)
         result = b.select(odd, b.mul(result, base), result)
         base = b.mul(base, base)
-        rest = b.math(arith.ShRSIOp, rest, one)
+        exponent_bits = b.math(arith.ShRSIOp, exponent_bits, one)
     odd = b.cmp("ne", b.both(y, one), zero)
     unit = b.select(b.cmp("eq", x, -1), b.select(odd, b.like(x, -1), one), zero)
     return b.select(b.cmp("lt", y, zero), b.select(b.cmp("eq", x, one), one, unit), result)
 
 
 def _gcd(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
-    """Euclid's algorithm, as many steps as the longest takes: that of two neighbours in Fibonacci's sequence."""
+    """Returns the greatest common divisor, by Euclid's algorithm.
+
+    The number of steps is that of the worst case: two consecutive Fibonacci numbers."""
     x, y = b.abs(x), b.abs(y)
     zero, one = b.like(x, 0), b.like(x, 1)
     steps, small, large = 1, 1, 1
@@ -247,7 +259,7 @@ def _gcd(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
 def _hypot(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     x, y = b.abs(x), b.abs(y)
     large, small = b.maximum(x, y), b.minimum(x, y)
-    ratio = b.div(small, large)  # scaled, so that the squares do not overflow
+    ratio = b.div(small, large)  # The squares of a ratio do not overflow.
     length = b.mul(large, b.sqrt(b.plus(b.mul(ratio, ratio), 1)))
     length = b.select(b.cmp("eq", large, 0), large, length)
     infinity = b.like(x, inf)
@@ -263,7 +275,7 @@ _EITHER = "Tensor Scalar Scalar_Tensor"
 """Overloads of an operator that takes a number as either operand."""
 
 _SHIFTS = "Tensor Tensor_Scalar Scalar_Tensor"
-"""The same overloads of a shift."""
+"""Overloads of a shift that takes a number as either operand."""
 
 _ON_BITS = (
     ("__and__ bitwise_and", _EITHER, arith.AndIOp, "floats have no bits here", 1),
@@ -272,8 +284,8 @@ _ON_BITS = (
     ("__lshift__ bitwise_left_shift", _SHIFTS, arith.ShLIOp, "only integers can be shifted", 2),
     ("__rshift__ bitwise_right_shift", _SHIFTS, arith.ShRSIOp, "only integers can be shifted", 2),
 )
-"""Operators on the bits of integers: names in Python and in ATen, overloads of the second, op, the reason for a refusal
-and the least width of an integer."""
+"""Operators on bits: (Python and ATen name, overloads of the ATen name, operation, reason of a refusal, minimum width
+in bits)."""
 
 _OF_TWO: Mapping[str, Function | type[Operation]] = {
     **{
@@ -313,7 +325,14 @@ _enter("addcdiv", lambda b, x, y, z, value: b.add(x, b.div(b.scaled(y, value), z
 
 @decomposes("prims.fma")
 def fma(builder: Builder, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
-    """`a * b + c`; of floats rounded once, in the type in which they are computed."""
+    """Returns `a * b + c`. For floats it is rounded once, in the type in which they are computed.
+
+    Args:
+        builder: Builder of the operator.
+        a: Left factor.
+        b: Right factor.
+        c: Addend.
+    """
     x, y, z = builder.unify(a, b, c, element=work_type(builder.result_element))
     return builder.math(math.FmaOp, x, y, z) if is_float(x.type) else builder.add(builder.mul(x, y), z)
 
@@ -327,7 +346,7 @@ def clamp(b: Builder, self: SSAValue, min: Operand | None, max: Operand | None) 
 
 
 def _compared(b: Builder, self: Operand, other: Operand) -> Sequence[SSAValue]:
-    """Both sides of a comparison, in the type in which PyTorch compares them: its own, not that of the result."""
+    """Returns both operands in the type in which PyTorch compares them, which is not the type of the result."""
     element = common_element([self, other])
     values = [v if isinstance(v, SSAValue) else rounded(v, element) for v in (self, other)]
     return b.unify(*values, element=element)

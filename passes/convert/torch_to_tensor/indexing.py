@@ -1,8 +1,9 @@
-"""Operators that read and write at computed places: embedding, gather, index, scatter, index_put and their relatives.
+"""Operators that read and write at computed positions: embedding, gather, index, scatter, index_put and similar ones.
 
-PyTorch leaves open which of several plain writes to one place counts; here it is the last in order. So the numbers of
-the writes are scattered, as a maximum, and the values are read at the number that is left. Values that are combined are
-so in any order. A write outside of the tensor is dropped (PyTorch raises there).
+PyTorch leaves open which of several writes to one element remains; here it is the last one. So the numbers of the
+writes are scattered as a maximum, and the value of the remaining write is read afterwards. Values that are combined,
+such as in `scatter_add`, are combined in any order. A write outside the tensor is dropped, where PyTorch raises an
+error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from .views import as_strided_places, element_count, gathered, numbered, pick, r
 
 
 def wrapped(b: Builder, index: SSAValue, extent: Extent, *, legal: bool = True) -> SSAValue:
-    """`index` with negative values counted from the end, which PyTorch's operator calls `legal` or not."""
+    """Returns `index` with negative values counted from the end.
+
+    Args:
+        b: Builder of the operator.
+        index: Integer tensor.
+        extent: Elements of the indexed dimension.
+        legal: True if the PyTorch operator accepts negative values. Otherwise they fail the assert, if there is one.
+    """
     index = b.index(b.working(index), extent, wraps=legal)
     return b.select(b.cmp("lt", index, 0), b.plus(index, extent), index)
 
@@ -35,7 +43,16 @@ def wrapped(b: Builder, index: SSAValue, extent: Extent, *, legal: bool = True) 
 def embedding(
     b: Builder, weight: SSAValue, indices: SSAValue, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
 ) -> SSAValue:
-    """`padding_idx`, `scale_grad_by_freq` and `sparse` are about the gradient only."""
+    """Returns rows of `weight`.
+
+    Args:
+        b: Builder of the operator.
+        weight: Tensor of shape [rows, columns].
+        indices: Rows to read.
+        padding_idx: Affects the gradient only.
+        scale_grad_by_freq: Affects the gradient only.
+        sparse: Affects the gradient only.
+    """
     rank = len(extents_of(indices.type))
     shape = [*extents_of(indices.type), extents_of(weight.type)[1]]
     index = b.index(b.working(indices), extents_of(weight.type)[0])
@@ -57,46 +74,47 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
 @decomposes("gather")
 def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
     shape = extents_of(index.type)
-    if 0 in shape:  # the index may then have any rank
+    if 0 in shape:  # The index may have any rank then.
         return b.constant(0, shape, element_type(self.type))
     dim = normal_dim(dim, len(shape))
     if not extents_of(self.type):
         return b.broadcast(self, shape)
     if not shape:
         index, shape = reshape_to(b, index, [1]), (1,)
-    found = pick(b, self, dim, wrapped(b, index, extents_of(self.type)[dim], legal=False))
-    return reshape_to(b, found, b.result_shape)
+    picked = pick(b, self, dim, wrapped(b, index, extents_of(self.type)[dim], legal=False))
+    return reshape_to(b, picked, b.result_shape)
 
 
 @decomposes("index.Tensor")
 def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSAValue:
-    own = extents_of(self.type)
-    given = {d: i for d, i in enumerate(indices) if i is not None}
-    if any(element_type(i.type) == i1 for i in given.values()):
+    source_shape = extents_of(self.type)
+    index_of = {d: i for d, i in enumerate(indices) if i is not None}
+    if any(element_type(i.type) == i1 for i in index_of.values()):
         raise b.unsupported("indices", "a boolean mask gives a shape that depends on data, which is not supported")
-    if not given:
+    if not index_of:
         return self
-    together = broadcast_shape([extents_of(i.type) for i in given.values()])
-    places = list(given)
+    together = broadcast_shape([extents_of(i.type) for i in index_of.values()])
+    places = list(index_of)
     adjacent = places == list(range(places[0], places[0] + len(places)))
-    rest = [d for d in range(len(own)) if d not in given]
-    front = places[0] if adjacent else 0  # where the indexed dimensions appear in the result
-    shape = [*(own[d] for d in rest[:front]), *together, *(own[d] for d in rest[front:])]
+    unindexed = [d for d in range(len(source_shape)) if d not in index_of]
+    front = places[0] if adjacent else 0  # Position of the indexed dimensions in the result.
+    shape = [*(source_shape[d] for d in unindexed[:front]), *together, *(source_shape[d] for d in unindexed[front:])]
     at = [*range(front), *range(front + len(together), len(shape))]
     exprs: list[AffineExpr] = []
     symbols: list[SSAValue] = []
-    for d in range(len(own)):
-        if d not in given:
-            exprs.append(AffineExpr.dimension(at[rest.index(d)]))
+    for d in range(len(source_shape)):
+        if d not in index_of:
+            exprs.append(AffineExpr.dimension(at[unindexed.index(d)]))
             continue
         exprs.append(AffineExpr.symbol(len(symbols)))
-        spread = b.broadcast(wrapped(b, given[d], own[d]), together)
+        spread = b.broadcast(wrapped(b, index_of[d], source_shape[d]), together)
         symbols.append(b.place(spread, range(front, front + len(together)), shape))
     return gathered(b, self, exprs, shape, symbols)
 
 
-FEW = 16
-"""So many writes that every element may look at, or elements that may look at every write."""
+MAX_DENSE_WRITES = 16
+"""Maximum number of writes per element, or of elements, for which each element is compared with all writes instead of a
+scatter. Tuned by hand."""
 
 KINDS = {
     **dict.fromkeys(("sum", "add", "mean"), ReductionKind.ADD),
@@ -104,75 +122,96 @@ KINDS = {
     "amax": ReductionKind.MAX,
     "amin": ReductionKind.MIN,
 }
+"""PyTorch's name of a reduction -> kind. A mean is a sum that is divided afterwards."""
 
 
 @dataclass(frozen=True)
 class Writes:
-    """Elements of a space that are written into a tensor.
-
-    `at` are their coordinates there: the dimensions of the space, and as symbols the elements of `indices`, which have
-    the space's shape and are not negative where they are meant. Several elements go to one place only if they differ in
-    the dimensions `over`.
-    """
+    """Positions of writes into a tensor. The writes are the elements of an index space."""
 
     space: Sequence[Extent]
+    """Shape of the index space."""
     at: Sequence[AffineExpr]
+    """Coordinate of a write along each dimension of the tensor: a dimension of the space, or symbol n, which is the
+    element of `indices[n]`."""
     indices: Sequence[SSAValue]
+    """Integer tensors with the shape of the space. Writes with negative indices are dropped."""
     over: Sequence[int]
+    """Dimensions of the space along which several writes may have the same position."""
 
     def scatter(self, b: Builder, kind: ReductionKind, init: SSAValue, values: SSAValue) -> SSAValue:
-        """`init` with the values combined into it, by a scatter, whose work is linear in the writes. Where there are
-        few writes to an element, or few places, every element looks at all the writes instead: a reduction, which is
-        fused with what is around it."""
-        own, shape = element_type(init.type), extents_of(init.type)
-        if own == i1:
+        """Returns `init` with values combined into it.
+
+        In general that is a `tensor.scatter`, whose work is linear in the number of writes. With at most
+        `MAX_DENSE_WRITES` writes per element, or elements, it is a reduction that compares each element with all
+        writes; this can be fused with its users.
+
+        Args:
+            b: Builder of the operator.
+            kind: Reduction that combines the values.
+            init: Tensor before the writes.
+            values: Values of the writes, with the shape of the space.
+        """
+        element, shape = element_type(init.type), extents_of(init.type)
+        if element == i1:
             least = kind in (ReductionKind.MUL, ReductionKind.MIN, ReductionKind.AND)
             kind = ReductionKind.MIN if least else ReductionKind.MAX
         places = [n for n, expr in zip(shape, self.at, strict=True) if not isinstance(expr, AffineDimExpr)]
-        if min(_most(self.space[d] for d in self.over), _most(places)) <= FEW:
+        if min(_most(self.space[d] for d in self.over), _most(places)) <= MAX_DENSE_WRITES:
             hit, seen = self._seen(b, shape, values)
-            neutral = b.like(seen, identity(kind, own))
+            neutral = b.like(seen, identity(kind, element))
             over = range(len(shape), len(extents_of(hit.type)))
-            found = b.reduce(kind.value, b.select(hit, seen, neutral), over)
-            return b.insert(combine(kind, init, found))
-        wide = i32 if 0 < width_of(own) < 32 else own
+            combined_values = b.reduce(kind.value, b.select(hit, seen, neutral), over)
+            return b.insert(combine(kind, init, combined_values))
+        wide = i32 if 0 < width_of(element) < 32 else element
         map = AffineMap(len(self.space), len(self.indices), tuple(self.at))
         return b.cast(
             b.insert(
                 ScatterOp(kind, init=b.cast(init, wide), values=b.cast(values, wide), map=map, indices=self.indices)
             ),
-            own,
+            element,
         )
 
     def _seen(self, b: Builder, shape: Sequence[Extent], values: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """Which writes hit each element of a tensor of `shape`, and their values: in its dimensions, then `over`."""
+        """Returns a mask of the writes that hit each element of a tensor of `shape`, and the values of the writes.
+
+        The dimensions of both are those of the tensor, then `over`."""
         space = [*shape, *(self.space[d] for d in self.over)]
         index = dims(len(space))
-        own = {d: index[len(shape) + i] for i, d in enumerate(self.over)}
-        own |= {expr.position: index[d] for d, expr in enumerate(self.at) if isinstance(expr, AffineDimExpr)}
-        ends = [
+        coordinate_of = {d: index[len(shape) + i] for i, d in enumerate(self.over)}
+        coordinate_of |= {expr.position: index[d] for d, expr in enumerate(self.at) if isinstance(expr, AffineDimExpr)}
+        bounds = [
             (index[d], 0, self.space[expr.position])
             for d, expr in enumerate(self.at)
             if isinstance(expr, AffineDimExpr) and self.space[expr.position] != shape[d]
         ]
-        exprs = [own[d] for d in range(len(self.space))]
+        exprs = [coordinate_of[d] for d in range(len(self.space))]
         places = [d for d, expr in enumerate(self.at) if not isinstance(expr, AffineDimExpr)]
         hits = [
-            b.cmp("eq", b.map(v, exprs, space, ends, -1), b.iota(d, space, element_type(v.type)))
+            b.cmp("eq", b.map(v, exprs, space, bounds, -1), b.iota(d, space, element_type(v.type)))
             for d, v in zip(places, self.indices, strict=True)
         ]
-        return reduce(b.both, hits), b.map(values, exprs, space, ends)
+        return reduce(b.both, hits), b.map(values, exprs, space, bounds)
 
     def last(self, b: Builder, shape: Sequence[Extent]) -> SSAValue:
-        """For each element of a tensor of `shape` the number of the last write to it, counted along `over`; else -1."""
+        """Returns the number of the last write to each element of a tensor of `shape`, counted along `over`; -1 without
+        a write."""
         element = i32 if _most(self.space[d] for d in self.over) < 1 << 31 else i64
         number = numbered(b, self.over, self.space)
         return self.scatter(b, ReductionKind.MAX, b.constant(-1, shape, element), b.cast(number, element))
 
     def combined(self, b: Builder, x: SSAValue, values: SSAValue | Number, mode: str, include_self: bool) -> SSAValue:
-        """`x` with the values combined; without `include_self` an element that is written starts from nothing."""
+        """Returns `x` with values combined into it by a reduction of PyTorch.
+
+        Args:
+            b: Builder of the operator.
+            x: Tensor before the writes.
+            values: Values of the writes, or one number for all.
+            mode: PyTorch's name of the reduction, from `KINDS`.
+            include_self: False if the old value of a written element does not count.
+        """
         if mode not in KINDS:
-            raise b.unsupported("reduce", f"{mode!r} is not one of {', '.join(KINDS)}")
+            raise b.unsupported("reduce", f"expected one of {', '.join(KINDS)}, but got {mode!r}")
         kind, count, start = KINDS[mode], None, x
         if not isinstance(values, SSAValue):
             values = b.constant(values, self.space, element_type(x.type))
@@ -194,9 +233,16 @@ def _most(extents: Iterable[Extent]) -> int:
 
 
 def _read_last(b: Builder, x: SSAValue, last: SSAValue, values: SSAValue, at: Sequence[AffineExpr]) -> SSAValue:
-    """`x` where nothing is written, else the element of `values` at the coordinates `at`, whose symbol is `last`.
+    """Returns `x` with the values of the last writes.
 
-    Where `values` end before `x` nothing is written; no place outside of them is read."""
+    Args:
+        b: Builder of the operator.
+        x: Tensor before the writes.
+        last: Number of the last write to each element, or -1.
+        values: Values of the writes. If they have fewer elements than `x` along a dimension, the others are not
+            written.
+        at: Coordinates at which `values` are read, where symbol 0 is `last`.
+    """
     shape, source = extents_of(x.type), list(zip(at, extents_of(values.type), strict=True))
     inside, rank = list(shape), len(shape)
     for expr, n in source:
@@ -223,7 +269,7 @@ def scatter(
     reduce: str | None = None,
     include_self: bool = True,
 ) -> SSAValue:
-    own = extents_of(self.type)
+    result_shape = extents_of(self.type)
     x, index = (v if extents_of(v.type) else reshape_to(b, v, [1]) for v in (self, index))
     shape, space, x = extents_of(x.type), extents_of(index.type), b.working(x)
     dim = normal_dim(dim, len(shape))
@@ -233,19 +279,19 @@ def scatter(
     if src is not None:
         src = b.cast(src if extents_of(src.type) else reshape_to(b, src, [1]), element_type(x.type))
     if 0 in space:
-        found = x
+        result = x
     elif reduce is not None:
-        found = writes.combined(
+        result = writes.combined(
             b, x, value if src is None else b.map(src, dims(len(space)), space), reduce, include_self
         )
     else:
         last = writes.last(b, shape)
         if src is not None:
             ends = [extents_of(src.type)[d] if d == dim else n for d, n in enumerate(space)]
-            found = _read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
+            result = _read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
         else:
-            found = b.select(b.cmp("ge", last, 0), b.like(x, value), x)
-    return found if own else reshape_to(b, found, own)
+            result = b.select(b.cmp("ge", last, 0), b.like(x, value), x)
+    return result if result_shape else reshape_to(b, result, result_shape)
 
 
 @decomposes("scatter_add")
@@ -253,7 +299,7 @@ def scatter_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAV
     return scatter(b, self, dim, index, src, reduce="sum")
 
 
-def slices_written(
+def write_slices(
     b: Builder,
     self: SSAValue,
     dim: int,
@@ -264,17 +310,27 @@ def slices_written(
     *,
     wraps: bool = False,
 ) -> SSAValue:
-    """Writes of whole slices: `index` has one place along `dim` for every slice of `source`. With `wraps` PyTorch takes
-    negative places as well."""
-    own = extents_of(self.type)
-    x = b.working(self if own else reshape_to(b, self, [1]))
+    """Returns `self` with slices along `dim` replaced, or combined with new ones.
+
+    Args:
+        b: Builder of the operator.
+        self: Tensor before the writes.
+        dim: Dimension of the slices.
+        index: Position of each slice of `source` along `dim`.
+        source: New slices, or one number for all.
+        mode: PyTorch's name of the reduction, or None to replace slices.
+        include: False if the old value of a written element does not count.
+        wraps: True if PyTorch accepts negative positions.
+    """
+    result_shape = extents_of(self.type)
+    x = b.working(self if result_shape else reshape_to(b, self, [1]))
     shape = extents_of(x.type)
     dim, count = normal_dim(dim, len(shape)), b.count(extents_of(index.type))
     slices = (*shape[:dim], count, *shape[dim + 1 :])
     if isinstance(source, SSAValue) and extents_of(source.type) not in ((), slices):
-        raise ShapeError(f"{list(extents_of(source.type))} where {list(slices)} is needed", argument="source")
-    found = _put(b, x, [*[None] * dim, reshape_to(b, index, [count])], source, mode, include, wraps)
-    return found if own else reshape_to(b, found, own)
+        raise ShapeError(f"expected shape {list(slices)}, but got {list(extents_of(source.type))}", argument="source")
+    result = _put(b, x, [*[None] * dim, reshape_to(b, index, [count])], source, mode, include, wraps)
+    return result if result_shape else reshape_to(b, result, result_shape)
 
 
 def _put(
@@ -286,46 +342,58 @@ def _put(
     include_self: bool = True,
     wraps: bool = True,
 ) -> SSAValue:
-    """Writes of slices of `x` at `indices`, as in `x[indices] = values`."""
+    """Returns `x` after `x[indices] = values`, or after values were combined by the reduction `mode`."""
     shape, element = extents_of(x.type), element_type(x.type)
-    given = {d: i for d, i in enumerate(indices) if i is not None}
-    at, kept = list(given), [d for d in range(len(shape)) if d not in given]
-    common = broadcast_shape([extents_of(i.type) for i in given.values()])
-    rank, slice_shape = len(common), [shape[d] for d in kept]
+    index_of = {d: i for d, i in enumerate(indices) if i is not None}
+    at, unindexed = list(index_of), [d for d in range(len(shape)) if d not in index_of]
+    common = broadcast_shape([extents_of(i.type) for i in index_of.values()])
+    rank, slice_shape = len(common), [shape[d] for d in unindexed]
     if isinstance(values, SSAValue):
-        # The writes stand where the first index stands if all are neighbours.
-        ahead = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
-        values = b.broadcast(b.cast(values, element), [*slice_shape[:ahead], *common, *slice_shape[ahead:]])
-        order = [*range(rank, rank + ahead), *range(rank), *range(rank + ahead, rank + len(kept))]
+        # In `values`, the dimensions of the indices are at the first index if the indices are adjacent, else in front.
+        leading = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
+        values = b.broadcast(b.cast(values, element), [*slice_shape[:leading], *common, *slice_shape[leading:]])
+        order = [*range(rank, rank + leading), *range(rank), *range(rank + leading, rank + len(unindexed))]
         values = b.map(values, [AffineExpr.dimension(d) for d in order], [*common, *slice_shape])
-    places = [b.broadcast(wrapped(b, i, shape[d], legal=wraps), common) for d, i in given.items()]
+    places = [b.broadcast(wrapped(b, i, shape[d], legal=wraps), common) for d, i in index_of.items()]
     if 0 in common:
         return x
     symbols, over = [AffineExpr.symbol(i) for i in range(len(at))], range(rank)
     if mode is not None:
         space = (*common, *slice_shape)
-        behind = {d: AffineExpr.dimension(rank + i) for i, d in enumerate(kept)} | dict(zip(at, symbols, strict=True))
-        coordinates = [behind[d] for d in range(len(shape))]
+        expr_of = {d: AffineExpr.dimension(rank + i) for i, d in enumerate(unindexed)} | dict(
+            zip(at, symbols, strict=True)
+        )
+        coordinates = [expr_of[d] for d in range(len(shape))]
         writes = Writes(space, coordinates, [b.place(i, over, space) for i in places], over)
         return writes.combined(b, x, values, mode, include_self)
     last = b.place(Writes(common, symbols, places, over).last(b, [shape[d] for d in at]), at, shape)
     if not isinstance(values, SSAValue):
         return b.select(b.cmp("ge", last, 0), b.like(x, values), x)
     rows = reshape_to(b, values, [b.count(common), *slice_shape])
-    return _read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in kept)])
+    return _read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in unindexed)])
 
 
 @decomposes("index_add")
 def index_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue, alpha: Number) -> SSAValue:
-    return slices_written(b, self, dim, index, b.scaled(b.working(source), alpha), "sum")
+    return write_slices(b, self, dim, index, b.scaled(b.working(source), alpha), "sum")
 
 
 @decomposes("index_put")
 def index_put(
     b: Builder, self: SSAValue, indices: Sequence[SSAValue | None], values: SSAValue, accumulate: bool
 ) -> SSAValue:
-    """A mask may stand over leading dimensions, with one value for all that it selects, or one for each of them in
-    order. That there are as many values as the mask selects, which PyTorch checks, is left to the caller."""
+    """Returns `self` after `self[indices] = values`.
+
+    A boolean mask may select elements of the leading dimensions. Then `values` has one value for all of them, or one
+    for each in order; that their number is right, which PyTorch checks, is not checked.
+
+    Args:
+        b: Builder of the operator.
+        self: Tensor before the writes.
+        indices: Index tensors, None for dimensions that are not indexed, or one mask.
+        values: Values to write.
+        accumulate: True to add the values.
+    """
     x = b.working(self)
     masks = [i for i in indices if i is not None and element_type(i.type) == i1]
     if not masks:
@@ -333,19 +401,20 @@ def index_put(
     if len(indices) != 1:
         raise b.unsupported("indices", "how many elements a mask selects depends on data")
     values = b.cast(values, element_type(x.type))
-    shape, rank, given = shape_of(x.type), len(shape_of(masks[0].type)), list(shape_of(values.type))
-    rest = list(shape[rank:])
+    shape, rank, value_shape = shape_of(x.type), len(shape_of(masks[0].type)), list(shape_of(values.type))
+    trailing = list(shape[rank:])
     mask = b.place(masks[0], range(rank), shape)
-    if len(given) <= len(rest) or given[-1 - len(rest)] == 1:
-        value = b.broadcast(reshape_to(b, values, given[-len(rest) :] if rest else []), shape)
+    if len(value_shape) <= len(trailing) or value_shape[-1 - len(trailing)] == 1:
+        value = b.broadcast(reshape_to(b, values, value_shape[-len(trailing) :] if trailing else []), shape)
     else:
-        value = _taken(b, masks[0], b.broadcast(values, [given[-1 - len(rest)], *rest]), shape)
+        value = _taken(b, masks[0], b.broadcast(values, [value_shape[-1 - len(trailing)], *trailing]), shape)
     return b.select(mask, b.add(x, value) if accumulate else value, x)
 
 
 def _taken(b: Builder, mask: SSAValue, source: SSAValue, shape: Sequence[Extent]) -> SSAValue:
-    """The slices of `source`, one after the other where `mask` holds in its order, in `shape`, whose leading dimensions
-    are those of the mask."""
+    """Returns a tensor of `shape` with the n-th slice of `source` at the n-th true element of `mask`.
+
+    The leading dimensions of `shape` are the dimensions of the mask. Elements where the mask is false are arbitrary."""
     masked = shape_of(mask.type)
     number = b.plus(b.scan(ReductionKind.ADD, b.cast(reshape_to(b, mask, [prod(masked)]), i64), 0), -1)
     place = b.place(reshape_to(b, number, masked), range(len(masked)), shape)
@@ -355,7 +424,7 @@ def _taken(b: Builder, mask: SSAValue, source: SSAValue, shape: Sequence[Extent]
 @decomposes("masked_scatter")
 def masked_scatter(b: Builder, self: SSAValue, mask: SSAValue, source: SSAValue) -> SSAValue:
     if element_type(mask.type) != i1:
-        raise b.unsupported("mask", f"a mask is of truth values, not of {element_type(mask.type)}")
+        raise b.unsupported("mask", f"expected a mask of booleans, but got {element_type(mask.type)}")
     shape = broadcast_shape([shape_of(self.type), shape_of(mask.type)])
     mask, x = b.broadcast(mask, shape), b.broadcast(self, shape)
     return b.select(mask, _taken(b, mask, reshape_to(b, source, [prod(shape_of(source.type))]), shape), x)
@@ -371,19 +440,29 @@ def index_copy(
     reduce: str | None = None,
     include_self: bool = True,
 ) -> SSAValue:
-    return slices_written(b, self, dim, index, source, reduce, include_self)
+    return write_slices(b, self, dim, index, source, reduce, include_self)
 
 
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: SSAValue | Number) -> SSAValue:
-    return slices_written(b, self, dim, index, value, None, wraps=True)
+    return write_slices(b, self, dim, index, value, None, wraps=True)
 
 
 @decomposes("as_strided_scatter")
 def as_strided_scatter(
     b: Builder, self: SSAValue, src: SSAValue, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
 ) -> SSAValue:
-    """Of several writes to one place the last in order counts, as in PyTorch's copy into the view."""
+    """Returns `self` with `src` written into an `as_strided` view. Of several writes to one element the last one
+    remains.
+
+    Args:
+        b: Builder of the operator.
+        self: Tensor before the writes.
+        src: Values of the view.
+        size: Shape of the view.
+        stride: Stride of each dimension, in elements.
+        storage_offset: Linear index of the first element of the view, or None for 0.
+    """
     if 0 in size:
         return self
     as_strided_places(size, stride, storage_offset or 0, element_count(self))
@@ -392,4 +471,4 @@ def as_strided_scatter(
         place = b.add(place, b.scaled(b.iota(d, size), s))
     flat, count = reshape_to(b, self, [element_count(self)]), prod(size)
     places, values = reshape_to(b, place, [count]), reshape_to(b, b.broadcast(src, size), [count])
-    return reshape_to(b, slices_written(b, flat, 0, places, values, None), shape_of(self.type))
+    return reshape_to(b, write_slices(b, flat, 0, places, values, None), shape_of(self.type))

@@ -1,4 +1,7 @@
-"""Products of matrices: two index maps to the full index space, a multiplication, and a sum."""
+"""Matmuls: index maps of both operands to the full index space, a multiplication, and a sum.
+
+The *index space* of `x[i, k] @ y[k, j]` is (i, j, k): the dimensions of the result, then those of the sum.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,19 @@ from .registry import decomposes
 def contract(
     b: Builder, x: SSAValue, x_at: Sequence[int], y: SSAValue, y_at: Sequence[int], space: Sequence[Extent], over: int
 ) -> SSAValue:
-    """Sum of products over the last `over` dimensions of the index space `space`.
+    """Returns the sum of products of two tensors, such as a matmul.
 
-    Dimension `i` of `x` runs along dimension `x_at[i]` of the space, and is repeated if its size is 1; same for `y`.
-    Both are cast to the type in which the result is computed before they are spread out.
+    Args:
+        b: Builder of the operator.
+        x: Left operand.
+        x_at: Dimension of the index space for each dimension of `x`. Dimensions of size 1 are broadcast.
+        y: Right operand.
+        y_at: Dimension of the index space for each dimension of `y`.
+        space: Extents of the index space.
+        over: Number of dimensions at the end of the space that are summed.
+
+    Returns:
+        Tensor of the other dimensions, in the type in which the result is computed.
     """
     element = work_type(b.result_element)
     lhs, rhs = b.place(b.cast(x, element), x_at, space), b.place(b.cast(y, element), y_at, space)
@@ -26,20 +38,26 @@ def contract(
 
 
 def product(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
-    """`torch.matmul`: vectors, matrices, and stacks of them with broadcasting."""
-    left, right = extents_of(x.type), extents_of(y.type)
-    if not left or not right:
-        raise ShapeError("a matrix product needs at least one dimension on both sides")
-    inner = left[-1]
-    if right[max(len(right) - 2, 0)] != inner:
-        raise ShapeError(f"shapes {list(left)} and {list(right)} cannot be multiplied")
-    batch = broadcast_shape([left[:-2], right[:-2]])
+    """Returns `torch.matmul(x, y)` for vectors, matrices and batches of matrices, with broadcasting.
+
+    Args:
+        b: Builder of the operator.
+        x: Left operand.
+        y: Right operand.
+    """
+    lhs_shape, rhs_shape = extents_of(x.type), extents_of(y.type)
+    if not lhs_shape or not rhs_shape:
+        raise ShapeError("expected matmul operands of one or more dimensions, but got a scalar tensor")
+    inner = lhs_shape[-1]
+    if rhs_shape[max(len(rhs_shape) - 2, 0)] != inner:
+        raise ShapeError(f"shapes {list(lhs_shape)} and {list(rhs_shape)} cannot be multiplied")
+    batch = broadcast_shape([lhs_shape[:-2], rhs_shape[:-2]])
     n = len(batch)
-    rows, columns = list(left[-2:-1]), list(right[-1:]) if len(right) > 1 else []
+    rows, columns = list(lhs_shape[-2:-1]), list(rhs_shape[-1:]) if len(rhs_shape) > 1 else []
     space = [*batch, *rows, *columns, inner]
     k = len(space) - 1
-    x_at = [*range(n - len(left[:-2]), n), *([n] if rows else []), k]
-    y_at = [*range(n - len(right[:-2]), n), k, *([k - 1] if columns else [])]
+    x_at = [*range(n - len(lhs_shape[:-2]), n), *([n] if rows else []), k]
+    y_at = [*range(n - len(rhs_shape[:-2]), n), k, *([k - 1] if columns else [])]
     return contract(b, x, x_at, y, y_at, space, 1)
 
 
@@ -49,7 +67,13 @@ def matmul(b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAV
 
 
 def times_transposed(b: Builder, x: SSAValue, weight: SSAValue) -> SSAValue:
-    """x [..., k] times the transpose of weight [..., k]."""
+    """Returns `x @ weight.T` over the last dimension of both.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor of shape [..., k].
+        weight: Tensor of shape [..., k].
+    """
     rows, rank = extents_of(x.type)[:-1], len(extents_of(x.type))
     space = [*rows, *extents_of(weight.type)]
     k = len(space) - 1
@@ -63,7 +87,8 @@ def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None)
 
 
 def _added(b: Builder, self: SSAValue, y: SSAValue, beta: Number, alpha: Number) -> SSAValue:
-    """Computes `beta * self + alpha * y`. An operand whose factor is 0 is not read, so its NaN does not show."""
+    """Computes `beta * self + alpha * y`. An operand with factor 0 is not read, so that its NaN has no
+    effect, as in PyTorch."""
     x, y = b.unify(b.broadcast(self, extents_of(y.type)), y, element=work_type(b.result_element))
     if beta == 0:
         return b.like(y, 0) if alpha == 0 else b.scaled(y, alpha)

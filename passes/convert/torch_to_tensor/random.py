@@ -1,9 +1,10 @@
-"""Operators that draw random numbers: distributions of what Philox4x32-10 gives, in integer arithmetic, and dropout.
+"""Random numbers and dropout, computed from the bits of Philox4x32-10 in integer arithmetic.
 
-The values are others than PyTorch's for one seed; their distributions are the same. The numbers of an element follow
-from the generator and from where the element is, so they do not depend on how a program is cut into kernels, and an
-element that is computed twice is the same twice.
-Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+For one seed the values differ from PyTorch's, but their distributions are the same. The bits of an element depend only
+on the generator and the element's position. So they do not depend on how a program is divided into kernels, and an
+element that is computed twice has the same value both times.
+
+Source: Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
 
 from __future__ import annotations
@@ -47,9 +48,13 @@ _LOW = 0xFFFFFFFF
 
 
 def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
-    """Returns four independent words of 32 random bits for every element of a tensor of `shape`, as i64.
+    """Returns four independent words of 32 random bits for each element of a tensor of `shape`, as i64.
 
-    `generator`: a key and the number of the draw with this key, as i64. `first`: elements that were drawn before.
+    Args:
+        b: Builder of the operator.
+        generator: Tensor of two i64: a key, and the number of the draw with this key.
+        shape: Shape of each result.
+        first: Number of elements that the same draw has produced before.
     """
     if generator is None:
         raise b.unsupported("generator", "draws random numbers and has no generator")
@@ -59,7 +64,13 @@ def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: 
 
 
 def philox(b: Builder, counter: Sequence[SSAValue], key: Sequence[SSAValue]) -> list[SSAValue]:
-    """Philox4x32-10 of a counter of four and a key of two words: i64 tensors of numbers below 2^32."""
+    """Returns the four random words of Philox4x32-10. All words are i64 tensors of numbers below 2^32.
+
+    Args:
+        b: Builder of the operator.
+        counter: Four words.
+        key: Two words.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for number in range(_ROUNDS):
@@ -71,7 +82,7 @@ def philox(b: Builder, counter: Sequence[SSAValue], key: Sequence[SSAValue]) -> 
 
 
 def _halves(b: Builder, x: SSAValue) -> tuple[SSAValue, SSAValue]:
-    """The lower and the upper 32 bits."""
+    """Returns the lower and the upper 32 bits of an i64."""
     return _low(b, x), b.insert(arith.ShRUIOp(x, b.like(x, 32)))
 
 
@@ -84,14 +95,13 @@ def _xor(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
 
 
 def _bits(b: Builder, word: SSAValue, count: int) -> SSAValue:
-    """The upper `count` bits of a word of 32."""
     return b.insert(arith.ShRUIOp(word, b.like(word, 32 - count)))
 
 
 def _fraction(b: Builder, words: Sequence[SSAValue], element: Attribute, first: int = 0) -> SSAValue:
-    """Numbers in [first, 1 + first) / 2^n that are exact in `element`, in the type it is computed in.
+    """Returns uniform numbers in [0, 1), or in (0, 1] with `first = 1`, whose logarithms are finite.
 
-    With `first` 1 none of them is 0, whose logarithm is infinite."""
+    They are multiples of 2^-n that `element` holds exactly, in the type in which `element` is computed."""
     if isinstance(element, Float64Type):
         bits, number = 53, b.add(b.scaled(_bits(b, words[0], 27), 1 << 26), _bits(b, words[1], 26))
     else:
@@ -102,7 +112,7 @@ def _fraction(b: Builder, words: Sequence[SSAValue], element: Attribute, first: 
 
 
 def _normal(b: Builder, words: Sequence[SSAValue], element: Attribute) -> SSAValue:
-    """Normal with mean 0 and deviation 1, by the transform of Box and Muller."""
+    """Returns normally distributed numbers with mean 0 and standard deviation 1, by the Box-Muller transform."""
     computed = work_type(element)
     radius = b.sqrt(b.scaled(b.log(_fraction(b, words[:2], computed, 1)), -2.0))
     angle = b.scaled(_fraction(b, words[2:], computed), 2 * pi)
@@ -129,9 +139,16 @@ decomposes("randn", "randn_like")(_standard(_normal))
 
 
 def integers(b: Builder, generator: SSAValue | None, low: int, high: int) -> SSAValue:
-    """Integers in [low, high), from 63 random bits."""
+    """Returns random integers in [low, high), each from 63 random bits.
+
+    Args:
+        b: Builder of the operator, whose declared result has the shape.
+        generator: Generator, as for `_words`.
+        low: Smallest integer.
+        high: Integer above the largest one.
+    """
     if not low < high:
-        raise ShapeError(f"no integer lies in [{low}, {high})", argument="high")
+        raise ShapeError(f"expected low < high, but got {low} and {high}", argument="high")
     first, second, *_ = _words(b, generator, static(b.result_shape))
     wide = b.add(b.scaled(first, 1 << 31), _bits(b, second, 31))
     return b.plus(b.rem(wide, b.like(wide, high - low)), low)
@@ -151,13 +168,20 @@ def randint(
 
 
 def dropped(b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0) -> tuple[SSAValue, SSAValue]:
-    """`x`, in the type it is computed in, with elements zero with probability `p`, up to 2^-32, the others scaled; and
-    which are kept. `first` is how many elements the operator has drawn before."""
+    """Returns the dropout of `x`, and the mask of the elements that are not dropped.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor. The result has the type in which it is computed.
+        p: Probability that an element becomes 0, rounded to a multiple of 2^-32. Other elements are divided by 1 - p.
+        generator: Generator, as for `_words`.
+        first: Number of elements that the operator has drawn before.
+    """
     if not 0 <= p <= 1:
-        raise ShapeError(f"a probability of {p}", argument="p")
-    kept = b.cmp("lt", _words(b, generator, shape_of(x.type), first)[0], round((1 - p) * 2**32))
+        raise ShapeError(f"expected a probability from 0 to 1, but got {p}", argument="p")
+    survives = b.cmp("lt", _words(b, generator, shape_of(x.type), first)[0], round((1 - p) * 2**32))
     x = b.working(x)
-    return b.select(kept, b.scaled(x, 1 / (1 - p) if p < 1 else 0.0), b.like(x, 0)), kept
+    return b.select(survives, b.scaled(x, 1 / (1 - p) if p < 1 else 0.0), b.like(x, 0)), survives
 
 
 @decomposes("dropout", "native_dropout")

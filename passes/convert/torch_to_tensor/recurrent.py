@@ -1,7 +1,9 @@
-"""Folds, and the recurrent layers: one product for the inputs of all steps, then a fold over time.
+"""Recurrent layers (LSTM, GRU, RNN) as a matmul for the inputs of all steps, and a fold over time.
 
-What a gate gets from the input does not depend on the state, so it is computed for all steps at once; a step adds what
-it gets from the state. States are kept in the tensors' own data type, everything else is computed in f32.
+A *fold* applies a step function to its previous results, the *carries*, once per time step (`tensor.scan`).
+
+The contribution of the input to the gates does not depend on the state, so one matmul computes it for all steps. A step
+adds the contribution of the state. States are stored in the data type of the tensors; all else is computed in f32.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from .registry import decomposes
 from .views import permuted, reshape_to, sliced
 
 Step = Callable[[Builder, list[SSAValue], list[SSAValue], list[SSAValue]], Sequence[SSAValue]]
-"""(builder, carries, slices, shared) -> the next carries, of the same types."""
+"""Step function: (builder, carries, slices of this step, shared tensors) -> the next carries, of the same types."""
 
 
 def fold(
@@ -34,21 +36,30 @@ def fold(
     step: Step,
     count: int,
     carries: Sequence[SSAValue],
-    each: Sequence[SSAValue],
+    sliced_inputs: Sequence[SSAValue],
     shared: Sequence[SSAValue],
     history: Sequence[int],
 ) -> list[SSAValue]:
-    """The last value of every carry after `count` steps, or all its values, stacked, for those in `history`.
+    """Returns the last value of each carry after `count` steps, or all values, stacked, for the carries in `history`.
 
-    `step` must not use values of `b`: what it needs is handed to it. In memory a slice starts at a multiple of 16 bytes
-    only if its size is one; tensors of other slices are kept as rows with a gap at their end.
+    A slice of a step must start at a multiple of 16 bytes in memory. If its size is no such multiple, the tensor is
+    stored with padding at the end of each slice.
+
+    Args:
+        b: Builder of the operator.
+        step: Step function. It must use only its arguments, no other values of `b`.
+        count: Number of steps.
+        carries: Initial carries.
+        sliced_inputs: Tensors of which step i gets slice i along the first dimension.
+        shared: Tensors that every step gets as a whole.
+        history: Positions of the carries whose values of all steps are returned.
     """
     inputs = [_packed(b, v) if i in history else v for i, v in enumerate(carries)]
-    op = tensor.ScanOp("step", count, inputs, [_packed(b, v, 1) for v in each], shared, history)
+    op = tensor.ScanOp("step", count, inputs, [_packed(b, v, 1) for v in sliced_inputs], shared, history)
     inner = Builder(b.result_types, b.location, b.algebra, b.asserts)
     block = Block(arg_types=op.step_types)
-    first, last = len(carries), len(carries) + len(each)
-    shapes = [*(extents_of(v.type) for v in carries), *(extents_of(v.type)[1:] for v in each)]
+    first, last = len(carries), len(carries) + len(sliced_inputs)
+    shapes = [*(extents_of(v.type) for v in carries), *(extents_of(v.type)[1:] for v in sliced_inputs)]
     args = [_unpacked(inner, a, shape) for a, shape in zip(block.args, shapes, strict=False)]
     results = list(step(inner, args[:first], args[first:], list(block.args[last:])))
     results = [_packed(inner, r) if i in history else r for i, r in enumerate(results)]
@@ -61,8 +72,9 @@ def fold(
 
 
 def _packed(b: Builder, x: SSAValue, outer: int = 0) -> SSAValue:
-    """`x` itself if its size, without the first `outer` dimensions, is a multiple of 16 bytes, or if there is nothing
-    behind it; else its elements in a row with a gap."""
+    """Returns `x` with each slice padded to a multiple of 16 bytes; `x` itself if it needs no padding.
+
+    Slices are indexed by the first `outer` dimensions."""
     shape = extents_of(x.type)
     row = padded_row(tensor_of(element_type(x.type), shape[outer:]))
     if shape[outer:] == tuple(row) or outer and shape[0] == 1:
@@ -74,44 +86,44 @@ def _packed(b: Builder, x: SSAValue, outer: int = 0) -> SSAValue:
 
 
 def _unpacked(b: Builder, x: SSAValue, shape: Sequence[Extent], outer: int = 0) -> SSAValue:
-    """What was packed to `x`, which has the first `outer` dimensions of `shape` for itself."""
-    own = extents_of(x.type)
-    if own != tuple(shape) and len(own) == outer + 1:
-        exact = b.map(x, dims(len(own)), [*own[:outer], prod(static(shape[outer:]))])
+    """Returns the tensor of `shape` from which `_packed` made `x`."""
+    packed_shape = extents_of(x.type)
+    if packed_shape != tuple(shape) and len(packed_shape) == outer + 1:
+        exact = b.map(x, dims(len(packed_shape)), [*packed_shape[:outer], prod(static(shape[outer:]))])
         return reshape_to(b, exact, shape)
-    return b.map(x, dims(len(own)), shape)
+    return b.map(x, dims(len(packed_shape)), shape)
 
 
 Rule = Callable[..., Sequence[SSAValue]]
-"""(builder, what all gates get from the input, and from the state, states...) -> the next states."""
+"""Cell: (builder, contribution of the input to all gates, contribution of the state, states...) -> the next states."""
 
 
-def _lstm(b: Builder, given: SSAValue, from_state: SSAValue, h: SSAValue, c: SSAValue) -> Sequence[SSAValue]:
-    """c' = f * c + i * g, h' = o * tanh(c'), projected if there is a projection."""
-    i, f, g, o = _gates(b, b.add(given, from_state), 4)
+def _lstm(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue, c: SSAValue) -> Sequence[SSAValue]:
+    """Returns (h', c') of an LSTM cell: c' = f * c + i * g, h' = o * tanh(c'). The caller applies a projection."""
+    i, f, g, o = _gates(b, b.add(from_input, from_state), 4)
     c = b.add(b.mul(b.sigmoid(f), c), b.mul(b.sigmoid(i), b.math(math.TanhOp, g)))
     return b.mul(b.sigmoid(o), b.math(math.TanhOp, c)), c
 
 
-def _gru(b: Builder, given: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
-    """h' = (1 - z) * n + z * h with n = tanh(x_n + r * h_n): the reset gate r scales what n gets from the state."""
-    (xr, xz, xn), (hr, hz, hn) = _gates(b, given, 3), _gates(b, from_state, 3)
+def _gru(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
+    """Returns h' = (1 - z) * n + z * h of a GRU cell, where n = tanh(x_n + r * h_n)."""
+    (xr, xz, xn), (hr, hz, hn) = _gates(b, from_input, 3), _gates(b, from_state, 3)
     r, z = b.sigmoid(b.add(xr, hr)), b.sigmoid(b.add(xz, hz))
     n = b.math(math.TanhOp, b.add(xn, b.mul(r, hn)))
     return (b.add(n, b.mul(z, b.sub(h, n))),)
 
 
-def _tanh(b: Builder, given: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
-    return (b.math(math.TanhOp, b.add(given, from_state)),)
+def _tanh(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
+    return (b.math(math.TanhOp, b.add(from_input, from_state)),)
 
 
-def _relu(b: Builder, given: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
-    x = b.add(given, from_state)
+def _relu(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
+    x = b.add(from_input, from_state)
     return (b.maximum(x, b.like(x, 0)),)
 
 
 def _gates(b: Builder, x: SSAValue, count: int) -> list[SSAValue]:
-    """The `count` equal parts of the last dimension."""
+    """Splits the last dimension into `count` equal parts."""
     rank, size = len(extents_of(x.type)), fixed(extents_of(x.type)[-1]) // count
     return [sliced(b, x, rank - 1, i * size, size) for i in range(count)]
 
@@ -125,24 +137,32 @@ def _biased(b: Builder, x: SSAValue, *biases: SSAValue) -> SSAValue:
 def _run(
     b: Builder, x: SSAValue, states: list[SSAValue], params: Sequence[SSAValue], has_biases: bool, rule: Rule
 ) -> list[SSAValue]:
-    """One direction of one layer: `x` [T, B, inputs], `states` [B, ...] each. Gives the first state of all steps
-    [T, B, ...], and the last values of the other states.
+    """Runs one direction of one layer.
 
-    `params` are [gates * hidden, inputs], [gates * hidden, state], two biases [gates * hidden] if it has them, and
-    [state, hidden] of an LSTM with a projection.
+    Args:
+        b: Builder of the operator.
+        x: Inputs, of shape [T, B, inputs].
+        states: Initial states, of shape [B, ...] each.
+        params: Weights [gates * hidden, inputs] and [gates * hidden, state], two biases [gates * hidden] if
+            `has_biases`, and the projection [state, hidden] of an LSTM that has one.
+        has_biases: True if `params` has biases.
+        rule: Cell function.
+
+    Returns:
+        The first state of all steps, of shape [T, B, ...], and the last values of the other states.
     """
     storage, weight, projection = element_type(states[0].type), params[1], params[4 if has_biases else 2 :]
     biases = params[2:4] if has_biases else ()
-    own = biases[1:] if rule is _gru else ()  # what is scaled with what comes from the state
-    given = _biased(b, times_transposed(b, x, params[0]), *biases[: len(biases) - len(own)])
+    state_biases = biases[1:] if rule is _gru else ()  # A GRU multiplies this bias by its reset gate.
+    from_input = _biased(b, times_transposed(b, x, params[0]), *biases[: len(biases) - len(state_biases)])
 
     def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
-        from_state = _biased(b, times_transposed(b, carries[0], shared[0]), *shared[1 : 1 + len(own)])
-        h, *rest = rule(b, slices[0], from_state, *map(b.working, carries))
+        from_state = _biased(b, times_transposed(b, carries[0], shared[0]), *shared[1 : 1 + len(state_biases)])
+        h, *other_states = rule(b, slices[0], from_state, *map(b.working, carries))
         h = times_transposed(b, h, shared[-1]) if projection else h
-        return [b.cast(v, storage) for v in (h, *rest)]
+        return [b.cast(v, storage) for v in (h, *other_states)]
 
-    return fold(b, step, fixed(extents_of(x.type)[0]), states, [given], [weight, *own, *projection], [0])
+    return fold(b, step, fixed(extents_of(x.type)[0]), states, [from_input], [weight, *state_biases, *projection], [0])
 
 
 def _reversed(b: Builder, x: SSAValue) -> SSAValue:
@@ -164,7 +184,7 @@ def _layers(
     generator: SSAValue | None,
     rule: Rule = _lstm,
 ) -> list[SSAValue]:
-    """The output and the last states of all layers; states are [layers * directions, B, ...] each."""
+    """Returns the output and the last states of all layers. States have the shape [layers * directions, B, ...]."""
     x, states = input, [hx] if isinstance(hx, SSAValue) else hx
     batched = len(extents_of(x.type)) == 3
     if not batched:
@@ -172,7 +192,7 @@ def _layers(
     elif batch_first:
         x = permuted(b, x, [1, 0, 2])
     directions = 2 if bidirectional else 1
-    each = len(params) // (num_layers * directions)
+    params_per_run = len(params) // (num_layers * directions)
     last: list[list[SSAValue]] = [[] for _ in states]
     for layer in range(num_layers):
         if layer and train and dropout:
@@ -180,9 +200,11 @@ def _layers(
         outputs = list[SSAValue]()
         for direction in range(directions):
             number = layer * directions + direction
-            own = [reshape_to(b, sliced(b, s, 0, number, 1), extents_of(s.type)[1:]) for s in states]
-            given = _reversed(b, x) if direction else x
-            steps, *finals = _run(b, given, own, params[number * each : (number + 1) * each], has_biases, rule)
+            initial = [reshape_to(b, sliced(b, s, 0, number, 1), extents_of(s.type)[1:]) for s in states]
+            inputs = _reversed(b, x) if direction else x
+            steps, *finals = _run(
+                b, inputs, initial, params[number * params_per_run : (number + 1) * params_per_run], has_biases, rule
+            )
             end = sliced(b, steps, 0, fixed(extents_of(steps.type)[0]) - 1, 1)
             for ends, final in zip(last, (end, *finals), strict=True):
                 ends.append(reshape_to(b, final, [1, *extents_of(final.type)[-2:]]))

@@ -1,4 +1,4 @@
-"""Reductions over any dimensions: sums, extremes, moments, positions; and cumulative operators, which are scans."""
+"""Reductions (sums, extremes and their positions, variance), and cumulative operators, which are scans."""
 
 from __future__ import annotations
 
@@ -23,12 +23,28 @@ Dims = Sequence[int] | int | None
 
 
 def reduced(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
-    """Returns `x` reduced over `over`, which stay as dimensions of size 1 with `keepdim`."""
-    return kept(b, b.reduce(kind, x, over), extents_of(x.type), over, keepdim)
+    """Returns a reduction of `x`.
+
+    Args:
+        b: Builder of the operator.
+        kind: Reduction kind, such as "add".
+        x: Tensor.
+        over: Dimensions to reduce.
+        keepdim: True to keep the reduced dimensions with size 1.
+    """
+    return keep_dims(b, b.reduce(kind, x, over), extents_of(x.type), over, keepdim)
 
 
-def kept(b: Builder, x: SSAValue, shape: Sequence[Extent], over: Sequence[int], keepdim: bool) -> SSAValue:
-    """Returns the result `x` of a reduction of a tensor of `shape`, with `keepdim` the reduced dimensions as size 1."""
+def keep_dims(b: Builder, x: SSAValue, shape: Sequence[Extent], over: Sequence[int], keepdim: bool) -> SSAValue:
+    """Returns the result of a reduction, with the reduced dimensions as size 1 if `keepdim` is true.
+
+    Args:
+        b: Builder of the operator.
+        x: Result of the reduction, without the reduced dimensions.
+        shape: Shape of the tensor that was reduced.
+        over: Reduced dimensions.
+        keepdim: False to return `x` as it is.
+    """
     if not keepdim or not shape:
         return x
     exprs = [
@@ -38,7 +54,13 @@ def kept(b: Builder, x: SSAValue, shape: Sequence[Extent], over: Sequence[int], 
 
 
 def count(b: Builder, x: SSAValue, over: Sequence[int]) -> Polynomial:
-    """Returns how many elements of `x` are reduced to one."""
+    """Returns the number of elements that a reduction of `x` over the dimensions `over` combines.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        over: Dimensions to reduce.
+    """
     return b.algebra.product(extents_of(x.type)[d] for d in over)
 
 
@@ -64,46 +86,72 @@ def mean(b: Builder, self: SSAValue, dtype: Attribute | None, dim: Dims = None, 
 
 
 def mean_over(b: Builder, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
-    """The mean of floats over some dimensions; NaN over nothing."""
+    """Returns the mean of floats; NaN if there are no elements.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor of floats.
+        over: Dimensions to reduce.
+        keepdim: True to keep them with size 1.
+    """
     total = b.reduce("add", x, over)
     result = b.div(total, b.measured(count(b, x, over), extents_of(total.type), element_type(total.type)))
-    return kept(b, result, extents_of(x.type), over, keepdim)
+    return keep_dims(b, result, extents_of(x.type), over, keepdim)
 
 
 def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
-    """Returns the largest or smallest element, NaN if there is one. Raises ShapeError over an empty dimension."""
+    """Returns the largest or smallest element, or NaN if any element is NaN.
+
+    Args:
+        b: Builder of the operator.
+        kind: "max" or "min".
+        x: Tensor.
+        over: Dimensions to reduce.
+        keepdim: True to keep them with size 1.
+
+    Raises:
+        ShapeError: If a dimension is empty.
+    """
     if 0 in [extents_of(x.type)[d] for d in over]:
-        raise ShapeError(f"no {kind} over an empty dimension", argument="dim")
+        raise ShapeError(f"expected one or more elements for {kind}, but a reduced dimension is empty", argument="dim")
     return reduced(b, kind, b.working(x), over, keepdim)
 
 
 def _extreme(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False, kind: str = "") -> list[SSAValue]:
-    """The extreme, and where it is if the overload says so."""
+    """Returns the extreme, and its position if the overload has two results."""
     over = _dims(self, dim)
     value = extreme(b, kind, self, over, keepdim)
     return [value] if len(b.result_types) == 1 else [value, position(b, kind, self, over, keepdim)]
 
 
 def position(b: Builder, kind: str, self: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
-    """Where along its one reduced dimension the extreme is: the first of equal ones, the first NaN if there is one."""
+    """Returns the index of the extreme along one dimension, as i64: the first NaN, or the first of equal extremes.
+
+    Args:
+        b: Builder of the operator.
+        kind: "max" or "min".
+        self: Tensor.
+        over: The reduced dimension, or none for a scalar tensor.
+        keepdim: True to keep it with size 1.
+    """
     x = b.working(self)
     shape = extents_of(x.type)
     if not over:
         return b.constant(0, (), i64)
     hit = b.cmp("eq", x, b.keep(extreme(b, kind, x, over), over, shape))
     if is_float(x.type):
-        hit = b.either(hit, b.isnan(x))  # with a NaN the extreme is NaN, which equals nothing
+        hit = b.either(hit, b.isnan(x))  # With a NaN the extreme is NaN, which equals no element.
     index = b.iota(over[0], shape)
-    found = b.reduce("min", b.select(hit, index, b.like(index, shape[over[0]])), over)
-    return kept(b, found, shape, over, keepdim)
+    position_of_hit = b.reduce("min", b.select(hit, index, b.like(index, shape[over[0]])), over)
+    return keep_dims(b, position_of_hit, shape, over, keepdim)
 
 
 def _arg(b: Builder, self: SSAValue, dim: int | None, keepdim: bool, kind: str) -> SSAValue:
     shape = extents_of(self.type)
     if dim is not None:
         return position(b, kind, self, _dims(self, dim), keepdim)
-    found = position(b, kind, reshape_to(b, self, [prod(shape)]), [0], False)
-    return kept(b, found, shape, range(len(shape)), keepdim)
+    flat_position = position(b, kind, reshape_to(b, self, [prod(shape)]), [0], False)
+    return keep_dims(b, flat_position, shape, range(len(shape)), keepdim)
 
 
 for _kind in ("max", "min"):
@@ -120,7 +168,15 @@ for _name, _kind in (("any", "or"), ("all", "and")):
 
 
 def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> tuple[SSAValue, SSAValue]:
-    """Variance and mean of floats over some dimensions. Two passes: no difference of large squares."""
+    """Returns the variance and the mean of floats. The variance is the mean of squared differences, which is more
+    precise than a difference of squares.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor of floats.
+        over: Dimensions to reduce.
+        correction: Number that is subtracted from the element count in the divisor.
+    """
     shape = extents_of(x.type)
     mean = mean_over(b, x, over)
     centred = b.sub(x, b.keep(mean, over, shape))
@@ -128,15 +184,15 @@ def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> 
     n = count(b, x, over)
     if n.number is not None:
         return b.div(total, b.like(total, float(n.number - correction) if n.number > correction else 0.0)), mean
-    known = b.measured(n, extents_of(total.type), element_type(total.type))
-    return b.div(total, b.maximum(b.plus(known, -float(correction)), b.like(total, 0))), mean
+    count_values = b.measured(n, extents_of(total.type), element_type(total.type))
+    return b.div(total, b.maximum(b.plus(count_values, -float(correction)), b.like(total, 0))), mean
 
 
 @decomposes("var.correction", "var_mean.correction")
 def var(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
     over = _dims(self, dim)
-    found = moments(b, b.working(self), over, 1 if correction is None else correction)
-    return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]
+    results = moments(b, b.working(self), over, 1 if correction is None else correction)
+    return [keep_dims(b, v, extents_of(self.type), over, keepdim) for v in results]
 
 
 def _scanned(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None, kind: ReductionKind) -> SSAValue:
@@ -148,8 +204,8 @@ decomposes("cumprod")(partial(_scanned, kind=ReductionKind.MUL))
 
 
 def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -> list[SSAValue]:
-    """Returns the extreme value so far and its position: of equal values the last one, and the last NaN before all
-    numbers."""
+    """Returns the extreme of the elements so far, and its index as i64: that of the last NaN, or the last equal
+    extreme."""
     x = b.working(self)
     rank = len(extents_of(x.type))
     if not rank:

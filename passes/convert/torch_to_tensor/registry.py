@@ -1,7 +1,7 @@
-"""Decompositions of ATen operators into the tensor level, one file a family.
+"""Table of the decompositions of ATen operators into the tensor level. Each file of the folder has one family.
 
-A decomposition is a function that takes a `Builder` and the operator's arguments under their ATen names, and returns
-the result (or results; those that an overload does not have are left away). It is entered in the table by a decorator:
+A decomposition is a function that takes a `Builder` and the arguments of the operator, by their ATen names, and returns
+the result, or a list of results. Results that an overload does not have are dropped. A decorator registers it:
 
 ```
 @decomposes("relu")
@@ -25,11 +25,12 @@ Decomposition: TypeAlias = Callable[..., Results]
 Function = TypeVar("Function", bound=Decomposition)
 
 DECOMPOSITIONS: dict[str, Decomposition] = {}
-"""Overload -> decomposition."""
+"""Overload, such as "add.Tensor" -> decomposition."""
 
 
 def decomposes(*overloads: str) -> Callable[[Function], Function]:
-    """Enter the decorated function as the decomposition of `overloads`, none of which may have one yet."""
+    """Registers the decorated function as the decomposition of `overloads`. Raises ValueError if one has a
+    decomposition."""
 
     def enter(function: Function) -> Function:
         for overload in overloads:
@@ -69,11 +70,11 @@ _PATTERNS = {
     SPARSE: "*sparse* *quantize* *nested* to_dense* *mkldnn*",
     BACKWARD: "*_backward*",
 }
-"""Reason -> operators that are refused for it."""
+"""Reason of a refusal -> patterns of operator names."""
 
 
 def why_refused(name: str) -> str:
-    """The reason for refusing the operator `name` (`"nonzero"`, `"rand_like"`), which has no decomposition."""
+    """Returns the reason why an operator without decomposition, such as "nonzero", is refused."""
     for reason, patterns in _PATTERNS.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns.split()):
             return reason

@@ -1,15 +1,16 @@
-"""What PyTorch makes of its operands: the type in which they meet, how Python scalars are held, and what is refused.
+"""PyTorch's type rules: promotion of operands, conversion of Python scalars, and element types that are refused.
 
-A scalar takes part in no promotion beyond its kind, so it meets tensors of a type that may not hold it. An integer
-always becomes one of the tensors' type, modulo 2^width: `x // -3` of uint8 divides by 253. A float becomes one of the
-tensors' type, or of the type that values of it are computed in ("opmath", f32 for f16 and bf16): most kernels take the
-second, `HELD` names those that take the first. Some convert with a check (`c10::Scalar::to`), and refuse what the type
-does not hold: `CHECKED` names their arguments.
+A Python scalar affects promotion only by its kind (boolean, integer, float). So the type of the tensors may not be able
+to represent it:
 
-Read in ATen/native/cuda of PyTorch 2.13. There, `gpu_kernel_with_scalars` holds a scalar in the type of its function's
-parameter, `opmath_gpu_kernel_with_scalars` in opmath. Comparisons hold it in the common type of both sides. Element
-types that kernels refuse, though capture lets them through, are found by `python -m benchmarks.compiler.coverage
---dtypes types`, which calls every operator with the types that it does not list as its own.
+- An integer is converted to the type of the tensors, modulo 2^width: `x // -3` of uint8 divides by 253.
+- A float is converted to the type in which the operator computes ("opmath": f32 for f16 and bf16). The operators in
+  `HELD` convert it to the type of the tensors.
+- The arguments in `CHECKED` are converted with a check (`c10::Scalar::to`), which refuses numbers out of range.
+
+Source: ATen/native/cuda of PyTorch 2.13. `gpu_kernel_with_scalars` converts a scalar to the parameter type of its
+function, `opmath_gpu_kernel_with_scalars` to opmath. Comparisons convert it to the common type of both operands.
+Element types that kernels refuse at run time are found by `python -m benchmarks.compiler.coverage --dtypes types`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def rounded(value: Number, element: Attribute) -> Number:
 
 
 def _arguments(rows: str) -> Mapping[str, Sequence[str]]:
-    """Operator -> some of its arguments, from rows of both."""
+    """Parses "operator argument ..., operator argument ..." into operator -> arguments."""
     return {name: arguments for name, *arguments in map(str.split, rows.split(","))}
 
 
@@ -72,7 +73,7 @@ HELD = _arguments(
     """fill value, fmod other, hardshrink lambd, masked_fill value, pow self exponent, remainder self other,
     softshrink lambd, threshold threshold value, where self other, xlogy self other"""
 )
-"""Operator -> scalars that its kernel holds in the type of the tensors."""
+"""Operator -> scalar arguments that its kernel converts to the type of the tensors."""
 
 CHECKED = _arguments(
     """add alpha, addcdiv value, addcmul value, clamp min max, clamp_max max, clamp_min min, constant_pad_nd value,
@@ -80,25 +81,31 @@ CHECKED = _arguments(
     index_fill value, masked_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
     softshrink lambd, sub alpha, threshold threshold value"""
 )
-"""Operator -> scalars that PyTorch refuses where the type they are held in does not hold them."""
+"""Operator -> scalar arguments that PyTorch refuses if they are out of range of the type they are converted to."""
 
 CHECKED_INTEGERS = _arguments("where self other")
-"""The same where that is an integer type."""
+"""Operator -> scalar arguments that PyTorch refuses if they are out of range of an integer type."""
 
 DIVISORS = {"div": "other", "fmod": "other", "remainder": "other"}
-"""Operator -> what an integer may not be divided by if it is 0."""
+"""Operator -> scalar argument that must not be 0 for integers."""
 
 SUMS = ("add", "sub", "rsub")
-"""Operators that add a multiple; a truth value is a factor among truth values only."""
+"""Operators with a factor `alpha`. It may be a boolean only if the tensors are."""
 
 DIFFERENCES = ("sub", "rsub")
-"""Operators of which no operand may be a truth value."""
+"""Operators that refuse booleans."""
 
 
 def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribute) -> dict[str, Value]:
-    """Returns `arguments` of an operator with results of type `element`, its scalars as its kernel holds them.
+    """Returns the arguments of an operator, with scalars converted as its kernel does.
 
-    Raises UnsupportedError for a scalar that PyTorch refuses.
+    Args:
+        overload: Overload name of the operator.
+        arguments: Name -> value.
+        element: Element type of the results.
+
+    Raises:
+        UnsupportedError: For a scalar that PyTorch refuses.
     """
     name, integers = overload.partition(".")[0], not is_float(element)
     held, checked = HELD.get(name, ()), (*CHECKED.get(name, ()), *(CHECKED_INTEGERS.get(name, ()) if integers else ()))
@@ -111,7 +118,7 @@ def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribu
         holder = element if argument in held or integers else work_type(element)
         reason = _no_number(name, argument, value, element) if integers or isinstance(value, bool) else None
         if reason is None and argument in checked and (integers or holder == f16):
-            negated = argument == "alpha" and name in DIFFERENCES  # a difference is a sum with -alpha
+            negated = argument == "alpha" and name in DIFFERENCES  # PyTorch adds -alpha times the tensor.
             reason = _overflow(-value if negated else value, holder)
         if reason is not None:
             raise UnsupportedError(reason, argument=argument)
@@ -121,8 +128,8 @@ def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribu
 
 
 def _no_number(name: str, argument: str, value: float, element: Attribute) -> str | None:
-    """Returns the reason for which PyTorch refuses the number `value` as this argument of an operator on `element`s, or
-    None if PyTorch takes it."""
+    """Returns the reason why PyTorch refuses a scalar argument of an operator on `element`s, or None if it accepts
+    it."""
     if isinstance(value, bool) and (name in DIFFERENCES or name in SUMS and argument == "alpha" and element != i1):
         return "PyTorch takes no truth value here"
     if is_float(element):
@@ -137,8 +144,9 @@ def _no_number(name: str, argument: str, value: float, element: Attribute) -> st
 
 
 def _overflow(value: float, element: Attribute) -> str | None:
-    """Returns why c10's checked conversion to an integer or f16 refuses `value`. An unsigned type takes -n for n up to
-    its largest value."""
+    """Returns the reason why c10's checked conversion to an integer type or f16 refuses `value`, or None.
+
+    For an unsigned type, integers down to minus its largest value are accepted."""
     if element == f16:
         fits = not isfinite(value) or abs(value) <= 65504.0
     elif element == i1 or isnan(value):
@@ -155,20 +163,20 @@ FLOATS_ONLY = frozenset(
     """_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
     adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d hardshrink leaky_relu logcumsumexp var""".split()
 )
-"""Operators, or overloads, of floats: no integers, no truth values."""
+"""Operators or overloads that accept only floats."""
 
 FLOAT_RESULTS = frozenset("_log_softmax _softmax log_softmax softmax".split())
-"""Operators whose result is of floats."""
+"""Operators with float results. Their inputs are converted to the result type first."""
 
 NO_TRUTHS = frozenset(
     """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d bmm ceil
     convolution floor index_reduce linear matmul max_pool1d max_pool2d max_pool2d_with_indices
     max_pool3d max_pool3d_with_indices mm relu round threshold topk trunc""".split()
 )
-"""Operators of numbers: their first tensor holds no truth values."""
+"""Operators that refuse booleans as their first tensor."""
 
 NO_TRUTHS_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"))
-"""Operators whose result holds no truth values."""
+"""Operators that refuse a boolean result type."""
 
 BITS_ONLY = frozenset(
     """__and__ __or__ __xor__ add all any as_strided_scatter bitwise_and bitwise_not bitwise_or bitwise_xor cumprod
@@ -176,29 +184,32 @@ BITS_ONLY = frozenset(
     logical_not logical_or logical_xor masked_fill mul ne neg new_ones new_zeros ones ones_like prod rsub sqrt sub sum
     where zeros zeros_like""".split()
 )
-"""Operators, or overloads, that treat a uint64 like the i64 with its bits, or convert it to a float."""
+"""Operators or overloads that accept uint64: they have the same result bits as for i64, or convert it to a float."""
 
 _WIDER = "convert it first (x.to(torch.int64))"
 
 _MOVES = ("concat", "creation", "views")
-"""Families of decompositions that move, create or convert numbers."""
+"""Modules of decompositions that only move, create or convert numbers, and so accept uint64."""
 
 
 def check_types(overload: str, module: str, arguments: Collection[Value], result: Attribute) -> None:
     """Raises UnsupportedError for element types that PyTorch refuses.
 
     Args:
-        overload: The operator.
-        module: The module of its decomposition, by which uint64 is allowed.
-        arguments: The arguments of the operator.
-        result: The element type of its results.
+        overload: Overload name of the operator.
+        module: Module of its decomposition, for the rules of uint64.
+        arguments: Arguments of the operator.
+        result: Element type of its results.
+
+    Raises:
+        UnsupportedError: If PyTorch has no kernel for the types, or uint64 is not supported here.
     """
     name = overload.partition(".")[0]
     first = next((element_type(v.type) for v in arguments if isinstance(v, SSAValue)), result)
     if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):
         raise UnsupportedError("PyTorch has no kernel for truth values")
     if first != result and name in FLOAT_RESULTS:
-        first = result  # converted first
+        first = result  # The input is converted before the operator.
     if not (is_float(first) or is_float8(first)) and {name, overload} & (FLOATS_ONLY | FLOAT_RESULTS):
         raise UnsupportedError(f"PyTorch has no kernel for {first}")
     family = module.rpartition(".")[2]

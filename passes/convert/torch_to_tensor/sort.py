@@ -1,11 +1,12 @@
-"""Sorting by counting: the rank of an element is how many come before it.
+"""Sorting and topk, stable, with NaN as the greatest value. There are three methods:
 
-Exact and stable, NaN the greatest. The work grows with the square of the sorted dimension's size, so long dimensions
-are sorted by a network of comparisons: log(n) (log(n) + 1) / 2 steps, each comparing all elements in pairs.
-Batcher: Sorting networks and their applications (AFIPS 1968), the bitonic one: in a stage of block size k, step by step
-for j = k/2, k/4, ..., 1, the elements i and i xor j are put in order, ascending where i has no bit k. What moves is
-where an element came from, so equal elements are told apart and the order is stable.
-The first few of a sorted order are selected one by one, each as the greatest of those behind the one before.
+- *Counting*: the rank of an element is the number of elements that come before it. The work is quadratic in the size n
+  of the dimension.
+- *Network*: for long dimensions, a bitonic network of log(n) (log(n) + 1) / 2 steps, each of which compares all
+  elements in pairs. In a stage of block size k, for j = k/2, k/4, ..., 1, the elements i and i xor j are put in order:
+  ascending if i has no bit k. The network moves the original positions of the elements, so that equal elements can be
+  distinguished. Source: Batcher: Sorting networks and their applications (AFIPS 1968).
+- *Selection*: the first few elements are found one after the other, each as the greatest key below the previous one.
 """
 
 from __future__ import annotations
@@ -28,34 +29,37 @@ from .recurrent import fold
 from .registry import decomposes
 from .views import permuted, pick, reshape_to, sliced
 
-COUNTED = 1 << 10
-"""Elements up to which counting, which is one launch, is faster than a network."""
+MAX_COUNTED_ELEMENTS = 1 << 10
+"""Maximum size of a dimension for which counting, one launch, is always faster than a network. Tuned by hand."""
 
-MOST_COMPARISONS = 1 << 26
-"""Comparisons that counting may take for longer dimensions."""
+MAX_COUNTING_COMPARISONS = 1 << 26
+"""Maximum number of comparisons for which longer dimensions are sorted by counting. Tuned by hand."""
 
-SELECTION = 1 << 24
-"""Comparisons that take as long as a launch, of which each step of a fold is one."""
+COMPARISONS_PER_LAUNCH = 1 << 24
+"""Number of comparisons that take as long as a launch. Each step of a fold is one launch. Tuned by hand."""
 
-UNROLLED = 8
-"""Elements that are selected without a fold at most."""
+MAX_UNROLLED_SELECTIONS = 8
+"""Maximum number of elements that are selected without a fold."""
 
 
 def is_long(x: SSAValue, dim: int) -> bool:
-    """Returns true if `x` is sorted along `dim` by a network, not by counting."""
+    """Returns true if `x` is sorted along `dim` by a network and not by counting."""
     shape = extents_of(x.type)
     n = most(shape[dim])
-    return n > COUNTED and prod(map(typical, shape)) * n > MOST_COMPARISONS
+    return n > MAX_COUNTED_ELEMENTS and prod(map(typical, shape)) * n > MAX_COUNTING_COMPARISONS
 
 
-def _turned(rank: int, dim: int) -> list[int]:
-    """Where the dimensions of a tensor lie if `dim` is run through by a new last one."""
+def _compared_dims(rank: int, dim: int) -> list[int]:
+    """Returns the dimensions of a tensor in a space with one more dimension, `rank`, which replaces `dim`.
+
+    In this space each element along `dim` meets each element along `rank`."""
     return [rank if d == dim else d for d in range(rank)]
 
 
 def ordered(b: Builder, x: SSAValue) -> SSAValue:
-    """Numbers in the order of `x`: of floats, of which NaN is equal to itself and the greatest, whole ones, by their
-    bits, which count up from zero on and are signed."""
+    """Returns integers with the order of `x`. NaN is the greatest and equal to itself.
+
+    The bits of a float are ordered as an integer, if those of negative floats are reflected."""
     if not is_float(x.type):
         return x
     bits = 8 * element_bytes(x.type)
@@ -65,41 +69,71 @@ def ordered(b: Builder, x: SSAValue) -> SSAValue:
 
 
 def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tuple[SSAValue, SSAValue]:
-    """Where `x` has to stand before `y`, and where they are equal; both are `ordered`."""
+    """Returns two masks: `x` comes before `y`, and they are equal.
+
+    Args:
+        b: Builder of the operator.
+        x: Left keys, from `ordered`.
+        y: Right keys, from `ordered`.
+        descending: True if greater keys come first.
+    """
     return b.cmp("gt" if descending else "lt", x, y), b.cmp("eq", x, y)
 
 
 def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
-    """For each element its position in the stably sorted order along `dim`, as i32."""
+    """Returns the position of each element in the stably sorted order along `dim`, as i32, by counting.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        descending: True if greater elements come first.
+    """
     shape, rank, keys = extents_of(x.type), len(extents_of(x.type)), ordered(b, x)
     space = [*shape, shape[dim]]
-    own, other = b.place(keys, range(rank), space), b.place(keys, _turned(rank, dim), space)
-    before, same = comes_before(b, other, own, descending)
+    own_keys, other_keys = b.place(keys, range(rank), space), b.place(keys, _compared_dims(rank, dim), space)
+    before, same = comes_before(b, other_keys, own_keys, descending)
     before = b.either(before, b.both(same, b.cmp("lt", _number(b, rank, space), _number(b, dim, space))))
     return b.reduce("add", b.cast(before, i32), [rank])
 
 
 def _number(b: Builder, dim: int, space: Sequence[Extent]) -> SSAValue:
-    """The index `dim` of a space in which one is compared with many: in 32 bits twice as many at once."""
+    """Returns the index along `dim` as i32, which is twice as fast as i64 in vectors."""
     return b.cast(b.iota(dim, space), i32)
 
 
 def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None) -> SSAValue:
-    """Where the elements of the sorted order, or the first `count` of them, lie along `dim`."""
+    """Returns the original indices of the sorted elements along `dim`, as i64.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        descending: True if greater elements come first.
+        count: Number of elements to return; all if None.
+    """
     shape, rank = extents_of(x.type), len(extents_of(x.type))
-    wanted = shape[dim] if count is None else count
+    result_size = shape[dim] if count is None else count
     if count and selects(x, dim, count):
         return order_by_selection(b, x, dim, descending, count)
     if is_long(x, dim):
-        return sliced(b, order_by_network(b, x, dim, descending), dim, 0, wanted)
-    space = [*shape[:dim], wanted, *shape[dim + 1 :], shape[dim]]
-    position = b.place(ranks(b, x, dim, descending), _turned(rank, dim), space)
+        return sliced(b, order_by_network(b, x, dim, descending), dim, 0, result_size)
+    space = [*shape[:dim], result_size, *shape[dim + 1 :], shape[dim]]
+    position = b.place(ranks(b, x, dim, descending), _compared_dims(rank, dim), space)
     hit, place = b.cmp("eq", position, _number(b, dim, space)), _number(b, rank, space)
     return b.cast(b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank]), i64)
 
 
 def sorted_along(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None) -> list[SSAValue]:
-    """(values, places) of the sorted elements; all of them unless `count` says how many."""
+    """Returns the sorted values along `dim` and their original indices.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        descending: True if greater elements come first.
+        count: Number of elements to return; all if None.
+    """
     shape = extents_of(x.type)
     if not shape:
         flat = reshape_to(b, x, [1])
@@ -126,50 +160,66 @@ def topk(b: Builder, self: SSAValue, k: int, dim: int, largest: bool, sorted: bo
     if not 0 <= k <= (least(extents_of(self.type)[dim]) if extents_of(self.type) else 1):
         raise ShapeError(f"{k} of {extents_of(self.type)[dim]} elements", argument="k")
     if not extents_of(self.type) and k == 0:
-        raise b.unsupported("k", "none of a single element")
+        raise b.unsupported("k", "topk of 0 elements of a scalar tensor is not supported")
     return sorted_along(b, self, dim, largest, k)
 
 
 def selects(x: SSAValue, dim: int, count: int) -> bool:
-    """Whether the first `count` elements of the order along `dim` are found one by one."""
-    shape, own = extents_of(x.type), element_type(x.type)
-    narrow = element_bytes(own) <= 4
+    """Returns true if the first `count` elements of the order along `dim` are found by selection.
+
+    Args:
+        x: Tensor.
+        dim: Dimension, not negative.
+        count: Number of elements.
+    """
+    shape, element = extents_of(x.type), element_type(x.type)
+    narrow = element_bytes(element) <= 4
     if not narrow or not all(isinstance(n, int) for n in shape) or 0 in shape:
         return False
     n, total = fixed(shape[dim]), prod(static(shape))
     if is_long(x, dim):
         return count <= n.bit_length() ** 2 // 2
-    return count * (total + (SELECTION if count > UNROLLED else 0)) < total * n // 4
+    return count * (total + (COMPARISONS_PER_LAUNCH if count > MAX_UNROLLED_SELECTIONS else 0)) < total * n // 4
 
 
 def order_by_selection(b: Builder, x: SSAValue, dim: int, descending: bool, count: int) -> SSAValue:
-    """Where the first `count` elements of the stably sorted order along `dim` lie: each is the greatest of the keys
-    below the one before. Keys are unique, as the low half of one says where its element lies, the last one the least.
+    """Returns the original indices of the first `count` elements of the stably sorted order, by selection.
+
+    Each is the greatest key below the previous one. Keys are unique, because their low halves contain the index.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        descending: True if greater elements come first.
+        count: Number of elements.
     """
     shape = extents_of(x.type)
     n = fixed(shape[dim])
-    rest = [*shape[:dim], *shape[dim + 1 :]]
+    row_shape = [*shape[:dim], *shape[dim + 1 :]]
 
     def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
         keys = _keys(b, shared[0], dim, descending)
-        left = b.cmp("lt", keys, b.keep(carries[0], [dim], shape))
-        return [b.reduce("max", b.select(left, keys, b.like(keys, -(1 << 63))), [dim])]
+        remaining = b.cmp("lt", keys, b.keep(carries[0], [dim], shape))
+        return [b.reduce("max", b.select(remaining, keys, b.like(keys, -(1 << 63))), [dim])]
 
-    found = b.constant((1 << 63) - 1, rest, i64)
-    if count <= UNROLLED:
-        each = list[SSAValue]()
+    key = b.constant((1 << 63) - 1, row_shape, i64)
+    if count <= MAX_UNROLLED_SELECTIONS:
+        selected_keys = list[SSAValue]()
         for _ in range(count):
-            (found,) = step(b, [found], [], [x])
-            each.append(reshape_to(b, found, [*rest[:dim], 1, *rest[dim:]]))
-        keys = joined(b, each, dim)
+            (key,) = step(b, [key], [], [x])
+            selected_keys.append(reshape_to(b, key, [*row_shape[:dim], 1, *row_shape[dim:]]))
+        keys = joined(b, selected_keys, dim)
     else:
-        (history,) = fold(b, step, count, [found], [], [x], [0])
+        (history,) = fold(b, step, count, [key], [], [x], [0])
         keys = permuted(b, history, [*range(1, dim + 1), 0, *range(dim + 1, len(shape))])
     return b.sub(b.like(keys, n - 1), b.insert(arith.AndIOp(keys, b.like(keys, (1 << 32) - 1))))
 
 
 def _keys(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
-    """Numbers of 64 bits, the greater the earlier an element comes along `dim`: its value, how many lie behind."""
+    """Returns unique i64 keys, greater for elements that come earlier in the order.
+
+    The high half is the value, the low half the number of elements after this one along `dim`."""
     key = b.cast(ordered(b, x), i64)
     key = key if descending else b.plus(b.neg(key), -1)
     shape = extents_of(x.type)
@@ -178,7 +228,14 @@ def _keys(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
 
 
 def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
-    """For each position of the stably sorted order along `dim` where its element lies, as i64 in the shape of `x`."""
+    """Returns the original indices of the stably sorted elements along `dim`, as i64, by a bitonic network.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        descending: True if greater elements come first.
+    """
     shape = extents_of(x.type)
     axes = [*(d for d in range(len(shape)) if d != dim), dim]
     moved = permuted(b, x, axes)
@@ -192,12 +249,20 @@ def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSA
 
     steps = stages * (stages + 1) // 2
     (places,) = fold(b, step, steps, [b.iota(1, space)], [_plan(b, stages)], [reshape_to(b, moved, [rows, n])], [])
-    found = reshape_to(b, sliced(b, places, 1, 0, n), extents_of(moved.type))
-    return permuted(b, found, [axes.index(d) for d in range(len(shape))])
+    result = reshape_to(b, sliced(b, places, 1, 0, n), extents_of(moved.type))
+    return permuted(b, result, [axes.index(d) for d in range(len(shape))])
 
 
 def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, descending: bool) -> SSAValue:
-    """`place` after one step: the element at i becomes that of i or of its partner. `plan` is (k, j)."""
+    """Returns the positions after one step of the network: i gets the element of i or of its partner.
+
+    Args:
+        b: Builder of the operator.
+        place: Original position of the element at each i, of shape [rows, power of two].
+        plan: The numbers (k, j) of this step.
+        keys: Elements, of shape [rows, n].
+        descending: True if greater elements come first.
+    """
     space, n = extents_of(place.type), fixed(extents_of(keys.type)[1])
     block, distance = (b.map(plan, [AffineExpr.constant(i)], space) for i in range(2))
     i = b.iota(1, space)
@@ -206,19 +271,19 @@ def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, desc
     own_key, other_key = (ordered(b, b.working(pick(b, keys, 1, p))) for p in (place, other))
     before, same = comes_before(b, own_key, other_key, descending)
     before = b.either(before, b.both(same, b.cmp("lt", place, other)))
-    if n < fixed(space[1]):  # what is no element stands behind all that are
+    if n < fixed(space[1]):  # Positions from n on have no element, and come after all others.
         real, other_real = b.cmp("lt", place, n), b.cmp("lt", other, n)
         earlier = b.cmp("lt", place, other)
         before = b.select(b.both(real, other_real), before, earlier)
     ascending = b.cmp("eq", b.both(i, block), 0)
-    wanted = b.cmp("eq", b.cmp("lt", i, partner), ascending)
-    return b.select(b.cmp("eq", before, wanted), place, other)
+    keeps_first = b.cmp("eq", b.cmp("lt", i, partner), ascending)
+    return b.select(b.cmp("eq", before, keeps_first), place, other)
 
 
 def _plan(b: Builder, stages: int) -> SSAValue:
-    """(k, j) for every step: [steps, 2]."""
+    """Returns the numbers (k, j) of every step, as a tensor of shape [steps, 2]."""
     steps = stages * (stages + 1) // 2
-    # Step t belongs to stage s if s (s - 1) / 2 <= t; of its s steps it is number t - s (s - 1) / 2.
+    # Step t belongs to the last stage s with s (s - 1) / 2 <= t, and is number t - s (s - 1) / 2 of its s steps.
     t, s = b.iota(0, [steps, stages]), b.plus(b.iota(1, [steps, stages]), 1)
     begun = b.cmp("le", _half_product(b, s), t)
     stage = b.reduce("add", b.cast(begun, i64), [1])

@@ -1,8 +1,10 @@
-"""Views: everything that only renames indices is one index map. So are parts along a dimension at places that are known
-before run time; reads at other places are gathers.
+"""Views: reshape, permute, slice and similar operators.
 
-In the IR a tensor has no strides: `as_strided` and its relatives address the elements in their order, one after the
-other. The frontend writes them so (`frontend/capture/features/addresses.py`).
+An operator that only renames indices is one `tensor.index_map`. So is a slice whose start is a constant. If the start
+is known only at run time, it is a `tensor.gather`.
+
+Tensors have no strides in the IR. `as_strided` and similar operators address the elements in their logical order; the
+frontend rewrites them accordingly (`frontend/capture/features/addresses.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +29,22 @@ from .registry import decomposes
 
 
 def regroup(source: Sequence[Extent], target: Sequence[Extent], algebra: Algebra) -> list[AffineExpr | list[int]]:
-    """Where each coordinate of a tensor of shape `source` lies in its reshape to `target`.
+    """Returns the coordinates at which a reshape from `source` to `target` reads, one for each dimension of `source`.
 
-    Dimensions are matched in the smallest groups of equal size, so that unrelated ones stay out of each other's
-    division and remainder. A coordinate that would need a size known at run time as a stride is given as the
-    dimensions of `target` in its group.
+    Dimensions are matched in the smallest groups of equal size, so that there are few divisions: a reshape from [4, 6,
+    5] to [4, 2, 3, 5] only involves the dimension of size 6.
+
+    Args:
+        source: Shape of the tensor.
+        target: Shape of the result.
+        algebra: Arithmetic on symbolic sizes.
+
+    Returns:
+        Expressions of the indices of `target`. If a stride is a symbolic size, there is no expression, and the entry is
+        the list of the dimensions of `target` in the group.
+
+    Raises:
+        ShapeError: If the shapes have different numbers of elements.
     """
     result: list[AffineExpr | list[int]] = [AffineExpr.constant(0)] * len(source)
     if 0 in source:
@@ -39,8 +52,8 @@ def regroup(source: Sequence[Extent], target: Sequence[Extent], algebra: Algebra
     i = j = 0
     while i < len(source) or j < len(target):
         i_end, j_end = min(i + 1, len(source)), min(j + 1, len(target))
-        while (left := algebra.product(source[i:i_end])) != (right := algebra.product(target[j:j_end])):
-            smaller = algebra.sample(left) < algebra.sample(right)
+        while (source_size := algebra.product(source[i:i_end])) != (target_size := algebra.product(target[j:j_end])):
+            smaller = algebra.sample(source_size) < algebra.sample(target_size)
             i_end, j_end = (i_end + 1, j_end) if smaller else (i_end, j_end + 1)
             if i_end > len(source) or j_end > len(target):
                 raise ShapeError(f"cannot reshape {extents_text(source)} to {extents_text(target)}")
@@ -56,8 +69,10 @@ def _split_group(
     target: Sequence[Extent],
     into: Sequence[int],
 ) -> None:
+    """Sets the coordinates of the source dimensions `group`, which have as many elements as the target dimensions
+    `into`."""
     wide, outer = [d for d in group if source[d] != 1], [d for d in into if target[d] != 1]
-    # Strides are made of all extents but the outermost.
+    # Strides are products of all extents except the outermost.
     if any(isinstance(e, SymbolAttr) for e in [*(source[d] for d in wide[1:]), *(target[d] for d in outer[1:])]):
         for d in wide:
             result[d] = list(into)
@@ -70,30 +85,36 @@ def _split_group(
 
 
 def _strides(shape: Sequence[Extent], group: Sequence[int]) -> list[tuple[int, int]]:
-    """The dimensions in `group`, and how many elements of it lie between two neighbours along each."""
+    """Returns (dimension, stride) for each dimension in `group`; strides count the elements of the group."""
     return [(d, prod(static(shape[e] for e in group[i + 1 :]))) for i, d in enumerate(group)]
 
 
 def reshape_to(b: Builder, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
-    """`x` with the same elements in the same order in another shape (without -1)."""
-    own = extents_of(x.type)
-    found = regroup(own, shape, b.algebra)
-    exprs = [e for e in found if isinstance(e, AffineExpr)]
-    if len(exprs) == len(found):
+    """Returns `x` in another shape, with the same elements in the same order.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        shape: Shape of the result, without -1.
+    """
+    source_shape = extents_of(x.type)
+    coordinates = regroup(source_shape, shape, b.algebra)
+    exprs = [e for e in coordinates if isinstance(e, AffineExpr)]
+    if len(exprs) == len(coordinates):
         return b.map(x, exprs, shape)
-    return _reshape_by_position(b, x, found, shape)
+    return _reshape_by_position(b, x, coordinates, shape)
 
 
 def _reshape_by_position(
-    b: Builder, x: SSAValue, found: Sequence[AffineExpr | list[int]], shape: Sequence[Extent]
+    b: Builder, x: SSAValue, coordinates: Sequence[AffineExpr | list[int]], shape: Sequence[Extent]
 ) -> SSAValue:
-    """A reshape with strides that are known at run time: coordinates are computed as tensors.
+    """Returns a reshape whose strides are known only at run time, as a gather with computed coordinates.
 
-    Slower than an index map, of which it takes the place only where there is none."""
-    own = extents_of(x.type)
+    It is slower than an index map, and used only where an index map is impossible."""
+    source_shape = extents_of(x.type)
     exprs: list[AffineExpr] = []
     indices: list[SSAValue] = []
-    for d, where in enumerate(found):
+    for d, where in enumerate(coordinates):
         if isinstance(where, AffineExpr):
             exprs.append(where)
             continue
@@ -101,51 +122,86 @@ def _reshape_by_position(
         for i, t in enumerate(where):
             stride = b.measured(b.algebra.product(shape[e] for e in where[i + 1 :]), shape, i64)
             position = b.add(position, b.mul(b.iota(t, shape), stride))
-        inner = [own[e] for e in range(d + 1, len(own)) if found[e] == where]
+        inner = [source_shape[e] for e in range(d + 1, len(source_shape)) if coordinates[e] == where]
         quotient = b.floordiv(position, b.measured(b.algebra.product(inner), shape, i64))
-        first = not any(found[e] == where for e in range(d))
+        first = not any(coordinates[e] == where for e in range(d))
         exprs.append(AffineExpr.symbol(len(indices)))
-        indices.append(quotient if first else b.rem(quotient, b.constant(own[d], shape, i64)))
+        indices.append(quotient if first else b.rem(quotient, b.constant(source_shape[d], shape, i64)))
     return gathered(b, x, exprs, shape, indices)
 
 
 def gathered(
     b: Builder, source: SSAValue, exprs: Sequence[AffineExpr], shape: Sequence[Extent], indices: Sequence[SSAValue]
 ) -> SSAValue:
-    """`source` read at `exprs`, whose symbols are `indices` (tensors of `shape`)."""
+    """Returns a gather from `source`.
+
+    Args:
+        b: Builder of the operator.
+        source: Tensor to read.
+        exprs: Coordinates, one for each dimension of `source`. Symbol n is the element of `indices[n]`.
+        shape: Shape of the result.
+        indices: Integer tensors of shape `shape`.
+    """
     map = AffineMap(len(shape), len(indices), tuple(exprs))
     return b.insert(tensor.GatherOp(source, map, indices))
 
 
 def pick(b: Builder, x: SSAValue, dim: int, place: SSAValue) -> SSAValue:
-    """x[..., place, ...] along `dim`, other coordinates unchanged."""
+    """Returns `x` with the coordinate along `dim` replaced by the elements of `place`, as `torch.gather` does.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        place: Integer tensor with the shape of the result.
+    """
     exprs = dims(len(extents_of(x.type)))
     exprs[dim] = AffineExpr.symbol(0)
     return gathered(b, x, exprs, extents_of(place.type), [place])
 
 
 def moved(b: Builder, x: SSAValue, dim: int, offset: Polynomial, shape: Sequence[Extent]) -> SSAValue:
-    """`x` from `offset` on along `dim`, in the shape `shape`; 0 where that is outside of `x`. The offset may be known
-    only at run time."""
+    """Returns `x` from `offset` along `dim`, and 0 where that is outside `x`.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        offset: First index along `dim`; it may be known only at run time, or be negative.
+        shape: Shape of the result.
+    """
     if offset.number == 0 and extents_of(x.type) == tuple(shape):
         return x
     return pick(b, x, dim, b.add(b.iota(dim, shape), b.measured(offset, shape, i64)))
 
 
 def numbered(b: Builder, over: Sequence[int], space: Sequence[Extent], first: int = 0) -> SSAValue:
-    """The number of every element of `space`, counted along the dimensions `over` from `first` on, as i64."""
+    """Returns the linear index of each element along the dimensions `over`, as i64.
+
+    Args:
+        b: Builder of the operator.
+        over: Dimensions that are counted, the last one fastest.
+        space: Shape of the result.
+        first: Number of the first element.
+    """
     number: SSAValue = b.constant(first, space, i64)
     for d in over:
         stride = b.algebra.product(space[e] for e in over if e > d)
         place = b.iota(d, space)
-        known = stride.number is not None
-        term = b.scaled(place, stride.number or 0) if known else b.mul(place, b.measured(stride, space, i64))
+        is_constant = stride.number is not None
+        term = b.scaled(place, stride.number or 0) if is_constant else b.mul(place, b.measured(stride, space, i64))
         number = b.add(number, term)
     return number
 
 
 def permuted(b: Builder, x: SSAValue, order: Sequence[int]) -> SSAValue:
-    """Dimension `i` of the result is dimension `order[i]` of `x`."""
+    """Returns a permutation of the dimensions of a tensor.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        order: For each dimension of the result, the dimension of `x`.
+    """
     shape = extents_of(x.type)
     exprs = [AffineExpr.dimension(list(order).index(d)) for d in range(len(shape))]
     return b.map(x, exprs, [shape[d] for d in order])
@@ -155,25 +211,28 @@ def permuted(b: Builder, x: SSAValue, order: Sequence[int]) -> SSAValue:
 def reshape(
     b: Builder, self: SSAValue, size: Sequence[Extent] | None = None, shape: Sequence[Extent] | None = None
 ) -> SSAValue:
-    wanted = list(size if size is not None else shape or [])
-    own = extents_of(self.type)
-    if all(isinstance(e, int) for e in (*wanted, *own)):
-        return reshape_to(b, self, completed(static(wanted), prod(static(own))))
+    requested = list(size if size is not None else shape or [])
+    source_shape = extents_of(self.type)
+    if all(isinstance(e, int) for e in (*requested, *source_shape)):
+        return reshape_to(b, self, completed(static(requested), prod(static(source_shape))))
     declared = b.result_shape
-    if len(wanted) != len(declared) or any(w not in (-1, e) for w, e in zip(wanted, declared, strict=True)):
-        raise ShapeError(f"{extents_text(wanted)} is not the declared {extents_text(declared)}", argument="size")
+    if len(requested) != len(declared) or any(w not in (-1, e) for w, e in zip(requested, declared, strict=True)):
+        raise ShapeError(
+            f"expected {extents_text(declared)}, as declared, but got {extents_text(requested)}", argument="size"
+        )
     return reshape_to(b, self, declared)
 
 
 def completed(shape: Sequence[int], elements: int) -> list[int]:
-    """`shape` with a -1 in it replaced by what makes up `elements`; ShapeError if nothing does."""
-    found = list(shape)
-    if found.count(-1) == 1:
-        rest = -prod(found)
-        found[found.index(-1)] = elements // rest if rest else -1
-    if prod(found) != elements or any(n < 0 for n in found):
+    """Returns `shape` with a -1 replaced so that it has `elements` elements. Raises ShapeError if that is
+    impossible."""
+    result = list(shape)
+    if result.count(-1) == 1:
+        known_product = -prod(result)
+        result[result.index(-1)] = elements // known_product if known_product else -1
+    if prod(result) != elements or any(n < 0 for n in result):
         raise ShapeError(f"{elements} elements do not make up {list(shape)}")
-    return found
+    return result
 
 
 @decomposes("unsqueeze")
@@ -204,9 +263,9 @@ def permute(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
 
 @decomposes("expand")
 def expand(b: Builder, self: SSAValue, size: Sequence[Extent], implicit: bool) -> SSAValue:
-    own = extents_of(self.type)
-    offset = len(size) - len(own)
-    return b.broadcast(self, [own[i - offset] if n == -1 and i >= offset else n for i, n in enumerate(size)])
+    source_shape = extents_of(self.type)
+    offset = len(size) - len(source_shape)
+    return b.broadcast(self, [source_shape[i - offset] if n == -1 and i >= offset else n for i, n in enumerate(size)])
 
 
 @decomposes("flip")
@@ -230,10 +289,12 @@ def diagonal(b: Builder, self: SSAValue, offset: int, dim1: int, dim2: int) -> S
         raise ShapeError("the two dimensions of a diagonal are the same", argument="dim2")
     below, right = max(-offset, 0), max(offset, 0)
     size = max(min(shape[row] - below, shape[column] - right), 0)
-    kept = [d for d in range(len(shape)) if d not in (row, column)]
-    exprs = [AffineExpr.dimension(kept.index(d) if d in kept else len(kept)) for d in range(len(shape))]
+    other_dims = [d for d in range(len(shape)) if d not in (row, column)]
+    exprs = [
+        AffineExpr.dimension(other_dims.index(d) if d in other_dims else len(other_dims)) for d in range(len(shape))
+    ]
     exprs[row], exprs[column] = shifted(exprs[row], below), shifted(exprs[column], right)
-    return b.map(self, exprs, [*(shape[d] for d in kept), size])
+    return b.map(self, exprs, [*(shape[d] for d in other_dims), size])
 
 
 @decomposes("unfold")
@@ -248,7 +309,16 @@ def unfold(b: Builder, self: SSAValue, dimension: int, size: int, step: int) -> 
 
 
 def sliced(b: Builder, x: SSAValue, dim: int, start: int, size: Extent, step: int = 1) -> SSAValue:
-    """`size` elements of `x` along `dim`, from `start` on, `step` apart (negative: backwards)."""
+    """Returns a slice of `x`.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        start: First index.
+        size: Number of elements.
+        step: Distance of elements; negative for backwards.
+    """
     shape = list(extents_of(x.type))
     exprs = dims(len(shape))
     exprs[dim] = shifted(exprs[dim] if step == 1 else exprs[dim] * step, start)
@@ -257,12 +327,19 @@ def sliced(b: Builder, x: SSAValue, dim: int, start: int, size: Extent, step: in
 
 
 def shifted(expr: AffineExpr, offset: int) -> AffineExpr:
-    """`expr + offset`, without adding 0."""
+    """Returns `expr + offset`, or `expr` itself if the offset is 0."""
     return expr + offset if offset else expr
 
 
 def selected(b: Builder, x: SSAValue, dim: int, index: int) -> SSAValue:
-    """The slice `index` of `x` along `dim`, without that dimension."""
+    """Returns `x[..., index, ...]`, without the dimension `dim`.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+        index: Index, not negative.
+    """
     shape = extents_of(x.type)
     exprs = [AffineExpr.dimension(d if d < dim else d - 1) for d in range(len(shape))]
     exprs[dim] = AffineExpr.constant(index)
@@ -270,9 +347,16 @@ def selected(b: Builder, x: SSAValue, dim: int, index: int) -> SSAValue:
 
 
 def clamped_range(start: int | None, end: int | None, step: int, extent: int) -> tuple[int, int]:
-    """First index and number of elements of Python's `start:end:step` (step > 0) on `extent` elements."""
-    found = range(extent)[slice(start, end, step)]
-    return found.start, len(found)
+    """Returns the first index and the number of elements of the Python slice `start:end:step`.
+
+    Args:
+        start: First index, or None.
+        end: Index after the last one, or None.
+        step: Positive step.
+        extent: Elements of the dimension.
+    """
+    indices = range(extent)[slice(start, end, step)]
+    return indices.start, len(indices)
 
 
 @decomposes("slice.Tensor")
@@ -291,9 +375,11 @@ def slice_(b: Builder, self: SSAValue, dim: int, start: Extent | None, end: Exte
 def _slice_of_some_size(
     b: Builder, x: SSAValue, dim: int, start: Extent | None, end: Extent | None, step: int
 ) -> SSAValue:
-    """A slice with a size known at run time. The declared result says how many elements there are; that none of them
-    is outside is what its range promises. It has to be what start and end say without being clamped, or the end, or all
-    of the dimension."""
+    """Returns a slice whose size is known only at run time.
+
+    The declared result has the number of elements, and its range guarantees that they are inside `x`. It must be one
+    of: the size that `start` and `end` give without clamping, the elements from `start` to the end, or the whole
+    dimension."""
     shape = list(extents_of(x.type))
     extent = shape[dim]
     first = constant(0) if start is None else from_front(b, extent, start)
@@ -315,9 +401,15 @@ def _slice_of_some_size(
 
 
 def from_front(b: Builder, extent: Extent, place: Extent) -> Polynomial:
-    """A place along a dimension, counted from the front."""
-    found = b.algebra.of(place)
-    return plus(b.algebra.of(extent), found) if most(place) < 0 else found
+    """Returns a position along a dimension as a non-negative one.
+
+    Args:
+        b: Builder of the operator.
+        extent: Elements of the dimension.
+        place: Position, which counts from the end if it is negative.
+    """
+    position = b.algebra.of(place)
+    return plus(b.algebra.of(extent), position) if most(place) < 0 else position
 
 
 @decomposes("select.int")
@@ -341,7 +433,17 @@ def element_count(x: SSAValue) -> int:
 
 
 def as_strided_places(size: Sequence[int], stride: Sequence[int], offset: int, elements: int) -> AffineExpr:
-    """Where each element of the view lies. Raises ShapeError for one that is outside of `elements`."""
+    """Returns the linear index of each element of an `as_strided` view, as an expression of its indices.
+
+    Args:
+        size: Shape of the view.
+        stride: Stride of each dimension, in elements.
+        offset: Linear index of the first element.
+        elements: Elements of the tensor.
+
+    Raises:
+        ShapeError: If the view reaches beyond the tensor.
+    """
     if len(size) != len(stride):
         raise ShapeError(f"{len(stride)} strides for {len(size)} dimensions", argument="stride")
     last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
@@ -366,7 +468,8 @@ def as_strided(
 
 @decomposes("resize")
 def resize(b: Builder, self: SSAValue, size: Sequence[int]) -> SSAValue:
-    """The first elements in another shape; further ones would be undefined."""
+    """Returns the first elements in another shape. A larger shape is refused, because its last elements are
+    undefined."""
     if prod(size) > element_count(self):
         raise b.unsupported("size", f"{prod(size)} elements out of {element_count(self)}")
     steps = [prod(size[d + 1 :]) for d in range(len(size))]

@@ -1,7 +1,8 @@
-"""Windows that slide over the last dimensions of a tensor: convolutions, which are contractions, and poolings.
+"""Operators with sliding windows over the last dimensions of a tensor: convolutions and poolings.
 
-Output position `o` and offset `k` inside the window address one input position, or none. Reading all of them is one
-index map to the space (leading..., output..., offsets...); what is done with the offsets is up to the operator.
+Output position `o` and *offset* `k` inside the window address one input position, or none (padding). One index map
+reads all windows, with the dimensions (leading..., outputs..., offsets...). Then a convolution is a contraction over
+the offsets and the channels, and pooling is a reduction over the offsets.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ from .views import numbered, reshape_to, shifted
 
 @dataclass(frozen=True)
 class Window:
-    """`outputs` positions of windows of at most `size` offsets along one dimension of `extent` elements.
+    """Sliding window along one dimension.
 
-    Output o and offset k address the input at `(scale * o + step * k + shift) / divisor`, if that is on the input and
-    has no remainder. `inside`: all of them are on the input.
+    Output o and offset k address the input at `(scale * o + step * k + shift) / divisor`, if that has no remainder and
+    is inside the input.
     """
 
     extent: Extent
+    """Elements of the input."""
     outputs: Extent
+    """Output positions."""
     size: Extent
+    """Offsets of a window, at most."""
     scale: int = 1
     step: int = 1
     shift: int = 0
     divisor: int = 1
     inside: bool = True
+    """True if all addresses are inside the input."""
 
     def address(self, o: AffineExpr, k: AffineExpr) -> tuple[AffineExpr, list[Bound]]:
-        """Returns the input position, and the bounds within which there is one."""
+        """Returns the input position of an output and an offset, and the bounds within which it exists."""
         terms = [e if factor == 1 else e * factor for e, factor in ((o, self.scale), (k, self.step)) if factor]
         place, bounds = shifted(reduce(add, terms), self.shift), list[Bound]()
         if self.divisor > 1:
@@ -53,7 +58,7 @@ class Window:
 
 @dataclass(frozen=True)
 class UnevenWindow(Window):
-    """Windows of different sizes that together cover the elements as evenly as may be."""
+    """Sliding window of adaptive pooling, whose windows have different sizes."""
 
     def address(self, o: AffineExpr, k: AffineExpr) -> tuple[AffineExpr, list[Bound]]:
         n, outputs = fixed(self.extent), fixed(self.outputs)
@@ -64,8 +69,17 @@ class UnevenWindow(Window):
 def strided(
     extent: Extent, outputs: Extent, size: int, stride: int, padding: int, dilation: int, inside: bool
 ) -> Window:
-    """Returns windows of `size` positions, `dilation` apart, that move on by `stride`. `inside`: none sticks out
-    over the padding on the right, whatever the extent is."""
+    """Returns a window with stride, padding and dilation.
+
+    Args:
+        extent: Elements of the input.
+        outputs: Output positions.
+        size: Elements of a window.
+        stride: Distance of windows.
+        padding: Elements of padding on the left.
+        dilation: Distance of the elements of a window.
+        inside: True if no window reaches beyond the right padding. Used if an extent is a symbol.
+    """
     if isinstance(extent, int) and isinstance(outputs, int):
         inside = (outputs - 1) * stride + (size - 1) * dilation < extent
     return Window(extent, outputs, size, stride, dilation, -padding, inside=inside and not padding)
@@ -74,7 +88,17 @@ def strided(
 def convolved(
     algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
 ) -> Window:
-    """Returns as many positions as there are whole windows."""
+    """Returns the window of a convolution.
+
+    Args:
+        algebra: Arithmetic on symbolic sizes.
+        extent: Elements of the input.
+        size: Elements of a window.
+        stride: Distance of windows.
+        padding: Elements of padding on both ends.
+        dilation: Distance of the elements of a window.
+        output_padding: Not used.
+    """
     room = plus(algebra.of(extent), constant(2 * padding - dilation * (size - 1) - 1))
     outputs = algebra.extent(plus(divided("div", room, stride), constant(1)))
     return strided(extent, outputs, size, stride, padding, dilation, True)
@@ -83,15 +107,24 @@ def convolved(
 def upsampled(
     algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
 ) -> Window:
-    """Returns the reverse: output `o` receives input `(o + padding - k * dilation) / stride` if whole. As many outputs
-    as receive an input, and `output_padding` more."""
+    """Returns the window of a transposed convolution: output o reads input `(o + padding - k * dilation) / stride`.
+
+    Args:
+        algebra: Arithmetic on symbolic sizes.
+        extent: Elements of the input.
+        size: Elements of a window.
+        stride: Distance of windows in the output.
+        padding: Elements of the output that are dropped on both ends.
+        dilation: Distance of the elements of a window.
+        output_padding: Number of further outputs.
+    """
     last = constant(-stride - 2 * padding + dilation * (size - 1) + 1 + output_padding)
     outputs = algebra.extent(plus(last, algebra.of(extent), stride))
     return Window(extent, outputs, size, 1, -dilation, padding, stride, inside=False)
 
 
 def adaptive(extent: Extent, outputs: int) -> Window:
-    """Returns `outputs` windows that together cover `extent` elements as evenly as may be."""
+    """Returns the window of adaptive pooling: `outputs` windows of nearly equal size cover `extent` elements."""
     if outputs == 1:
         return Window(extent, outputs, extent, scale=0)
     n = fixed(extent)
@@ -104,13 +137,20 @@ def adaptive(extent: Extent, outputs: int) -> Window:
 def _address(
     windows: Sequence[Window], outputs: Sequence[AffineExpr], offsets: Sequence[AffineExpr]
 ) -> tuple[list[AffineExpr], list[Bound]]:
-    """Returns the input positions of outputs and offsets, and their bounds."""
-    each = [w.address(o, k) for w, o, k in zip(windows, outputs, offsets, strict=True)]
-    return [place for place, _ in each], [bound for _, bounds in each for bound in bounds]
+    """Returns the input position along each dimension, and all bounds within which the positions exist."""
+    addresses = [w.address(o, k) for w, o, k in zip(windows, outputs, offsets, strict=True)]
+    return [place for place, _ in addresses], [bound for _, bounds in addresses for bound in bounds]
 
 
 def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) -> SSAValue:
-    """The windows over the last dimensions of `x`, as (leading..., outputs..., offsets...); `fill` outside of `x`."""
+    """Returns all windows of `x`, with the dimensions (leading..., outputs..., offsets...).
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        windows: Windows of the last dimensions of `x`.
+        fill: Value outside `x`.
+    """
     shape = extents_of(x.type)
     lead, n = len(shape) - len(windows), len(windows)
     space = [*shape[:lead], *(w.outputs for w in windows), *(w.size for w in windows)]
@@ -120,15 +160,21 @@ def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) ->
 
 
 def offsets(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[int]:
-    """The dimensions of `sliding(b, x, windows, ...)` that run inside the windows."""
+    """Returns the dimensions of `sliding(b, x, windows, ...)` that are offsets.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        windows: Windows of the last dimensions of `x`.
+    """
     rank = len(extents_of(x.type))
     return list(range(rank, rank + len(windows)))
 
 
-def _each(values: Sequence[int], count: int) -> list[int]:
-    """Returns a value for each of `count` dimensions; PyTorch takes one for all."""
+def _per_dimension(values: Sequence[int], count: int) -> list[int]:
+    """Returns a value for each of `count` dimensions. PyTorch also accepts one value for all."""
     if len(values) not in (1, count):
-        raise ShapeError(f"{len(values)} values for {count} dimensions")
+        raise ShapeError(f"expected 1 or {count} values, but got {len(values)}")
     return list(values) * (count if len(values) == 1 else 1)
 
 
@@ -147,9 +193,9 @@ def convolution(
 ) -> SSAValue:
     spatial = len(extents_of(weight.type)) - 2
     element = work_type(b.result_element)
-    lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
-    each = zip(extents_of(input.type)[2:], static(extents_of(weight.type)[2:]), *lists, strict=True)
-    windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in each]
+    lists = [_per_dimension(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
+    sizes_of_dims = zip(extents_of(input.type)[2:], static(extents_of(weight.type)[2:]), *lists, strict=True)
+    windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in sizes_of_dims]
     y = _contract_windows(b, input, weight, windows, groups, transposed, element)
     return y if bias is None else b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
 
@@ -157,17 +203,17 @@ def convolution(
 def _contract_windows(
     b: Builder, x: SSAValue, w: SSAValue, windows: Sequence[Window], groups: int, transposed: bool, element: Attribute
 ) -> SSAValue:
-    """Sums over the input channels and offsets of the space (batch, group, channel, outputs..., input channel,
-    offsets...), in the type `element`.
+    """Returns the sum of a convolution, in the type `element`.
 
-    The weight of an ordinary convolution is (group and channel, input channel, offsets...), that of a transposed one
-    (group and input channel, channel, offsets...).
+    The index space is (batch, group, channel, outputs..., input channel, offsets...); the input channel and the offsets
+    are summed. The dimensions of a weight are (group and channel, input channel, offsets...), or, for a transposed
+    convolution, (group and input channel, channel, offsets...).
     """
     batch, n = extents_of(x.type)[0], len(windows)
     rows, columns = static(extents_of(w.type)[:2])
     per_group, inner = (columns, rows // groups) if transposed else (rows // groups, columns)
     if extents_of(x.type)[1] != inner * groups:
-        raise ShapeError(f"{extents_of(x.type)[1]} channels where {inner * groups} are needed", argument="input")
+        raise ShapeError(f"expected {inner * groups} channels, but got {extents_of(x.type)[1]}", argument="input")
     space = [batch, groups, per_group, *(v.outputs for v in windows), inner, *(v.size for v in windows)]
     index = dims(len(space))
     group, channel, c = index[1], index[2], index[3 + n]
@@ -175,7 +221,10 @@ def _contract_windows(
     x_at = [index[0], _grouped(group, c, groups, inner), *places]
     row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
     w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]
-    factors = (b.map(x, x_at, space, bounds, 0), b.map(w, w_at, space))  # cast where they are multiplied
+    factors = (
+        b.map(x, x_at, space, bounds, 0),
+        b.map(w, w_at, space),
+    )  # The cast follows the index map, next to the product.
     y = b.reduce("add", b.mul(*(b.cast(f, element) for f in factors)), range(3 + n, len(space)))
     return reshape_to(b, y, [batch, groups * per_group, *(v.outputs for v in windows)])
 
@@ -199,16 +248,18 @@ def _strided(
     ceil_mode: bool,
     over_padding: bool = False,
 ) -> list[Window]:
-    """Returns a window for each entry of the kernel, of the input or, with `over_padding`, of the padded input. The
-    number of positions is that of the declared result (`ceil_mode`)."""
+    """Returns the window of each pooled dimension.
+
+    With `over_padding` the padding counts as elements of the input. The number of outputs is that of the declared
+    result, which depends on `ceil_mode`."""
     rank = len(extents_of(x.type))
     n = min(len(kernel_size), rank)
-    spread = [_each(v, n) for v in (kernel_size, stride or kernel_size, padding, dilation)]
-    each = zip(extents_of(x.type)[rank - n :], b.result_shape[rank - n :], *spread, strict=True)
+    spread = [_per_dimension(v, n) for v in (kernel_size, stride or kernel_size, padding, dilation)]
+    sizes_of_dims = zip(extents_of(x.type)[rank - n :], b.result_shape[rank - n :], *spread, strict=True)
     windows = list[Window]()
-    for extent, outputs, size, step, pad, dilate in each:
+    for extent, outputs, size, step, pad, dilate in sizes_of_dims:
         if over_padding:
-            # Wholly inside, whatever the extent, unless one sticks out over the padding on the right.
+            # All windows are inside the padded input, except with `ceil_mode`.
             if isinstance(extent, int) or ceil_mode:
                 extent = b.algebra.extent(plus(b.algebra.of(extent), constant(2 * pad)))
             pad = 0
@@ -222,9 +273,9 @@ def _adaptive(x: SSAValue, output_size: Sequence[int]) -> list[Window]:
 
 
 def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[SSAValue]:
-    """The largest element of each window and its position in the (flat) input plane.
+    """Returns the largest element of each window, and its flat index in the pooled dimensions of the input.
 
-    Of equal ones the first counts, of NaNs the last.
+    The index is that of the last NaN, or the first of equal elements, as in PyTorch.
     """
     shape = extents_of(x.type)
     inside = range(len(shape) - len(windows), len(shape))
@@ -233,12 +284,12 @@ def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> li
     seen = sliding(b, x, windows, identity(ReductionKind.MAX, element_type(x.type)))
     space = extents_of(seen.type)
     index = sliding(b, numbered(b, inside, shape), windows, -1)
-    there = b.cmp("ge", index, 0)
-    hit = b.both(there, b.cmp("eq", seen, b.keep(largest, inner, space)))
+    is_element = b.cmp("ge", index, 0)
+    hit = b.both(is_element, b.cmp("eq", seen, b.keep(largest, inner, space)))
     behind = b.measured(b.algebra.product(shape[d] for d in inside), space, i64)
     first = b.reduce("min", b.select(hit, index, behind), inner)
     if is_float(x.type):
-        nan = b.both(there, b.isnan(seen))
+        nan = b.both(is_element, b.isnan(seen))
         last = b.reduce("max", b.select(nan, index, b.like(index, -1)), inner)
         first = b.select(b.cmp("ge", last, 0), last, first)
     return [largest, first]
@@ -278,7 +329,7 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> SSAValue:
     x = b.working(self)
-    # A window that sticks out over the padding on the right is cut off there (`ceil_mode`).
+    # With `ceil_mode`, a window that reaches beyond the right padding ends there.
     windows, counted = (
         _strided(b, x, kernel_size, stride, padding, (1,), ceil_mode, over_padding)
         for over_padding in (False, count_include_pad)
@@ -298,7 +349,8 @@ def adaptive_avg_pool(b: Builder, self: SSAValue, output_size: Sequence[int]) ->
 def _mean(
     b: Builder, x: SSAValue, windows: Sequence[Window], counted: Sequence[Window], divisor: int | None = None
 ) -> SSAValue:
-    """Returns the sums of the windows by `divisor`, or by the number of elements of `counted`."""
+    """Returns the sums of the windows, divided by `divisor`, or by the number of elements of the windows in
+    `counted`."""
     total = _pooled(b, ReductionKind.ADD, x, windows)
     shape = extents_of(total.type)
     if divisor is not None:
@@ -307,6 +359,6 @@ def _mean(
         count = b.measured(b.algebra.product(w.size for w in counted if w.inside), shape, i64)
         for d, window in enumerate(counted, len(shape) - len(counted)):
             if not window.inside:
-                own = _pooled(b, ReductionKind.ADD, b.constant(1, [window.extent], i64), [window])
-                count = b.mul(count, b.place(own, [d], shape))
+                sizes = _pooled(b, ReductionKind.ADD, b.constant(1, [window.extent], i64), [window])
+                count = b.mul(count, b.place(sizes, [d], shape))
     return b.div(total, b.cast(count, element_type(total.type)))

@@ -58,7 +58,7 @@ reductions over this extent."""
 
 @dataclass(eq=False)
 class Node:
-    """One scalar as a function of index variables."""
+    """Node of a graph: one scalar as a function of index variables."""
 
     type: Attribute
     free: int

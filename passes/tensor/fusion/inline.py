@@ -12,7 +12,8 @@ tensors in memory, which become loads:
 
 A view with padding reads its source under a *guard*, a condition on the indices. The guard is passed on to the loads.
 
-A *stop* is a tensor of the program that pulling treats as in memory, because the plan materialises it.
+A *stop* is a tensor that the plan may materialise. Pulling ends there, except for stops that `LimitedPull.inlined`
+selects: the kernel computes those itself.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Pull:
 
     graph: Graph
     stops: Mapping[SSAValue, int]
-    """Materialised tensor -> its number among the candidates of the search. `Pull` reads the keys alone."""
+    """Tensor at which pulling ends -> its number among the candidates of the search. `Pull` uses the keys alone."""
     nodes: dict[Element, Node] = field(default_factory=dict[Element, Node], init=False)
 
     def element(self, type: Attribute) -> tuple[tuple[Form, ...], tuple[int, ...]]:
@@ -359,7 +360,7 @@ that splits dimensions differently than the one before."""
 
 @dataclass(eq=False)
 class Pulled:
-    """An element that was pulled."""
+    """An element of a tensor that was pulled: its node, and the elements that the node needs."""
 
     node: Node
     operands: list[Pulled]

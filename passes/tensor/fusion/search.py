@@ -53,9 +53,9 @@ of a recurrence would compute the states of all steps before it. Tuned by hand."
 class Search:
     """Best-first search that starts from the plan in which all candidates are materialised.
 
-    The step that saves the most time is taken, until none saves time. A step changes the gains of few other steps: of
-    the kernels that computed with the fused tensor, and of the tensors that these kernels load. Legality is expensive
-    to check, so it is checked only for the best step.
+    The step that saves the most time is taken, until none saves time. A step changes the gains of few other steps:
+    those that fuse a user of the tensor, or another tensor that such a user loads. Legality is expensive to check, so
+    it is checked only for the best step.
     """
 
     ctx: Context

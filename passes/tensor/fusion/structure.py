@@ -39,7 +39,7 @@ class Structure:
     equal layers, and equal steps of a recurrence, are estimated once.
 
     An *elementwise* kernel computes every operation once per element and loads every tensor once. Its time follows from
-    the set of its operations and the set of its loads, so extending a chain by one operation takes constant time.
+    the set of its operations and the set of its loads, so a long chain is estimated about as fast as a short one.
     `cost.Kernel` computes the same numbers from the graph.
 
     Args:

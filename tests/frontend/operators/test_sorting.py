@@ -41,8 +41,8 @@ CASES: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 @pytest.fixture
 def _network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short dimensions count as long."""
-    monkeypatch.setattr(sort, "COUNTED", 2)
-    monkeypatch.setattr(sort, "MOST_COMPARISONS", 0)
+    monkeypatch.setattr(sort, "MAX_COUNTED_ELEMENTS", 2)
+    monkeypatch.setattr(sort, "MAX_COUNTING_COMPARISONS", 0)
 
 
 @pytest.mark.usefixtures("_network")
@@ -91,7 +91,7 @@ SELECTED: dict[str, tuple[torch.Tensor, int, int]] = {
 @pytest.mark.parametrize("name", SELECTED)
 def test_selection(name: str, largest: bool, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of the stably sorted order, without that."""
-    monkeypatch.setattr(sort, "SELECTION", 0)
+    monkeypatch.setattr(sort, "COMPARISONS_PER_LAUNCH", 0)
     x, dim, count = SELECTED[name]
     target = "cpu" if executor == "cpu" else "sm_90a"
     compiled = deplodock.compile(lambda x: x.topk(count, dim, largest), (x,), executor=executor, target=target)

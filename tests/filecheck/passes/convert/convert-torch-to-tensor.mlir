@@ -106,7 +106,7 @@ func.func @refused(%q: tensor<1x2x3x4xf32>, %m: tensor<3x3xf32>) -> tensor<1x2x3
 
 // -----
 
-// CHECK: aten.relu: gives shape [4], declared as [5]
+// CHECK: aten.relu: expected shape [5], as declared, but got [4]
 func.func @wrong_shape(%x: tensor<4xf32>) -> tensor<5xf32> {
   %0 = torch.relu(self = %x) : (tensor<4xf32>) -> tensor<5xf32>
   func.return %0 : tensor<5xf32>

@@ -35,7 +35,7 @@ func.func @main(%x: tensor<4xf8E5M2>) -> tensor<4xi1> {
 
 // -----
 
-// CHECK: payload.cast: converts tensor<4xf8E5M2> to tensor<4xi32>
+// CHECK: payload.cast: expected a conversion between an eight-bit float and f32, but got tensor<4xf8E5M2> to tensor<4xi32>
 func.func @main(%x: tensor<4xf8E5M2>) -> tensor<4xi32> {
   %y = payload.cast %x : tensor<4xf8E5M2> -> tensor<4xi32>
   func.return %y : tensor<4xi32>
