@@ -1,4 +1,4 @@
-"""What all tests share: `-m gpu` tests run only where there is a CUDA device."""
+"""Options and fixtures of all tests. Tests marked `gpu` are skipped without a CUDA device."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With `--dist loadfile`, where a file's tests share what they compile, files stay in their order, in which quick
-    ones are last (`QUICK`); xdist would leave those with few tests, which are long, for the end."""
+    """Keeps the order of files with `--dist loadfile`, so that quick files (`QUICK`) run last.
+
+    xdist would run files with few tests last, and these take longest.
+    """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
 
 QUICK = ("tests/dialects/", "tests/passes/test_", "tests/passes/analysis/")
-"""Files of tests that take a short time."""
+"""Beginnings of the paths of test files that take a short time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules stay: let the garbage collector look at what tests make only."""
+    """Excludes imported modules from garbage collection, which then visits only objects that tests create."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -67,8 +69,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def programs_for_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that name no target are for a GPU, as the texts that tests look at, and without one the reference runs
-    them, which no compiler has to be waited for; not in tests marked `auto`."""
+    """Makes a GPU the default target, except in tests marked `auto`.
+
+    Tests inspect CUDA text. Without a GPU the reference interpreter runs the programs, which needs no C++ compiler.
+    """
     if "torch" in sys.modules and "auto" not in request.keywords:
         from deplodock.frontend import executors
 
@@ -77,13 +81,13 @@ def programs_for_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 @pytest.fixture(autouse=True)
 def a_common_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs for the CPU are planned alike on every machine, whatever was measured there."""
+    """Plans programs for the CPU independent of rates that were measured on this machine."""
     monkeypatch.setenv("DEPLODOCK_CORES", "none")
 
 
 @pytest.fixture
 def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A CUDA device that runs on the host and checks every call (`tests/stub_cuda`)."""
+    """Yields a stub of a CUDA device, which runs on the host and checks every call (`tests/stub_cuda`)."""
     import stub_cuda
 
     from deplodock.backend.cuda.runtime import driver
@@ -98,7 +102,7 @@ def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def summarise(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """A function that puts a line into the terminal summary."""
+    """Returns a function that adds a line to the terminal summary."""
     return lambda line: record_property("summary", line)
 
 

@@ -1,5 +1,6 @@
-"""Machine code of the benchmarks' programs for a GPU, without the simulator: spills, C75xx, conversions of one number.
-The plan is not looked at, so that large programs are quick.
+"""Checks the machine code of the benchmarks for a GPU: spills, warnings of the compiler, and slow conversions.
+
+Unlike the static gates it runs no simulator and ignores the plan, so that large programs are quick.
 
     python tests/machine_code.py [TEXT]    # the 84 shapes in f32 and bf16 and the classes for sm_90a, with a count
 """
@@ -25,22 +26,24 @@ CASES: dict[str, Case] = {c.key: c for c in cases(("seed84", "classes"), "cuda",
 
 
 def code_of(case: Case) -> dict[str, list[str]]:
-    """Returns what the compiler made badly, by the name of each kernel."""
+    """Returns the faults of the machine code of a case, by kernel."""
     function, args = case.make()
     text = Compilation(capture(function, args).module, TARGET, **case.options).cuda
     return code_of_text(text, "f32_matmul_precision" in case.options)
 
 
 def code_of_text(text: str, splits: bool = False) -> dict[str, list[str]]:
-    """Returns what the compiler made badly of a program's text, by the name of each kernel; one that `splits` numbers
-    of f32 may convert one at a time."""
+    """Returns the faults of the machine code of a CUDA text, by kernel.
+
+    A kernel that `splits` f32 numbers into bf16 parts may convert single numbers.
+    """
     compiled = compile_cubin(text, TARGET)
     listed = disassemble(compiled.cubin)
     return {n: [*machine_code(use, compiled.warnings, listed[n], splits)] for n, use in compiled.kernels.items()}
 
 
 def main(only: str = "") -> None:
-    """Prints each case that has faults, and how many have none."""
+    """Prints each case with faults, and the number of cases without."""
     counts = Counter[str]()
     for key in (key for key in CASES if only in key):
         found = code_of(CASES[key])

@@ -1,18 +1,20 @@
-"""Whether the printed CUDA or C++ is what it was: the oracle of changes that should not change it.
+"""The oracle: compares the printed CUDA or C++ of many programs with recorded hashes, to show that a change keeps it.
 
     python tests/oracle.py check                    # compare with tests/data/oracle.json
-    python tests/oracle.py write --texts FOLDER     # take what is printed now as the oracle, and keep the texts
-    python tests/oracle.py check --texts FOLDER --only softmax    # show diffs against texts that were kept
-    python tests/oracle.py check --cpp              # the same of C++: tests/data/oracle_cpp.json
+    python tests/oracle.py write --texts FOLDER     # record the present hashes; write texts to FOLDER
+    python tests/oracle.py check --texts FOLDER --only softmax    # show diffs to the texts in FOLDER
+    python tests/oracle.py check --cpp              # C++ instead: tests/data/oracle_cpp.json
 
 Its programs are the 84 shapes in f32 and bf16 for every target, the programs of `tests/programs` and
 `tests/data/programs.txt`, and a decoder layer of each of the two models at full size. C++ is printed for every
-instruction set of `CPUS` (of people's programs for one of them, by their names), for four cores of the common CPU, so
-that it does not depend on the machine, and compared without its headers, which are files of the library. The kernels
-of `tests/programs` are GPU kernels and have no C++. Each is kept as two hashes: of the text, and of the text without
-comments, whose identifiers are numbered in the order in which they appear. A check says of each program `identical`,
-`names` (identical up to comments and identifiers), `different`, or `new`; of the 84 shapes it also says where the
-predicted time changed. The exit code is 1 if a text is different or gone.
+instruction set of `CPUS`, except for the programs of `programs.txt`, which use one of them each. Its target is a fixed
+CPU with four cores, independent of this machine. C++ is compared without its headers, which are files of the library.
+The kernels of `tests/programs` are GPU kernels and have no C++.
+
+Each text is recorded as two hashes: one of the text, one of the text without comments and with numbered identifiers.
+A check prints for each program `identical`, `names` (identical except for comments and identifiers), `different` or
+`new`. For the 84 shapes it also prints changes of the predicted time. The exit status is 1 if a text is different or
+missing.
 """
 
 from __future__ import annotations
@@ -50,17 +52,17 @@ HAND_WRITTEN = {
     "large_nests": "loop-to-tile,tile-to-kernel",
     "kernels": "cse,dce,kernel-allocate-shared,kernel-insert-barriers",
 }
-"""File of `tests/programs` -> the passes from there to the kernel level."""
+"""File of `tests/programs` -> passes that lower it to the kernel level."""
 
 Texts = dict[str, tuple[str, float | None]]
-"""Name -> CUDA or C++, and the predicted seconds where a planner was asked."""
+"""Program name -> its CUDA or C++, and the predicted seconds or None."""
 
 Subject = tuple[Callable[[str, bool], Texts], str, bool]
-"""A function that makes texts with its arguments: a name, and whether the texts are C++."""
+"""A unit of work: a function that prints texts, and its arguments, a name and whether to print C++."""
 
 
 def subjects(cpp: bool) -> list[Subject]:
-    """The units of work for processes."""
+    """Returns all units of work, for CUDA or for C++."""
     from programs.people import PROGRAMS
     from support.seed84 import NAMES
 
@@ -84,7 +86,7 @@ def _targets(cpp: bool) -> dict[str, str]:
 def _compile(
     name: str, function: Any, args: Any, targets: Mapping[str, str], predicted: bool = False, **options: Any
 ) -> Texts:
-    """The texts of a program for `targets`, which share the capture and the tensor level."""
+    """Captures a program once and returns its texts for all `targets`, which share the tensor level."""
     from deplodock.frontend.capture.export import capture
     from deplodock.frontend.compilation import Compilation
 
@@ -96,7 +98,7 @@ def _compile(
 
 
 def _printed(compilation: Any, predicted: bool = False) -> tuple[str, float | None]:
-    """C++ or CUDA, by the target, and the predicted seconds if asked for."""
+    """Returns the C++ or CUDA of a compilation, as its target requires, and the predicted seconds if `predicted`."""
     if compilation.target.startswith("cpu"):
         return _without_headers(compilation.cpp), None
     return compilation.cuda, _predicted(compilation, compilation.target) if predicted else None
@@ -110,7 +112,7 @@ def _without_headers(text: str) -> str:
 
 
 def _predicted(compilation: Any, target: str) -> float:
-    """What the planning model expects of all kernels together, in seconds."""
+    """Returns the predicted time of all kernels together in seconds."""
     from deplodock.dialects import loop
     from deplodock.passes.analysis.nest_schedule import schedule_of
     from deplodock.passes.planning.model import model_of
@@ -148,11 +150,11 @@ def _people(name: str, cpp: bool) -> Texts:
 
     torch.manual_seed(0)
     function, args = PROGRAMS[name]()
-    return _compile(f"people/{name}", function, args, dict([_one_of(name, _targets(cpp))]))
+    return _compile(f"people/{name}", function, args, dict([_only_target(name, _targets(cpp))]))
 
 
-def _one_of(name: str, targets: Mapping[str, str]) -> tuple[str, str]:
-    """One of the targets, the same in every check, so that a check takes minutes."""
+def _only_target(name: str, targets: Mapping[str, str]) -> tuple[str, str]:
+    """Returns one of the targets, chosen by the name, so that a check takes minutes."""
     return list(targets.items())[zlib.crc32(name.encode()) % len(targets)]
 
 
@@ -190,7 +192,7 @@ def _work(subject: Subject) -> Texts:
 
 
 def normal(text: str) -> str:
-    """The text without comments and line breaks, its identifiers numbered in the order in which they appear."""
+    """Returns a text without comments and line breaks, with identifiers replaced by numbers in order of appearance."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     numbers: dict[str, str] = {}
     text = re.sub(r"\b[A-Za-z_]\w*", lambda m: numbers.setdefault(m[0], f"v{len(numbers)}"), text)
@@ -218,7 +220,7 @@ def _made(only: str, jobs: int, cpp: bool) -> Iterator[tuple[str, str, float | N
 @click.option("--jobs", default=2, show_default=True)
 @click.option("--cpp", is_flag=True, help="C++ for CPUs instead of CUDA.")
 def main(action: str, only: str, texts: Path | None, jobs: int, cpp: bool) -> None:
-    """Check the printed CUDA or C++ against the oracle, or make the oracle anew."""
+    """Compares the printed CUDA or C++ with the oracle, or records a new oracle."""
     oracle = TESTS / "data" / ("oracle_cpp.json" if cpp else "oracle.json")
     old: dict[str, Any] = json.loads(oracle.read_text(encoding="utf-8")) if oracle.exists() else {}
     new: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""When results are as good as PyTorch's."""
+"""Compares results with PyTorch's, with the result in float64 as the judge of differences."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, tor
 
 
 def compare(
-    found: Sequence[Any], expected: Sequence[Any], truth: Callable[[], list[Any] | None], *, undefined: bool = False
+    results: Sequence[Any], expected: Sequence[Any], truth: Callable[[], list[Any] | None], *, undefined: bool = False
 ) -> str:
-    """What is wrong with the results `found`, "" if nothing.
+    """Returns a message on wrong results, or an empty text.
 
-    Integers and truth values must be equal. A float, and each part of a complex number, must be near PyTorch's, or at
-    least as near to the result in float64 as PyTorch's is.
+    Integers and truth values must be equal. A float, and each part of a complex number, must be close to PyTorch's,
+    or at least as close to the result in float64 as PyTorch's is.
     """
-    if len(found) != len(expected):
-        return f"{len(found)} results instead of {len(expected)}"
+    if len(results) != len(expected):
+        return f"{len(results)} results instead of {len(expected)}"
     exact: list[Any] | None = None
-    for i, (x, y) in enumerate(zip(found, expected, strict=True)):
+    for i, (x, y) in enumerate(zip(results, expected, strict=True)):
         if not isinstance(y, torch.Tensor):
             if x != y and not (x != x and y != y):
                 return f"result {i} is {x!r} instead of {y!r}"
@@ -40,7 +40,7 @@ def compare(
 
 
 def _parts(x: Any) -> Any:
-    """A complex tensor as one of its real and imaginary parts."""
+    """Returns a complex tensor as a real tensor of real and imaginary parts."""
     return torch.view_as_real(x.resolve_conj()) if isinstance(x, torch.Tensor) and x.is_complex() else x
 
 
@@ -52,7 +52,7 @@ def _near(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _nearer(x: torch.Tensor, y: torch.Tensor, exact: Any) -> bool:
-    """Whether every element of `x` is about as near to the exact result as `y` is, or as its size allows."""
+    """Returns true if each element of `x` is about as close to the exact result as `y`, or as rounding allows."""
     if not isinstance(exact, torch.Tensor) or exact.shape != y.shape or exact.is_complex():
         return False
     dtype = y.dtype

@@ -28,23 +28,22 @@ OPTIONS = {
     "cuda": {"executor": "emulator"},
     "cpu": {"target": "cpu"},
 }
-"""Level -> the options of torch.compile with which programs are executed there."""
+"""Level -> options of torch.compile with which programs are executed at this level."""
 
 
 def is_differentiable(op: OpInfo, dtype: torch.dtype) -> bool:
-    """Whether PyTorch differentiates an operator in this data type."""
+    """Returns true if PyTorch differentiates an operator in this data type."""
     return op.supports_autograd and op.supports_dtype(dtype, "cpu") and dtype in op.supported_backward_dtypes("cpu")
 
 
 def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What entries with random numbers are to call in place of PyTorch's `wrapper_set_seed`, which Dynamo does not
-    capture."""
+    """Replaces PyTorch's `wrapper_set_seed` in entries with random numbers, because Dynamo cannot capture it."""
     return function(*args, **kwargs)
 
 
 @patch.object(entries, "wrapper_set_seed", _call)
 def judge_gradients(op: OpInfo, number: int, sample: SampleInput, level: str = "tensor") -> Verdict:
-    """The verdict on one sample, whose tensors say which of them require gradients."""
+    """Returns the verdict on one sample. Its tensors with `requires_grad` are differentiated."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
 
     def function(value: Any, args: Any, kwargs: Any) -> Any:
@@ -95,8 +94,11 @@ def _seeded(call: Callable[..., Any], seed: int) -> Callable[..., Any]:
 def _differentiated(
     call: Callable[..., Any], process: Callable[[Any], Any], leaves: Sequence[Any], spec: pytree.TreeSpec
 ) -> list[Any]:
-    """Of a call: which results require gradients, the results that are floats, and the gradients of its arguments, with
-    zeros for those that nothing depends on. `process` makes of the result what has one derivative."""
+    """Calls and differentiates a function.
+
+    Returns which results require gradients, the float results, and the gradients of the arguments (zeros for arguments
+    without influence). `process` reduces the result to a part with a unique derivative.
+    """
     given = [_copy(leaf) for leaf in leaves]
     results = [r for r in pytree.tree_leaves(process(call(*pytree.tree_unflatten(given, spec))))]
     tensors = [r for r in results if isinstance(r, torch.Tensor)]
@@ -111,7 +113,7 @@ def _differentiated(
 
 
 def _drawn(tensor: torch.Tensor) -> torch.dtype:
-    """The type in which weights of a result are drawn, the same numbers for each float."""
+    """Returns the type in which the weights of a result are drawn, so that all float types get the same numbers."""
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
@@ -127,7 +129,7 @@ def _wide(leaf: Any) -> Any:
 
 
 def _ours(error: TorchDynamoException) -> Exception:
-    """The error behind one of Dynamo's: a refusal of ours, or what Dynamo cannot capture."""
+    """Returns the cause of a Dynamo error: a refusal of deplodock, or a program that Dynamo cannot capture."""
     cause = getattr(error, "inner_exception", error)
     if isinstance(cause, CompileError) or not isinstance(cause, TorchDynamoException):
         return cause

@@ -1,4 +1,4 @@
-"""Executing a torch-level program at any level below."""
+"""Executes torch-level programs at a lower level."""
 
 from __future__ import annotations
 
@@ -27,27 +27,30 @@ LEVELS = ("tensor", "loop", "tile", "kernel", "cuda", "cpu")
 _STEPS = ("torch-to-tensor", "tensor-to-loop", "loop-to-tile", "tile-to-kernel")
 
 MOST_WORK = 1 << 16
-"""The thread-level executors are slow: programs with a larger value are skipped there."""
+"""Largest number of elements of a value at the levels `kernel` and `cuda`, whose executors are slow."""
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Level:
-    """Lowers by the named pipelines for a target, then runs: by the reference interpreter, at the kernel level by the
-    simulator, and as CUDA by the emulator. Whatever the simulator reports is an error."""
+    """A level at which programs are executed: its pipelines, target and executor.
+
+    The executor is the reference interpreter, at the kernel level the simulator, and for CUDA the emulator. A report of
+    the simulator counts as an error.
+    """
 
     name: str
     target: str = "sm_90a"
 
     def __call__(self, module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results of one program."""
+        """Returns the results of one torch-level program."""
         self.lower(module)
         (program,) = self.build([module])
         return program(args)
 
     def lower(self, module: ModuleOp) -> None:
-        """Take `module` from the torch level to this one. Raises TooLarge."""
+        """Lowers a torch-level module to this level. Raises TooLarge."""
         count = min(LEVELS.index(self.name), len(_STEPS) - 1) + 1
         for name in _STEPS[:count]:
             for p in parse_passes(name, {"target": "cpu" if self.name == "cpu" else self.target}):
@@ -57,7 +60,7 @@ class Level:
         module.verify()
 
     def build(self, modules: Sequence[ModuleOp]) -> list[Run]:
-        """Lowered modules, ready to run. The host compiler takes about as long for a few of them as for one."""
+        """Returns functions that run lowered modules. The C++ compiler builds a few of them in the time of one."""
         if self.name == "cpu":
             return [_on_this_machine(m) for m in modules]
         if self.name != "cuda" or not modules:
@@ -75,14 +78,14 @@ class Level:
 
 
 def _on_this_machine(module: ModuleOp) -> Run:
-    """A program as C++, compiled for this machine."""
+    """Returns a function that runs a module as C++ on this machine."""
     program = CpuProgram(module, print_cpp(module))
     return lambda args: [to_numpy(t) for t in program.run([to_torch(a) for a in args])]
 
 
 @dataclass(frozen=True)
 class _Emulated:
-    """A program as CUDA, compiled for the host."""
+    """A module as CUDA, compiled for the emulator."""
 
     source: str
     module: ModuleOp
@@ -96,5 +99,5 @@ class _Emulated:
 
 
 def down_to(level: str, target: str = "sm_90a") -> Level:
-    """The level of that name, for a target."""
+    """Returns the level with this name for a target."""
     return Level(level, target)

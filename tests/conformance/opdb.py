@@ -1,7 +1,7 @@
-"""PyTorch's own operator database as the judge: every sample is right, or refused with a named reason.
+"""Runs PyTorch's operator test database (op_db): each sample must be right, or refused with a named reason.
 
-A sample goes through capture, decomposition and the reference interpreter, and is compared with eager PyTorch. What is
-neither right nor refused is `wrong` or a `crash`, and there must be none.
+A sample is one call of an operator. It goes through capture, decomposition and the reference interpreter, and is
+compared with eager PyTorch. A sample that is neither right nor refused is `wrong`, `slow` or a `crash`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from .comparing import TOLERANCE, compare
 from .tracing import Capture
 
 Executor = Callable[[ModuleOp, Sequence[np.ndarray]], list[np.ndarray]]
-"""Runs a module of the torch level."""
+"""Function that runs a torch-level module."""
 
 
 class Level(Protocol):
-    """Lowers programs, and builds them for execution, several at a time."""
+    """Interface of a level: lowers programs, and builds several of them together."""
 
     def lower(self, module: ModuleOp) -> None: ...
 
@@ -50,30 +50,34 @@ class Level(Protocol):
 Kind = Literal["right", "refused", "wrong", "crash", "slow", "skipped"]
 
 FAILED = ("wrong", "crash", "slow")
-"""The verdicts that must not be."""
+"""Verdicts that are failures."""
 
 Mode = Literal["arguments", "constants", "keywords"]
-"""How a sample becomes a program: its tensors as arguments; the first one as argument and the others as constants; or
-as arguments with one of the sample's keyword arguments left away."""
+"""Arguments of the program of a sample: all tensors; the first tensor, with the others as constants; or all tensors, in
+one program for each keyword argument that is left out."""
 
 LIMIT = 60.0
-"""Seconds that a sample may take, of the processor's time."""
+"""Largest processor time of a sample in seconds."""
 
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """Operators whose contents PyTorch does not define: only shape and type are compared."""
 
 OPEN_INDICES = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0, "argsort": 0}
-"""Operators that may return, as their last result, the place of any of several equal elements, unless they are asked to
-be stable; and which argument is their dimension."""
+"""Operator -> position of its argument `dim`, for operators whose last result has indices of equal elements.
+
+Any of these indices is right, unless the call has `stable=True`.
+"""
 
 LARGEST = 1 << 25
-"""The reference interpreter holds every value: programs with a larger one are skipped, and said to be."""
+"""Largest number of elements of a value. The reference materialises all values, so larger programs are skipped."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one sample, and the processor's time that it took. `reason` is the error for a refusal, the
-    difference or the exception otherwise."""
+    """Result of one sample.
+
+    `reason` is the error of a refusal, or the difference or exception of a failure. `seconds` is processor time.
+    """
 
     operator: str
     sample: int
@@ -83,7 +87,7 @@ class Verdict:
 
 
 def operators(names: Sequence[str] = ()) -> list[OpInfo]:
-    """The entries of the database, in order; only those called `names` if there are any."""
+    """Returns the entries of the database in order, or the entries with these names."""
     return [op for op in op_db if not names or op.name in names or op.formatted_name in names]
 
 
@@ -95,7 +99,7 @@ def samples(
     mode: Mode = "arguments",
     requires_grad: bool = False,
 ) -> Iterator[tuple[int, SampleInput]]:
-    """(number, sample) of `op`, `limit` of them taken evenly; with values that depend on `seed` alone.
+    """Yields samples of an operator with their numbers: all, or `limit` evenly spaced ones. Values depend on `seed`.
     With `requires_grad` tensors require gradients where the operator has some."""
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -116,11 +120,13 @@ def _leaves(sample: SampleInput) -> list[Any]:
 
 
 def _with_fewer_keywords(sample: SampleInput) -> Iterator[SampleInput]:
-    """`sample` without each of its keyword arguments in turn, but for the order of what is searched: results of a
-    search in numbers without order are not defined."""
+    """Yields the sample without each of its keyword arguments in turn, except `sorter`.
+
+    Without `sorter` the result of a search in unsorted numbers is undefined.
+    """
     for name in [name for name in sample.kwargs if name != "sorter"]:
-        rest = {k: v for k, v in sample.kwargs.items() if k != name}
-        yield SampleInput(sample.input, args=sample.args, kwargs=rest)
+        others = {k: v for k, v in sample.kwargs.items() if k != name}
+        yield SampleInput(sample.input, args=sample.args, kwargs=others)
 
 
 def judge(
@@ -131,7 +137,7 @@ def judge(
     execute: Executor | None = None,
     mode: Mode = "arguments",
 ) -> Verdict:
-    """The verdict on one sample; `execute` as for `judge_call`."""
+    """Returns the verdict on one sample. `execute` is that of `judge_call`."""
     trial = trial_of(op, sample, mode)
     trial.trace(tracer)
     trial.run(lambda args: (execute or at_tensor_level)(trial.module, args))
@@ -139,9 +145,9 @@ def judge(
 
 
 def judge_errors(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
-    """Verdicts on the calls that PyTorch itself refuses: `refused`, `crash`, or `right` where capture accepts one.
+    """Yields verdicts on calls that PyTorch refuses: `refused`, `crash`, or `right` if capture accepts the call.
 
-    What only fails on the values of the tensors is not found by capture.
+    Capture accepts calls that fail only for certain values of tensors.
     """
     torch.manual_seed(0)
     for number, case in enumerate(op.error_inputs("cpu")):
@@ -159,12 +165,14 @@ def judge_errors(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
 
 
 TYPES = (torch.float32, torch.int64, torch.uint8, torch.bool)
-"""Of each kind one."""
+"""One data type of each kind."""
 
 
 def judge_types(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
-    """Verdicts on a call with types that the operator does not list as its own: `refused` or `crash`, or `wrong` where
-    a program comes out of what eager PyTorch refuses."""
+    """Yields verdicts on calls with data types that the operator does not list.
+
+    They are `refused` or `crash`, or `wrong` if a call compiles that eager PyTorch refuses.
+    """
     source = next((t for t in TYPES if op.supports_dtype(t, "cpu")), None)
     found = next(samples(op, source, 1), None) if source else None
     if found is None:
@@ -199,9 +207,9 @@ def judge_call(
     same_elements: Callable[[list[Any], list[Any]], bool] | None = None,
     execute: Executor | None = None,
 ) -> tuple[Kind, str]:
-    """What becomes of a call that returns a flat list, and why.
+    """Returns the verdict on a call that returns a flat list, and its reason.
 
-    `execute` runs a torch-level module otherwise than at the tensor level.
+    `execute` runs the torch-level module; by default the reference interpreter runs it at the tensor level.
     """
     trial = Trial(call, tensors, undefined, same_elements)
     trial.trace(tracer)
@@ -212,7 +220,7 @@ def judge_call(
 def judge_all(
     tracer: Capture, op: OpInfo, given: Sequence[tuple[int, SampleInput]], level: Level, mode: Mode = "arguments"
 ) -> list[Verdict]:
-    """The verdicts on samples of one operator, whose programs are built together."""
+    """Returns the verdicts on samples of one operator, whose programs are built together."""
     trials = [trial_of(op, sample, mode) for _, sample in given]
     for trial in trials:
         trial.trace(tracer)
@@ -230,7 +238,7 @@ def judge_all(
 
 
 def trial_of(op: OpInfo, sample: SampleInput, mode: Mode = "arguments") -> Trial:
-    """The trial of one sample."""
+    """Returns the trial of a sample, before its first step."""
     tensors, call = closed(op, sample, only_first=mode == "constants")
     any_of = op.name in OPEN_INDICES and not sample.kwargs.get("stable")
     same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if any_of else None
@@ -239,7 +247,7 @@ def trial_of(op: OpInfo, sample: SampleInput, mode: Mode = "arguments") -> Trial
 
 @dataclass
 class Trial:
-    """A call on its way to the verdict: traced, executed, compared."""
+    """The steps from a call to its verdict: trace, execute, compare."""
 
     call: Callable[..., list[Any]]
     tensors: Sequence[torch.Tensor]
@@ -250,17 +258,17 @@ class Trial:
 
     @property
     def open(self) -> bool:
-        """Whether there is no verdict yet."""
+        """True until there is a verdict."""
         return self.outcome is None
 
     @property
     def verdict(self) -> tuple[Kind, str]:
-        """What became of it, and why."""
+        """The verdict and its reason."""
         assert self.outcome is not None, "not compared yet"
         return self.outcome
 
     def trace(self, tracer: Capture) -> None:
-        """Call PyTorch for the expected results, and capture the call."""
+        """Calls PyTorch for the expected results, and captures the call."""
         torch.manual_seed(0)
         self.own = [t.clone() for t in self.tensors]
         try:
@@ -276,7 +284,7 @@ class Trial:
         self.traced, self.module = program, program.module.clone()
 
     def attempt(self, step: Callable[[], Any]) -> Any:
-        """Take a step, whose errors decide. All of a trial's steps together have `LIMIT` seconds."""
+        """Runs a step; its error becomes the verdict. All steps of a trial together have `LIMIT` seconds."""
         if not self.open:
             return None
         started = time.process_time()
@@ -299,7 +307,7 @@ class Trial:
         return None
 
     def run(self, execute: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
-        """Execute the program and compare."""
+        """Executes the program and compares the results."""
         if not self.open:
             return
         program = self.traced
@@ -319,20 +327,19 @@ class Trial:
     def _results(
         self, execute: Callable[[Sequence[np.ndarray]], list[np.ndarray]], given: Sequence[torch.Tensor]
     ) -> list[Any]:
-        """What a caller of the program gets."""
+        """Returns the results as a caller of the program gets them."""
         arguments = self.traced.bind(given)
         results = [to_torch(r) for r in execute([to_numpy(a) for a in arguments])]
         return list(self.traced.restore(results, arguments))
 
 
 class TooSlow(BaseException):
-    """A step that took longer than it may. No Exception: nothing on the way may take it for one of its own."""
+    """A step that exceeded its time. Not an `Exception`, so that no handler of the compiler catches it."""
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TooSlow in here after so many seconds of this process's own time. In another thread than the main one there
-    is no limit."""
+    """Raises TooSlow in the `with` block after some seconds of processor time. Works in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -350,7 +357,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def _same_elements(sample: SampleInput, position: int, found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether the places found are distinct ones of elements equal to those at the places expected."""
+    """Returns true if the resulting indices are distinct and select elements equal to the expected ones."""
     wanted, places = (v[-1].unsqueeze(-1) if not v[-1].ndim else v[-1] for v in (expected, found))
     source = sample.input if sample.input.ndim else sample.input.unsqueeze(0)
     dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
@@ -367,7 +374,7 @@ class TooLarge(Exception):
 
 
 def at_tensor_level(module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Lower `module` to the tensor level and interpret it."""
+    """Lowers a module to the tensor level and interprets it."""
     lower(module)
     module.verify()
     if largest(module) > LARGEST:
@@ -376,21 +383,22 @@ def at_tensor_level(module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.nda
 
 
 def lower(module: ModuleOp) -> None:
-    """Decompose `module` to the tensor level."""
+    """Lowers a torch-level module to the tensor level."""
     ConvertTorchToTensorPass().apply(Context(), module)
 
 
 def largest(module: ModuleOp) -> int:
-    """The number of elements of the largest value in `module`."""
+    """Returns the number of elements of the largest value in a module."""
     return max((math.prod(shape_of(r.type)) for op in module.walk() for r in op.results), default=0)
 
 
 def closed(
     op: OpInfo, sample: SampleInput, *, only_first: bool = False
 ) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
-    """The tensors of a sample (or `only_first` of them), and the call as a function of them that returns a flat list.
-    The other tensors are constants of that function, which has copies of them: calling it may change them. `again` of
-    the call is the same on other copies, `wide` in float64.
+    """Returns the tensors of a sample, and the call as a function of them that returns a flat list.
+
+    With `only_first` the function has one argument. The other tensors are constants, of which it has copies, because a
+    call may change them. Its attribute `again` is the function with new copies, `wide` the function in float64.
     """
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -425,7 +433,7 @@ def _in_float64(leaf: Any) -> Any:
 
 
 def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> list[Any] | None:
-    """The results in float64, if the call takes that."""
+    """Returns the results in float64, or None if the operator does not support it."""
     torch.manual_seed(0)
     try:
         return vars(call).get("wide", call)(*(_in_float64(t).clone() for t in tensors))
@@ -458,11 +466,11 @@ REASONS = {
     "not ATen": ("not an ATen",),
     "operator": (registry.UNKNOWN, "no decomposition"),
 }
-"""The named reasons of refusals, and what their messages contain."""
+"""Named reason of a refusal -> texts that its messages contain."""
 
 
 def named_reason(message: str) -> str:
-    """The named reason of a refusal; "argument" for an argument of an operator that is otherwise supported."""
+    """Returns the named reason of a refusal; `argument` for an unsupported argument of a supported operator."""
     for name, parts in REASONS.items():
         if any(part in message for part in parts):
             return name

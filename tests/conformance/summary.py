@@ -1,4 +1,4 @@
-"""Verdicts, summed up by operator, and the results of the last full run, which later ones are held against."""
+"""Summarises verdicts by operator, and compares them with the recorded results of the last full run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from support.torch_versions import VERSION
 from .opdb import FAILED, Verdict, named_reason
 
 RESULTS = Path(__file__).with_name("results.json")
-"""Run -> operator -> [right, refused, wrong, reason], of the last full runs; and under `RUNS` how many samples of each
-operator a run took ("all" or a number). A run is a data type, for other levels than the tensor level with the level's
-name (`float32 cuda`), or `errors`: the calls that PyTorch refuses."""
+"""Results of the last full runs: run -> operator -> [right, refused, wrong, reason].
+
+The key `RUNS` has the number of samples per operator of each run ("all" or a number). A run is named by its data type
+and, except for the tensor level, its level (`float32 cuda`); `errors` are the calls that PyTorch refuses.
+"""
 
 RECORDED_WITH = (2, 13)
-"""PyTorch's version in the last full runs."""
+"""Major and minor version of PyTorch in the last full runs."""
 
 RUNS = "runs"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One operator with one data type."""
+    """Counts of the verdicts on one operator in one run."""
 
     operator: str
     right: int
@@ -36,14 +38,14 @@ class Summary:
 
     @property
     def entry(self) -> str:
-        """The entry in the list of expected refusals; "" for an operator that is right."""
+        """Entry in the list of expected refusals; empty for an operator that is right."""
         if not self.refused:
             return ""
         return f"{self.reason} (some)" if self.right else self.reason
 
 
 def summarize(verdicts: Iterable[Verdict]) -> dict[str, Summary]:
-    """By operator, in the order in which they first appear."""
+    """Returns the counts of verdicts by operator, in order of first appearance."""
     counts: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
     for v in verdicts:
@@ -59,12 +61,12 @@ def summarize(verdicts: Iterable[Verdict]) -> dict[str, Summary]:
 
 
 def recorded() -> dict[str, dict[str, Summary]]:
-    """The results of the last full runs, by run and operator."""
+    """Returns the results of the last full runs, by run and operator."""
     return {t: {name: Summary(name, *row) for name, row in rows.items()} for t, rows in _data().items() if t != RUNS}
 
 
 def samples_taken() -> dict[str, str]:
-    """How many samples of each operator each run took."""
+    """Returns the number of samples per operator of each run, as text."""
     return _data().get(RUNS, {})
 
 
@@ -73,9 +75,9 @@ def _data() -> dict[str, Any]:
 
 
 def record(results: Mapping[str, Mapping[str, Summary]], taken: str) -> None:
-    """Replace the recorded results of the operators in `results`, and only of them; `taken` samples of each were run.
+    """Replaces the recorded results of the operators in `results`. `taken` is the number of samples of each.
 
-    Raises ValueError for a part of a run that took others.
+    Raises ValueError if a part of a run has another number of samples than the run.
     """
     merged: dict[str, dict[str, Summary]] = recorded()
     runs = samples_taken()
@@ -99,15 +101,15 @@ def _row(s: Summary) -> list[int | str]:
 
 
 def expected(dtype: str) -> Mapping[str, str]:
-    """The refusals that are expected of a data type (`"float32"`): operator -> entry."""
+    """Returns the expected refusals of a data type (`"float32"`): operator -> entry."""
     return {name: s.entry for name, s in recorded()[dtype].items() if s.entry}
 
 
 def unexpected(verdicts: Iterable[Verdict], dtype: str, *, every_sample: bool = False) -> list[str]:
-    """What contradicts the law or the list: failures, refusals that are not in it, and entries that now work.
+    """Returns messages for failures, refusals that are not expected, and expected refusals that now work.
 
-    Without `every_sample` an operator of which some samples are refused may show only its right ones. With a newer
-    PyTorch than that of the last full run, operators that the run did not have may be refused.
+    Without `every_sample`, an operator with some refused samples may have only right ones. With a newer PyTorch than in
+    the last full run, operators without a recorded result may be refused.
     """
     verdicts = list(verdicts)
     listed, known = expected(dtype), recorded()[dtype]

@@ -1,8 +1,7 @@
-"""Fast capture for the conformance run: a function of tensors as a program, without `torch.export`.
+"""Fast capture of functions of tensors for the conformance tests, without `torch.export`.
 
-`make_fx` over functionalised PyTorch with the same selective table of decompositions takes milliseconds where an
-export takes a fraction of a second; behind it everything is the real capture's. A slice of the samples goes through
-the real capture altogether, and both must give the same verdict.
+`make_fx` with functionalisation and the same table of decompositions takes milliseconds; an export takes a fraction of
+a second. The later steps are those of the real capture. Tests compare the verdicts of both captures on some samples.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from deplodock.frontend.capture.tracing import quiet, stand_ins
 
 
 class Tracer:
-    """Traces functions under one table of decompositions; use it inside `with tracer():`."""
+    """Traces functions with a table of decompositions. Created by `with tracer() as ...:`."""
 
     def __init__(self, python_table: Mapping[Any, Any]) -> None:
         self._table = python_table
 
     def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> CapturedProgram:
-        """Trace `function(*tensors)`, which returns a flat list.
+        """Traces `function(*tensors)`, which returns a flat list.
 
-        Raises CaptureError for whatever PyTorch raises while tracing, and the errors of `capture_graph`.
+        Raises CaptureError if PyTorch raises while it traces, and the errors of `capture_graph`.
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
@@ -48,7 +47,7 @@ class Tracer:
                     *tensors
                 )
                 if any(_is_mutable(node) for node in graph.graph.nodes):
-                    # A decomposition written with in-place operators came in behind functionalisation.
+                    # A decomposition with in-place operators was inlined after functionalisation.
                     again = torch.func.functionalize(graph, remove="mutations")
                     graph = make_fx(again, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                         *tensors
@@ -69,10 +68,10 @@ class Tracer:
 
 
 class Exporter:
-    """The same by the real capture, through `torch.export`."""
+    """A tracer that uses the real capture, by `torch.export`."""
 
     def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> CapturedProgram:
-        """As `Tracer.trace`."""
+        """Captures `function(*tensors)`. See `Tracer.trace`."""
         return capture(lambda *args: list(function(*args)), tensors)
 
 
@@ -81,17 +80,17 @@ Capture = Tracer | Exporter
 
 @contextmanager
 def tracer() -> Iterator[Tracer]:
-    """A tracer whose table leaves alone what deplodock decomposes by itself."""
+    """Yields a tracer. Its table does not decompose operators that deplodock lowers itself."""
     composite, others = tables()
     with _override_composite_implicit_decomp(dict(composite)):
         yield Tracer(others)
 
 
 _TAKES_CONSTANTS: dict[str, Any] = {"_allow_non_fake_inputs": True}
-"""A function may close over tensors, which become constants of its program."""
+"""Option of `make_fx`: a function may close over tensors, which become constants of its program."""
 
 _STATEFUL = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.batch_norm.default)
-"""Operators that change their arguments without their schema saying so."""
+"""Operators that change their arguments although their schemas do not declare it."""
 
 
 def _is_mutable(node: Node) -> bool:
@@ -99,8 +98,10 @@ def _is_mutable(node: Node) -> bool:
 
 
 def _take_updates(graph: torch.fx.GraphModule) -> list[str]:
-    """Make results at the end of what the final `copy_` put into arguments, as functionalisation leaves them; the names
-    of these arguments."""
+    """Turns the final `copy_` calls, with which functionalisation updates arguments, into additional results.
+
+    Returns the names of the updated arguments.
+    """
     output = graph.graph.output_node()
     values, names = list[Any](output.args[0]), list[str]()
     for node in list(graph.graph.nodes):

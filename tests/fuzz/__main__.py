@@ -1,13 +1,14 @@
-"""`python -m fuzz --count 5000` (with `tests` on the path): many random graphs, executed at one level.
+"""`python -m fuzz --count 5000` (in `tests`): executes random PyTorch programs at one level and compares them.
 
-At the levels `kernel` (the simulator) and `cuda` (the emulator) the targets take turns, or are those of `--targets`.
-With `--log FILE` every verdict is a line of FILE, and seeds that have one are left out, so a run may be ended and gone
-on with; the summary is that of the whole file, with the most memory and memory maps that this process had.
+At the levels `kernel` (the simulator) and `cuda` (the emulator) the targets alternate, or are those of `--targets`.
+`--log FILE` stores each verdict as a line. Seeds with a verdict are skipped, so a stopped run continues. The summary
+covers the whole file, with the largest memory and number of memory maps of this process.
 
-`python -m fuzz --schedules --count 1000`: the kernels of a corpus under random legal schedules, for `sm_90a` and `cpu`
-in turns, in the simulator, and in the emulator or as C++. `--first` goes on where an earlier run ended; `--built 10`
-builds every tenth only.
-`--expressions` are random index expressions, simplified and evaluated.
+`python -m fuzz --schedules --count 1000`: runs the kernels of a corpus with random legal schedules, for `sm_90a` and
+`cpu` alternately, in the simulator, and in the emulator or as C++. `--first` is the first seed. `--built 10` builds
+only every tenth case.
+
+`--expressions` simplifies and evaluates random index expressions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .views import draw
 
 
 def main() -> int:
-    """Print every program that is wrong or crashes; the status says whether there was one."""
+    """Prints each program that is wrong or crashes. Returns 1 if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")

@@ -1,4 +1,4 @@
-"""Many random programs in one process: verdicts in a file to go on with, and the memory that the process takes."""
+"""Runs many random programs in one process. Stores verdicts in a file, from which a stopped run continues."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from conformance.opdb import Trial
 from conformance.tracing import Tracer, tracer
 
 BATCH = 8
-"""Programs that the host compiler gets at once."""
+"""Number of programs that one run of the C++ compiler builds."""
 
 
 class Program(Protocol):
-    """A program with inputs, and its text."""
+    """A random program with its inputs and its text."""
 
     inputs: list[torch.Tensor]
 
@@ -30,7 +30,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the program of a seed at a level for a target."""
+    """Result of the program of a seed at a level, for a target."""
 
     seed: int
     level: str
@@ -43,9 +43,9 @@ class Verdict:
 def run(
     program: Callable[[int], Program], seeds: Sequence[int], level: str, targets: Sequence[str], log: Path | None
 ) -> int:
-    """Judge the programs of all seeds that have no verdict in `log`; print those that are not right, and a summary.
+    """Judges the programs of all seeds without a verdict in `log`. Prints those that are not right, and a summary.
 
-    Gives 1 if one is wrong or crashed. The targets take turns, by the seed.
+    Returns 1 if a program is wrong or crashes. The seed selects the target.
     """
     started, verdicts = time.monotonic(), _read(log)
     done = {(v.seed, v.level) for v in verdicts}
@@ -73,7 +73,7 @@ def run(
 
 
 def judge(t: Tracer, programs: dict[int, Program], level: str, target: str) -> Iterator[tuple[Verdict, str]]:
-    """The verdicts on some programs, which are built together, and the texts of the programs."""
+    """Yields the verdict and the text of each program. The programs are built together."""
     down = down_to(level, target)
     trials = {seed: Trial(program, program.inputs) for seed, program in programs.items()}
     for trial in trials.values():
@@ -82,7 +82,7 @@ def judge(t: Tracer, programs: dict[int, Program], level: str, target: str) -> I
     left = [trial for trial in trials.values() if trial.open]
     try:
         runs = down.build([trial.module for trial in left])
-    except Exception:  # one at a time says which
+    except Exception:  # Judge one at a time to learn which one failed.
         runs = [lambda args, trial=trial: down.build([trial.module])[0](args) for trial in left]
     for trial, run_one in zip(left, runs, strict=True):
         trial.run(run_one)
@@ -91,13 +91,13 @@ def judge(t: Tracer, programs: dict[int, Program], level: str, target: str) -> I
 
 
 def memory_maps() -> int:
-    """How many memory maps this process has; 0 where the system does not tell."""
+    """Returns the number of memory maps of this process, or 0 if the system does not report it."""
     maps = Path("/proc/self/maps")
     return len(maps.read_text().splitlines()) if maps.exists() else 0
 
 
 def _read(log: Path | None) -> list[Verdict]:
-    """The verdicts of a file; of a line that was cut off nothing is left."""
+    """Returns the verdicts in a file. Ignores an incomplete last line."""
     if log is None or not log.exists():
         return []
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)

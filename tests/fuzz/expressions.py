@@ -1,4 +1,4 @@
-"""Random index expressions: the simplifier keeps their values at every point, and its bounds hold there."""
+"""Random index expressions, for a test that simplification keeps their values and that computed bounds hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deplodock.dialects.shapes.affine import range_of, simplify_expr
 
 
 def random_expr(rng: random.Random, depth: int, dims: int) -> AffineExpr:
-    """An expression of up to `depth` operations in a row, over `dims` dimensions."""
+    """Returns a random expression with at most `depth` nested operations over `dims` dimensions."""
     if depth == 0 or rng.random() < 0.1:
         if rng.random() < 0.75:
             return AffineExpr.dimension(rng.randrange(dims))
@@ -30,7 +30,7 @@ def random_expr(rng: random.Random, depth: int, dims: int) -> AffineExpr:
 
 
 def judge(seed: int) -> str:
-    """What is wrong with the simplification of the expression of `seed`; "" if nothing is."""
+    """Returns the error in the simplification of the expression of a seed, or an empty text."""
     rng = random.Random(seed)
     dims = rng.randint(1, 3)
     ranges = [(lo := rng.randint(-5, 2), lo + rng.choice([1, 2, 3, 4, 8])) for _ in range(dims)]

@@ -1,12 +1,11 @@
-"""Random programs of PyTorch operators, typed by running them.
+"""Random programs of PyTorch operators.
 
-A program is drawn operator by operator while it runs, so every step fits the shapes before it. Inputs hold small whole
-numbers, and every value knows whether it is `exact`: whether every order of computing it gives the same bits. Operators
-whose result jumps (comparisons, sorting, rounding) are only drawn on exact values, so that no difference between two
-right answers can be amplified to a wrong one.
+A program is drawn operator by operator while PyTorch runs it, so each operator fits the shapes of its operands. Inputs
+are small integers. A value is `exact` if every order of computation gives the same bits. Discontinuous operators
+(comparisons, sorting, rounding) are drawn only on exact values, because they would amplify rounding differences.
 
-PyTorch does not look at the types of what is empty; operators that it has for no tensor of a type with elements are not
-drawn on such a one without either.
+PyTorch does not check the types of empty tensors. Operators that it refuses for a type are not drawn for empty tensors
+of this type either.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ import torch.nn.functional as F
 SIZES = (0, 1, 1, 2, 3, 3, 5, 7, 8)
 MOST_ELEMENTS = 300
 BOUND = 1 << 10
-"""Exact values stay below this, so that sums and products of some are exact in f32."""
+"""Bound of exact values, for which sums and products of a few are exact in f32."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """`result = function(*operands)`, by the numbers of the operands."""
+    """A call of an operator. Its operands are indices of earlier values."""
 
     name: str
     function: Callable[..., torch.Tensor]
@@ -36,7 +35,7 @@ class Step:
 
 @dataclass
 class Value:
-    """An intermediate result, and whether its bits do not depend on rounding."""
+    """An intermediate result, and whether it is exact: independent of the order of computation."""
 
     tensor: torch.Tensor
     exact: bool
@@ -44,7 +43,7 @@ class Value:
 
 @dataclass
 class Program:
-    """Inputs and steps; calling it on inputs like its own returns the last values as a flat list."""
+    """Inputs and steps of a random program. A call with similar inputs returns the last values as a list."""
 
     inputs: list[torch.Tensor]
     steps: list[Step] = field(default_factory=list)
@@ -64,11 +63,11 @@ class Program:
 
 
 Draft = tuple[str, Callable[..., torch.Tensor], tuple[int, ...], bool]
-"""Name, function, operands, and whether exact operands give an exact result."""
+"""Name, function and operands of a drawn step, and whether exact operands give an exact result."""
 
 
 class Generator:
-    """Draws one program from a seed. `simple` leaves out data types other than f32."""
+    """Draws a program from a seed. `simple` restricts data types to f32."""
 
     def __init__(self, seed: int, *, simple: bool = False) -> None:
         self.random = random.Random(seed)
@@ -77,7 +76,7 @@ class Generator:
         self.values: list[Value] = []
 
     def draw(self, steps: int) -> Program:
-        """A program of up to `steps` operators."""
+        """Returns a program of at most `steps` operators."""
         program = Program([self._input() for _ in range(self.random.randint(1, 3))])
         self.values = [Value(x, True) for x in program.inputs]
         for _ in range(steps):
@@ -88,7 +87,7 @@ class Generator:
             try:
                 result = function(*(self.values[i].tensor for i in operands))
             except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError):
-                continue  # not a program to PyTorch
+                continue  # PyTorch refuses the program.
             if result.numel() > MOST_ELEMENTS:
                 continue
             exact = keeps and all(self.values[i].exact for i in operands) and self._small(result)
@@ -108,7 +107,7 @@ class Generator:
                 return shape
 
     def _input(self) -> torch.Tensor:
-        """A tensor of small whole numbers, often not contiguous."""
+        """Returns a tensor of small integers, often not contiguous."""
         shape = self._shape()
         kind = self.random.choice(("plain", "transposed", "strided", "expanded"))
         stored = list(shape)
@@ -219,7 +218,7 @@ class Generator:
         return name, choices[name], (i,), True
 
     def _factored(self, shape: torch.Size, d: int) -> list[int]:
-        """A reshape: a dimension split at a divisor, or two neighbours joined."""
+        """Returns a new shape: a dimension split at a divisor, or two adjacent dimensions joined."""
         found = list(shape)
         if not found:
             return [1, 1]
@@ -256,7 +255,7 @@ class Generator:
             if j is None or x.ndim != 3 or not x.shape[1]:
                 return None
             if x.dtype == torch.float16 and self.values[j].tensor.shape[2] == 1 and dilation > 1:
-                return None  # PyTorch's own convolution on a CPU ends the process
+                return None  # PyTorch's CPU convolution would end the process.
             name = f"conv1d {stride} {pad} {dilation}"
             return name, lambda x, w: F.conv1d(x, w, None, stride, pad, dilation), (i, j), True
         if kind == "pool":
@@ -268,7 +267,7 @@ class Generator:
         return "layer_norm", lambda x: F.layer_norm(x, x.shape[-1:]), (i,), False
 
     def _exact(self) -> Draft | None:
-        """Operators whose result jumps, on exact values only."""
+        """Draws a discontinuous operator, on exact values only."""
         i = self._pick(lambda v: v.exact)
         if i is None:
             return None

@@ -1,4 +1,4 @@
-"""`python -m fuzz.ir --count 2000` (with `tests` on the path): damaged IR texts, each a success or a diagnostic."""
+"""`python -m fuzz.ir --count 2000` (in `tests`): runs `dl-opt` on damaged IR. It must succeed or print an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .texts import complaint, damage, texts
 
 
 def main() -> int:
-    """Print every text that is not taken well; the status says whether there was one."""
+    """Prints each text for which `dl-opt` crashes. Returns 1 if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")

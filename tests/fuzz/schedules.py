@@ -1,6 +1,6 @@
-"""Random legal schedules: any nest of a corpus, any tiles, any transport, run by all threads in the simulator.
+"""Random legal schedules of the nests of a corpus, executed thread by thread in the simulator.
 
-For `cpu` the tiles of the same schedules belong to blocks of one thread, and the printed C++ runs as well.
+For the target `cpu` the same tiles are computed by blocks of one thread, and the printed C++ runs too.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ TARGET = "sm_90a"
 TARGETS = (TARGET, "cpu")
 
 PACKED = 3
-"""For `cpu`, one case in so many copies a factor of a product before."""
+"""For `cpu`, one case in this many packs a matmul operand in advance."""
 
 OF_ONE_THREAD = ("block", "chunk", "serial", "split_k", "group_m", "num_ctas", "cache_rows")
-"""The decisions that a block of one thread carries out."""
+"""Fields of a schedule that apply to a block of one thread."""
 
 DRAWS = 400
-"""Schedules drawn for one that is legal."""
+"""Largest number of schedules that are drawn until one is legal."""
 
 MOST_STEPS = 128
-"""Tiles that a block goes through at most; the simulator takes them one after the other."""
+"""Largest number of tiles of one block, which the simulator computes one by one."""
 
 _PLAIN = (
     "softmax relu_matmul attention causal_attention rms_norm rms_norm_matmul layer_norm gather gather_inside_a_sum"
@@ -65,7 +65,7 @@ _LOAD = re.compile(r"(%\w+) = (loop\.load [^\n]*): tensor<(\w+)xf32>$", re.MULTI
 
 
 def narrowed(text: str, element: str) -> str:
-    """A program whose inputs are of a narrow type, widened as they are loaded."""
+    """Returns a program with inputs of a narrow element type, which are widened after each load."""
     head, body = text.split("{", 1)
     head = re.sub(r"(%\w+: tensor<\w+)xf32>", rf"\1x{element}>", head)
     new = rf"\1_narrow = \2: tensor<\3x{element}>\n\1 = payload.cast \1_narrow : {element} -> f32"
@@ -74,7 +74,7 @@ def narrowed(text: str, element: str) -> str:
 
 @cache
 def corpus() -> dict[str, str]:
-    """Name -> loop nest."""
+    """Returns the loop nests of the corpus by name."""
     known, large = (_programs(f"{size}_nests.mlir") for size in ("loop", "large"))
     found = {name: known[name] for name in _PLAIN} | large
     for name, element in _NARROW.items():
@@ -91,7 +91,7 @@ def _programs(file: str) -> dict[str, str]:
 
 @cache
 def expected(name: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs of a kernel and its exact results."""
+    """Returns the inputs of a kernel and its exact results."""
     module = parse_module(make_context(), corpus()[name], f"{name}.mlir")
     rng = np.random.default_rng(len(name))
     main = next(f for f in module.ops if isinstance(f, FuncOp))
@@ -108,7 +108,7 @@ def expected(name: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel of the corpus under a schedule."""
+    """A kernel of the corpus with a schedule."""
 
     seed: int
     name: str
@@ -120,7 +120,7 @@ class Case:
 
 
 def draw(seed: int) -> Case:
-    """A random kernel under a random schedule that its checks let pass."""
+    """Returns a random kernel with a random legal schedule."""
     rng, also = random.Random(seed), random.Random(f"cluster_k {seed}")
     name = sorted(corpus())[seed % len(corpus())]
     module = parse_module(make_context(), corpus()[name], f"{name}.mlir")
@@ -161,7 +161,7 @@ def case_for(seed: int, target: str) -> Case:
 
 
 def steps(nest: loop.NestOp, schedule: ScheduleAttr) -> int:
-    """How many tiles one block goes through one after the other, all chunks of each counted."""
+    """Returns the number of chunks that one block computes, over all its tiles."""
     tiles = [-(-typical(n) // b) for n, b in zip(nest.sizes, schedule.data.block, strict=True)]
     own = prod(tiles[s] for s in schedule.data.serial)
     blocks, shared = prod(tiles) // own, schedule.data.num_ctas
@@ -224,13 +224,13 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
 
 
 def with_cluster_k(schedule: ScheduleAttr, ranks: int) -> ScheduleAttr:
-    """The schedule with clusters whose blocks share sums, without what they cannot have in addition."""
+    """Returns the schedule with clusters that split reductions, without decisions that exclude them."""
     plain = {name: PLAIN[name] for name in ("serial", "split_k", "group_m", "num_ctas", "cluster", "cache_rows")}
     return schedule.changed(**plain, cluster_k=ranks)
 
 
 def _tile(rng: random.Random, extent: Extent, choices: tuple[int, ...]) -> int:
-    """One of the extents; of a long range, of which all are too many for the simulator in small tiles, a long one."""
+    """Returns a random tile extent. A long range gets a long tile, because the simulator is slow."""
     assert isinstance(extent, int)
     return rng.choice((256, 512, 1024, 2048, 4096) if extent >= 1024 else [c for c in choices if c < 2 * extent] or [1])
 
@@ -247,11 +247,11 @@ PARTS = {
     "rings": "kernel.subview",
     "shuffles": "kernel.shuffle_xor",
 }
-"""What a kernel may be made of -> the operation that tells."""
+"""Feature of a kernel -> the operation by which it is recognised."""
 
 
 def made_of(case: Case) -> list[str]:
-    """What a judged kernel is made of: not all that is drawn can be carried out; and of its schedule what always is."""
+    """Returns the features of a judged kernel. A drawn decision may have no effect, so operations are inspected."""
     used = {op.name for op in case.module.walk()}
     s = case.schedule
     decided = {
@@ -269,8 +269,8 @@ def made_of(case: Case) -> list[str]:
 def judge(case: Case, target: str = TARGET, built: bool = True) -> tuple[str, str]:
     """Returns ("right" | "refused" | "wrong" | "crash", reason).
 
-    Right is bit for bit in the exact domain, without a finding. If `built`, a kernel with shared memory, whose order of
-    accesses the simulator does not know, is also without one of the emulator; and C++ for `cpu` is near in floats.
+    A kernel is right if the simulator gives the exact result and reports no error. If `built`, the emulator also runs
+    kernels with shared memory, and C++ for `cpu` is compared in floats.
     """
     inputs, want = expected(case.name)
     source = case.module.clone()
@@ -279,7 +279,7 @@ def judge(case: Case, target: str = TARGET, built: bool = True) -> tuple[str, st
         found = simulate(case.module, inputs, domain="exact")
     except CompileError as error:
         return "refused", str(error)
-    except Exception as error:  # whatever it is, a legal schedule must not raise it
+    except Exception as error:  # A legal schedule must not raise any error.
         return "crash", f"{type(error).__name__}: {error}"
     if found.report.findings:
         return "wrong", str(found.report.findings[0])
@@ -298,7 +298,7 @@ def judge(case: Case, target: str = TARGET, built: bool = True) -> tuple[str, st
 
 
 def _wrong_as_cpp(module: ModuleOp, inputs: list[np.ndarray], wanted: list[np.ndarray]) -> str:
-    """Returns how far a result of the printed C++ is off; empty if all are right."""
+    """Returns a message on a wrong result of the printed C++, or an empty text."""
     found = CpuProgram(module, print_cpp(module)).run([to_torch(a) for a in inputs])
     for i, (t, want) in enumerate(zip(found, wanted, strict=True)):
         a, b = to_numpy(t).astype(np.float64), want.astype(np.float64)

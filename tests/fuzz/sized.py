@@ -1,4 +1,4 @@
-"""Random programs on tensors of which one size varies; every operator drawn here works at any size from 1."""
+"""Random programs with one dynamic size. Every drawn operator works for any size from 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 Step = tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
 
 WIDTH = 6
-"""All values are (n, WIDTH): n varies, also from value to value."""
+"""Columns of all values. Their number of rows n is dynamic, and differs between values."""
 
 
 def _weight(seed: int, *shape: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ STEPS: list[Step] = [
 
 
 class Sized:
-    """A program of `steps` steps on (n, WIDTH) and (m, WIDTH); gives its last two values and a column's sum."""
+    """A program of `steps` steps on (n, WIDTH) and (m, WIDTH). Returns its last two values and the sum of a column."""
 
     def __init__(self, seed: int, steps: int = 5) -> None:
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Random damage to IR text: what somebody might get wrong who edits it, and what nobody would."""
+"""Random changes of IR text: likely mistakes of an author, and unlikely ones."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ PASSES = {
     "tile": "tile-to-kernel",
     "kernel": "canonicalize,cse",
 }
-"""What each level's text is put through, before it is printed as CUDA."""
+"""Level -> passes that run on its texts before they are printed as CUDA."""
 
 
 def texts() -> list[tuple[str, str]]:
-    """Programs at all levels but the last, as (level, text)."""
+    """Returns programs at all levels except the last one, as (level, text)."""
     torch.manual_seed(0)
     programs = [
         (lambda x, w: F.rms_norm(x, (40,), w), (torch.randn(3, 40), torch.randn(40))),
@@ -65,7 +65,7 @@ def texts() -> list[tuple[str, str]]:
 
 
 def damage(text: str, source: random.Random) -> str:
-    """`text` with one to three changes, of which most leave something that can be parsed."""
+    """Returns `text` with one to three changes. Most results can still be parsed."""
     if source.random() < 0.8:
         for _ in range(source.choice((1, 1, 2))):
             text = source.choice(_EDITS)(text, source)
@@ -98,7 +98,7 @@ def _changed(tokens: list[str], i: int, source: random.Random) -> list[str]:
 
 
 def _like(token: str, tokens: list[str], source: random.Random) -> str:
-    """Another token of the same kind."""
+    """Returns a random token of the same kind."""
     if re.fullmatch(r"-?[\d.]+", token):
         return source.choice(_NUMBERS)
     if token in _TYPES:
@@ -107,7 +107,7 @@ def _like(token: str, tokens: list[str], source: random.Random) -> str:
 
 
 def _number_everywhere(text: str, source: random.Random) -> str:
-    """One number is another wherever it stands, or at one place."""
+    """Replaces one number, everywhere or once."""
     found = re.findall(r"(?<![\w.%-])-?\d+(?![\d.])|(?<=x)\d+(?=[x>])", text)
     old, new = source.choice(found), source.choice((*_NUMBERS[:-2], *found))
     pattern = rf"(?<![\d.%\w-]){old}(?![\d.])|(?<=\dx){old}(?=x)"
@@ -117,7 +117,7 @@ def _number_everywhere(text: str, source: random.Random) -> str:
 
 
 def _type_everywhere(text: str, source: random.Random) -> str:
-    """One element type is another."""
+    """Replaces one element type everywhere."""
     found = re.findall(r"(?<=[x<: ])(?:f32|bf16|i1|i64|index)\b", text)
     if not found:
         return text
@@ -126,21 +126,21 @@ def _type_everywhere(text: str, source: random.Random) -> str:
 
 
 def _operand(text: str, source: random.Random) -> str:
-    """One use of a value uses another."""
+    """Replaces one use of a value by another value."""
     uses = [m for m in re.finditer(r"%\w+(?! *=)(?! *:)", text)]
     use = source.choice(uses)
     return text[: use.start()] + source.choice(uses)[0] + text[use.end() :]
 
 
 def _word(text: str, source: random.Random) -> str:
-    """An operation, keyword or name of an attribute is another of the text."""
+    """Replaces an operation, keyword or attribute name by another one of the text."""
     words = [m for m in re.finditer(r"\b[a-z_]+(?:\.[a-z_]+)*\b", text)]
     old, new = source.choice(words), source.choice(words)[0]
     return text[: old.start()] + new + text[old.end() :]
 
 
 def _line(text: str, source: random.Random) -> str:
-    """A line is gone, or elsewhere, or there twice."""
+    """Deletes, moves or duplicates a line."""
     lines = text.split("\n")
     i = source.randrange(len(lines))
     line = lines.pop(i) if source.random() < 0.7 else re.sub(r"%(\w+)(?=.*=)", r"%\1_b", lines[i], count=1)
@@ -150,7 +150,7 @@ def _line(text: str, source: random.Random) -> str:
 
 
 def _list(text: str, source: random.Random) -> str:
-    """The entries of a list are in another order, or one of them is gone or there twice."""
+    """Reorders the entries of a list, or deletes or duplicates one."""
     lists = [m for m in re.finditer(r"[\[(]([^\[\](){}]+, [^\[\](){}]+)[\])]", text)]
     if not lists:
         return text
@@ -176,7 +176,7 @@ _EDITS = (
 
 
 class TooSlow(Exception):
-    """One text took longer than it may."""
+    """Raised if `dl-opt` takes longer than its limit."""
 
 
 @contextmanager
@@ -196,9 +196,9 @@ def _limit(seconds: float) -> Iterator[None]:
 def complaint(
     level: str, text: str, *, seconds: float = 20, needs_success: bool = False, says: str | None = None
 ) -> str | None:
-    """What is wrong with how `dl-opt` takes a text, if something is: it must succeed, or fail with diagnostics only.
+    """Runs `dl-opt` on a text. Returns a complaint unless it succeeds, or fails with diagnostics only.
 
-    With `needs_success` it must succeed; with `says` it must fail with that in its message.
+    With `needs_success` it must succeed. With `says` it must fail with this text in its message.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "in.mlir"
@@ -210,7 +210,7 @@ def complaint(
                 code = main(arguments)
         except TooSlow:
             return f"takes longer than {seconds} s"
-        except BaseException as error:  # the very thing that must not happen
+        except BaseException as error:  # Only diagnostics may be raised.
             return f"raises {type(error).__name__}: {error}"
         message = err.getvalue().replace(str(path), "in.mlir")
     if code == 0:

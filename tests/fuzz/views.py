@@ -1,4 +1,4 @@
-"""Random chains of views, on small whole numbers so that every order of adding gives the same bits."""
+"""Random chains of views of small integers, for which every order of addition gives the same bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ View = tuple[str, Callable[..., torch.Tensor]]
 
 
 def draw(seed: int, steps: int = 6) -> Program:
-    """One or two inputs, a chain of views of them, then a reduction, an elementwise operation or nothing."""
+    """Returns a program: views of one or two inputs, then a reduction, an elementwise operation or nothing."""
     source, values = random.Random(seed), torch.Generator().manual_seed(seed)
     shape = [source.choice(SIZES) for _ in range(source.randint(1, 4))]
     while math.prod(shape) > MOST_ELEMENTS // 2:
@@ -32,7 +32,7 @@ def draw(seed: int, steps: int = 6) -> Program:
         try:
             result = view(x)
         except (RuntimeError, IndexError, ValueError):
-            continue  # not a program to PyTorch
+            continue  # PyTorch refuses the program.
         if not 0 < result.numel() <= MOST_ELEMENTS or result.ndim > 5:
             continue
         program.steps.append(Step(name, view, (last,)))
@@ -76,7 +76,7 @@ def _view(x: torch.Tensor, source: random.Random) -> View:
 
 
 def _reshaped(shape: torch.Size, source: random.Random) -> list[int]:
-    """Any shape of as many elements."""
+    """Returns a random shape with as many elements."""
     left, found = math.prod(shape), list[int]()
     while left > 1 and len(found) < 4:
         factor = source.choice([k for k in range(2, left + 1) if left % k == 0])

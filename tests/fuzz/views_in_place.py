@@ -1,4 +1,4 @@
-"""Programs that change tensors in place through chains of two views, beside what eager PyTorch makes of them.
+"""Programs that change tensors in place through chains of two views, compared with eager PyTorch.
 
 A case is a base (an argument in some layout, or a tensor that the program makes), two view operators and a change in
 place of the last view. Many cases make one program, so that a compilation serves all of them.
@@ -64,7 +64,7 @@ VIEWS: dict[str, Function] = {
 
 
 def _numbers(x: Tensor) -> Tensor:
-    """As many different small numbers as `x` has elements, in its shape and type."""
+    """Returns different small numbers in the shape and type of `x`."""
     return (torch.arange(x.numel()) % 17 + 2).reshape(x.shape).to(x.dtype)
 
 
@@ -120,7 +120,7 @@ class Case:
 
 
 def as_eager(case: Case) -> list[Tensor] | None:
-    """The memory of the argument and the results after eager PyTorch ran a case, or None if it has no meaning there."""
+    """Runs a case in eager PyTorch. Returns the argument's memory and the results, or None if PyTorch refuses it."""
     x = case.argument()
     try:
         with warnings.catch_warnings(action="ignore"):  # of changes that PyTorch will refuse one day
@@ -131,12 +131,12 @@ def as_eager(case: Case) -> list[Tensor] | None:
 
 
 def memory(x: Tensor) -> Tensor:
-    """All elements of the storage of `x`."""
+    """Returns all elements of the storage of `x`."""
     return torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
 
 
 def shares_elements(case: Case) -> bool:
-    """Whether several elements of the view that a case changes have one address."""
+    """Returns true if elements of the changed view share an address."""
     x = case.argument()
     y = x * 2 if "inside" in case.base else x
     w = VIEWS[case.views[1]](VIEWS[case.views[0]](y))
@@ -147,7 +147,7 @@ def shares_elements(case: Case) -> bool:
 
 @cache
 def every_case() -> list[Case]:
-    """All chains of two views; bases, types and changes take turns."""
+    """Returns all chains of two views, with alternating bases, types and changes."""
     return list(_cases())
 
 
@@ -165,7 +165,7 @@ def _cases() -> Iterator[Case]:
 
 @cache
 def some_cases() -> list[Case]:
-    """Cases in which every view occurs as the first and as the second one, every base and every change."""
+    """Returns cases that cover each view as first and as second one, each base and each change."""
     cases = [c for c in every_case() if not is_refused(c)]
     random.Random(3).shuffle(cases)
     chosen, missing = (
@@ -181,9 +181,11 @@ def some_cases() -> list[Case]:
 
 
 def is_refused(case: Case) -> bool:
-    """Whether a case may be refused: results that depend on the order of writes, `as_strided` in another type or of
-    memory that an argument (with gaps) does not have, and operators that are not supported on complex numbers, with
-    `view(dtype)` among them."""
+    """Returns true if a case may be refused.
+
+    These are results that depend on the order of writes, `as_strided` in another type or outside of the argument's
+    memory, and operators that are not supported on complex numbers, such as `view(dtype)`.
+    """
     if shares_elements(case) and case.change not in ("fill_", "zero_"):
         return True
     typed = any("real" in name or "imag" in name or "complex" in name or "size" in name for name in case.views)
@@ -197,7 +199,7 @@ def is_refused(case: Case) -> bool:
 
 
 def _leaves(case: Case) -> bool:
-    """Whether a view of a case has elements that its base does not have."""
+    """Returns true if a view of a case has elements outside of its base."""
     x = case.argument()
     y = x * 2 if "inside" in case.base else x
     v = VIEWS[case.views[0]](y)
@@ -210,7 +212,7 @@ def _leaves(case: Case) -> bool:
 
 @dataclass(frozen=True)
 class Together:
-    """Cases as one program."""
+    """Several cases combined to one program."""
 
     cases: Sequence[Case]
 

@@ -1,8 +1,8 @@
-"""Edits of a function's syntax tree: what is replaced is found by its form, not by its text.
+"""Searches and replaces expressions in the syntax tree of a function.
 
-A pattern is an expression or statement in which one capital letter stands for any expression (the same one where it
-occurs twice), `_` for any, `...` in a list for any further ones. So neither formatting nor the names of variables that
-a letter stands for matter.
+A pattern is an expression or statement. A single capital letter in it matches any expression, and the same one at each
+occurrence; `_` matches any expression, `...` in a list any further elements. So a match does not depend on formatting,
+nor on the names of variables that a letter matches.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Bindings = dict[str, ast.AST]
 
 
 def parse_pattern(text: str) -> ast.AST:
-    """The tree of a pattern or of a replacement: an expression, else a statement."""
+    """Parses a pattern or a replacement as an expression, or else as a statement."""
     (statement,) = ast.parse(text).body
     return statement.value if isinstance(statement, ast.Expr) else statement
 
 
 def is_letter(node: object) -> bool:
-    """Whether a node of a pattern stands for any expression."""
+    """Returns true if a node of a pattern is a capital letter, which matches any expression."""
     return isinstance(node, ast.Name) and len(node.id) == 1 and (node.id == "_" or "A" <= node.id <= "Z")
 
 
 def matches(pattern: object, node: object, bound: Bindings) -> bool:
-    """Whether `node` has the form of `pattern`; `bound` gets what the letters stand for."""
+    """Returns true if a node matches a pattern. Adds the expressions that letters match to `bound`."""
     if is_letter(pattern) and isinstance(node, ast.expr):
         assert isinstance(pattern, ast.Name)
         if pattern.id == "_":
@@ -47,14 +47,14 @@ def matches(pattern: object, node: object, bound: Bindings) -> bool:
 
 
 def preorder(node: ast.AST) -> Iterator[ast.AST]:
-    """A tree's nodes in the order of the source, each before those inside it."""
+    """Yields the nodes of a tree in source order, parents before children."""
     yield node
     for child in ast.iter_child_nodes(node):
         yield from preorder(child)
 
 
 def find(tree: ast.AST, pattern: str) -> list[tuple[ast.AST, Bindings]]:
-    """Every node of the form of `pattern`, with what its letters stand for."""
+    """Returns each node that matches a pattern, with the expressions that letters match."""
     form = parse_pattern(pattern)
     return [(node, bound) for node in preorder(tree) if matches(form, node, bound := {})]
 
@@ -76,7 +76,7 @@ class _Replace(ast.NodeTransformer):
 
 
 def replaced(tree: ast.Module, pattern: str, replacement: str, number: int = 0) -> ast.Module | None:
-    """`tree` with match `number` of `pattern` replaced; None if there are fewer."""
+    """Returns a tree in which match `number` of a pattern is replaced, or None if there are fewer matches."""
     found = find(tree, pattern)
     if len(found) <= number:
         return None

@@ -1,4 +1,4 @@
-"""Who objects to a mutant: the verifiers, the simulator's report, the exact domain, floats, or the emulator."""
+"""Runs the checkers on a mutant: verifiers, simulator, exact domain, comparison in floats, emulator."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from deplodock.passes.verify_level import Level, border_violations
 from .subjects import Array, Subject
 
 _CHUNK = 3
-"""The least number of iterations in a chunk when staged reductions are executed in pieces."""
+"""Least number of iterations of a chunk in the execution of staged reductions."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`by` is the checker that objects, `why` what it says."""
+    """Detection of a mutant: the checker (`by`) and its message (`why`)."""
 
     by: str
     why: str
@@ -39,7 +39,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a program gives at the tensor level, whose execution is NumPy on whole arrays."""
+    """Expected results of a subject, computed at the tensor level by NumPy."""
 
     domain: ExactDomain
     exact: list[Array]
@@ -53,7 +53,7 @@ class Expected:
 
 @cache
 def expected(subject: Subject) -> Expected:
-    """The answers for a subject, computed once."""
+    """Returns the expected results of a subject, computed once."""
     module, domain = subject.compilation.at("tensor"), ExactDomain()
     with np.errstate(all="ignore"):
         exact, typed, real = (run(module, subject.inputs, d) for d in (domain, "typed", "real"))
@@ -63,7 +63,7 @@ def expected(subject: Subject) -> Expected:
 
 
 def judge_module(subject: Subject, module: ModuleOp, level: Level) -> Verdict | None:
-    """Who objects to `module`, a mutant of the subject at `level`; None if nobody does."""
+    """Checks a module, a mutant of the subject at `level`. Returns the verdict, or None if no checker detects it."""
     try:
         verify_module(module)
     except DeplodockError as error:
@@ -123,7 +123,7 @@ def _compare_floats(
     for g, f, r in zip(got, first, real, strict=True):
         same.append(within(g, f, r, length) if r.dtype == np.float64 else g == f)
         if g.dtype.itemsize == 2 and r.dtype == np.float64 and same[-1].all():
-            # Rounded results mostly agree bit for bit; systematic differences are another rounding.
+            # Rounded results usually agree bit for bit. Systematic differences mean another rounding.
             other = (g != f) & ~(np.isnan(g.astype(np.float32)) & np.isnan(f.astype(np.float32)))
             if other.mean() > 0.05:
                 return Verdict(by, f"{other.mean():.0%} of the results are rounded differently")
@@ -143,13 +143,13 @@ def _differs(got: Sequence[Array], want: Sequence[Array], same: Sequence[Any]) -
 
 
 def judge_texts(texts: Sequence[tuple[Subject, str]]) -> list[Verdict | None]:
-    """Who objects to printed texts, mutants of their subjects, compiled for the host in batches."""
+    """Runs printed texts, mutants of their subjects, in the emulator. Returns a verdict or None for each."""
     modules = _compile([text for _, text in texts])
     return [m if isinstance(m, Verdict) else _emulate(s, text, m) for (s, text), m in zip(texts, modules, strict=True)]
 
 
 def _compile(texts: Sequence[str]) -> list[EmulatedModule | Verdict]:
-    """Every text as a module, or the verdict of the host compiler, found by halving."""
+    """Compiles texts together. Returns each module, or the verdict of the C++ compiler, found by bisection."""
     if not texts:
         return []
     try:

@@ -1,5 +1,8 @@
-"""Mistakes in what the blocks of a cluster do for each other, planted in text: a product whose blocks load one operand
-together, as passes make it, and blocks that read their neighbours' shared memory."""
+"""Bugs in the cooperation of the blocks of a cluster, planted in text.
+
+The subjects are a compiled matmul whose blocks load an operand together, and hand-written kernels whose blocks read the
+shared memory of their neighbours.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from mutation.hopper_mutants import TextMutant
 
 @dataclass(frozen=True)
 class ClusterMutant(TextMutant):
-    """A mistake in the text of a program for clusters."""
+    """A bug in the text of a program for clusters."""
 
     subject: str = "product"
 

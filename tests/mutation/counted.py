@@ -1,4 +1,4 @@
-"""Planted bugs of the mechanisms that make programs fast: `python tests/mutation/counted.py` counts them."""
+"""Counts the planted bugs of the optimisations: `python tests/mutation/counted.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sys.path.insert(0, str(TESTS))
 
 
 def groups() -> dict[str, Sized]:
-    """Returns the planted bugs of each mechanism. The tests of the named files have to see them."""
+    """Returns the planted bugs of each optimisation, which the tests of the named files must detect."""
     from support import load_file
 
     from mutation.cluster_mutants import CUDA_MUTANTS, IR_MUTANTS

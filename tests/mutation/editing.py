@@ -1,4 +1,4 @@
-"""How bugs are planted: in the compiler's own source, in the operations of a module, in printed text."""
+"""Plants bugs in the source of the compiler, in the operations of a module, or in printed text."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LOWERED: tuple[Level, ...] = ("tensor", "loop", "tile", "kernel")
 
 
 class StaleMutantError(Exception):
-    """A mutant that no longer changes anything, because what it changes has changed."""
+    """A mutant that changes nothing, because the code or text that it should change was edited."""
 
 
 @dataclass(frozen=True)
 class Planted:
-    """What became of a mutant without the emulator: a verdict, or the CUDA text that is to be executed."""
+    """Result of a mutant before the emulator: a verdict, or the CUDA text to execute."""
 
     verdict: Verdict | None = None
     text: str | None = None
@@ -45,7 +45,10 @@ class Planted:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted bug: where (`area`), which (`name`), in which program, and how; `change` edits the compiler."""
+    """A planted bug.
+
+    `area` is the part of the compiler, `name` describes the bug, and `change` plants it while a subject is compiled.
+    """
 
     area: str
     name: str
@@ -56,8 +59,10 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Code:
-    """The compiler's function or table at a path in a module; looked up when it is needed, so that a renamed one only
-    makes its mutants stale."""
+    """A function or table of the compiler by its path in a module.
+
+    It is looked up late, so that a renamed function makes only its mutants stale.
+    """
 
     module: str
     path: tuple[str, ...] = ()
@@ -68,7 +73,7 @@ class Code:
         return Code(self.module, (*self.path, name))
 
     def find(self) -> Any:
-        """The object itself. Raises StaleMutantError if there is none."""
+        """Returns the function or table. Raises StaleMutantError if it does not exist."""
         try:
             found: Any = import_module(f"deplodock.{self.module}")
             for name in self.path:
@@ -83,8 +88,8 @@ class Code:
 
 @contextmanager
 def edited(function: Any, pattern: str, replacement: str, number: int = 0) -> Generator[None]:
-    """Inside, `function` runs with match `number` of `pattern` in its syntax tree replaced; see ast_edits.py."""
-    while getattr(function, "__closure__", None):  # a decorated one
+    """In the `with` block, `function` runs with a replaced match of `pattern` in its syntax tree (`ast_edits.py`)."""
+    while getattr(function, "__closure__", None):  # Unwrap a decorated function.
         (function,) = (c.cell_contents for c in function.__closure__ if isinstance(c.cell_contents, FunctionType))
     assert isinstance(function, FunctionType), function
     tree = replaced(ast.parse(textwrap.dedent(inspect.getsource(function))), pattern, replacement, number)
@@ -112,7 +117,7 @@ def _edited_code(function: Code, old: str, new: str, number: int) -> AbstractCon
 def in_pass(
     name: str, subject: str, function: Code, old: str, new: str, start: Level = "tensor", number: int = 0
 ) -> Mutant:
-    """A bug in a lowering: the program is compiled from the level `start` with an edited function."""
+    """Returns a bug in a lowering: the subject is compiled from the level `start` with an edited function."""
     change = partial(_edited_code, function, old, new, number)
 
     def plant(s: Subject) -> Planted:
@@ -136,7 +141,7 @@ def in_pass(
 
 
 def in_printer(name: str, subject: str, function: Code, old: str, new: str, number: int = 0) -> Mutant:
-    """A bug in the printer: an edited function prints the right kernels."""
+    """Returns a bug in the printer: an edited function prints the correct kernels."""
     change = partial(_edited_code, function, old, new, number)
 
     def plant(s: Subject) -> Planted:
@@ -152,7 +157,7 @@ def in_printer(name: str, subject: str, function: Code, old: str, new: str, numb
 
 
 def in_table(name: str, subject: str, table: Code, key: Any, of: Any) -> Mutant:
-    """A bug in a table of the printer: for one key the entry of another."""
+    """Returns a bug in a table of the printer: a key has the entry of another key."""
 
     def plant(s: Subject) -> Planted:
         entries = table.find()
@@ -167,7 +172,7 @@ def in_table(name: str, subject: str, table: Code, key: Any, of: Any) -> Mutant:
 
 
 def in_text(name: str, subject: str, pattern: str, new: str, number: int = 0) -> Mutant:
-    """A bug in printed text: match `number` of a regular expression is replaced."""
+    """Returns a bug in printed text: match `number` of a regular expression is replaced."""
 
     def plant(s: Subject) -> Planted:
         return _changed(s, _substituted(s.cuda, pattern, new, number))
@@ -184,7 +189,7 @@ def _substituted(text: str, pattern: str, new: str, number: int) -> str:
 
 
 def in_module(name: str, subject: str, level: Level, change: Callable[[ModuleOp], None]) -> Mutant:
-    """A bug in generated IR of a level; the levels below are made from it."""
+    """Returns a bug in the IR of a level, from which the lower levels are compiled."""
 
     def plant(s: Subject) -> Planted:
         module = s.at(level)
@@ -198,7 +203,7 @@ def in_module(name: str, subject: str, level: Level, change: Callable[[ModuleOp]
 
 
 def in_ir_text(name: str, subject: str, level: Level, pattern: str, new: str, number: int | None = 0) -> Mutant:
-    """A bug in the IR of a level: match `number` of a regular expression in its text, or all, are replaced."""
+    """Returns a bug in the IR text of a level: match `number` of a regular expression (None: all) is replaced."""
 
     def plant(s: Subject) -> Planted:
         text = (
@@ -234,7 +239,7 @@ def _changed(s: Subject, text: str) -> Planted:
 
 
 def nth(module: ModuleOp, kind: type[OpT], number: int) -> OpT:
-    """Operation `number` of a class; StaleMutantError if there are fewer."""
+    """Returns operation `number` of a class. Raises StaleMutantError if there are fewer."""
     found = [op for op in module.walk() if isinstance(op, kind)]
     try:
         return found[number]

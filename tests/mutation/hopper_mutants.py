@@ -1,5 +1,4 @@
-"""Mistakes in the scheduling of boxes, products of warpgroups and partitions, planted in the text of
-`hopper_programs`."""
+"""Bugs in the synchronisation of TMA loads, warpgroup matmuls and warp partitions, planted in `hopper_programs.py`."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ SUBJECTS = {
     "two warpgroups": Gemm(m=256, n=64, k=128, stages=2, groups=2, lag=True, staged=True, persistent=True),
     "no lag": Gemm(m=64, n=64, k=192, stages=2),
 }
-"""Each is one block, with more chunks than slots."""
+"""Each subject has one block, and more chunks than stages of the circular buffer."""
 
 
 @dataclass(frozen=True)
 class TextMutant:
-    """Replaces match number `number` (-1: all) of `pattern` in the text of a subject: its IR, or its CUDA."""
+    """A bug in the IR or CUDA text of a subject: match `number` of `pattern` (-1: all) is replaced."""
 
     name: str
     pattern: str
@@ -31,7 +30,7 @@ class TextMutant:
     cuda: bool = False
 
     def apply(self, text: str) -> str:
-        """The text with the mistake; helpers of the CUDA stay as they are."""
+        """Returns the text with the bug. Device functions of CUDA text are not changed."""
         helpers, mark, text = text.partition(KERNELS_MARK) if self.cuda else ("", "", text)
         found = list(re.finditer(self.pattern, text))
         assert found, f"{self.name}: stale"
@@ -44,7 +43,7 @@ class TextMutant:
 def tell_missed(
     mutants: Sequence[TextMutant], verdicts: Sequence[str | None], where: str, summarise: Callable[[str], None]
 ) -> list[str]:
-    """Say who caught which mistake; the names of those that nobody caught."""
+    """Adds the score to the terminal summary. Returns the names of the bugs that no checker detected."""
     missed = [m.name for m, v in zip(mutants, verdicts, strict=True) if v is None]
     for m, v in zip(mutants, verdicts, strict=True):
         print(f"{m.name:50} {(v or 'NOT CAUGHT')[:150]}")

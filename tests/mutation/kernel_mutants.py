@@ -1,4 +1,8 @@
-"""Bugs in kernels, planted in the operations of the kernel level."""
+"""Bugs in kernels, planted in the operations of the kernel level.
+
+Each function below returns a `Change`: a function that plants the bug in a module. `kind` and `number` select an
+operation: number `number` of the class `kind`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ Access = LoadOp | StoreOp
 
 
 def drop(kind: type[Operation], number: int = 0) -> Change:
-    """Without the operation; its operand takes the place of its result."""
+    """Deletes an operation. Its operand replaces its result."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)
@@ -35,7 +39,7 @@ def drop(kind: type[Operation], number: int = 0) -> Change:
 
 
 def later(kind: type[Operation], number: int, past: type[Operation]) -> Change:
-    """The operation moved behind the next one of class `past` in its block."""
+    """Moves an operation after the next one of class `past` in its block."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)
@@ -51,7 +55,7 @@ def later(kind: type[Operation], number: int, past: type[Operation]) -> Change:
 
 
 def earlier(kind: type[Operation], number: int, past: type[Operation]) -> Change:
-    """The operation moved in front of the one of class `past` before it in its block."""
+    """Moves an operation before the previous one of class `past` in its block."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)
@@ -67,7 +71,7 @@ def earlier(kind: type[Operation], number: int, past: type[Operation]) -> Change
 
 
 def shuffle_by(number: int, mask: int) -> Change:
-    """Another distance for a shuffle."""
+    """Changes the lane distance of a shuffle."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.ShuffleXorOp, number).mask = IntAttr(mask)
@@ -76,7 +80,7 @@ def shuffle_by(number: int, mask: int) -> Change:
 
 
 def fold_kind(number: int, kind: str) -> Change:
-    """Another way to combine registers."""
+    """Changes the combining operation of a reduction of registers."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.ReduceRegistersOp, number).kind = KindAttr(ReductionKind(kind))
@@ -85,7 +89,7 @@ def fold_kind(number: int, kind: str) -> Change:
 
 
 def fold_bits(number: int, bits: list[int]) -> Change:
-    """Other registers combined."""
+    """Changes the registers that a reduction combines."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.ReduceRegistersOp, number).bits = DenseArrayBase.from_list(i64, bits)
@@ -94,7 +98,7 @@ def fold_bits(number: int, bits: list[int]) -> Change:
 
 
 def picks(number: int, registers: list[int]) -> Change:
-    """Other registers picked."""
+    """Changes the registers that an operation selects."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.ShuffleRegistersOp, number).registers = DenseArrayBase.from_list(i64, registers)
@@ -103,7 +107,7 @@ def picks(number: int, registers: list[int]) -> Change:
 
 
 def bound(kind: type[Access], number: int, check: int, lower: int, upper: int) -> Change:
-    """The bounds of one check moved."""
+    """Moves the bounds of one check of an access."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)
@@ -116,8 +120,10 @@ def bound(kind: type[Access], number: int, check: int, lower: int, upper: int) -
 
 
 def rebuilt(kind: type[Access], number: int, **changes: object) -> Change:
-    """An access with other parts: `checks`, `regs`, `steps`, `vec`, `fill`, `xor`, `coordinates`, `predicate`; each
-    given as a function of the operation."""
+    """Rebuilds an access with changed parts, each a function of the operation.
+
+    The parts are `checks`, `regs`, `steps`, `vec`, `fill`, `xor`, `coordinates` and `predicate`.
+    """
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)
@@ -149,13 +155,13 @@ def rebuilt(kind: type[Access], number: int, **changes: object) -> Change:
 
 
 def unchecked(kind: type[Access], number: int) -> Change:
-    """An access that always happens."""
+    """Removes the checks of an access."""
     fill: dict[str, object] = {"fill": None} if kind is LoadOp else {}
     return rebuilt(kind, number, checks=(), steps=(), lower=(), upper=(), **fill)
 
 
 def moved(kind: type[Access], number: int, coordinate: int, by: int) -> Change:
-    """A coordinate off by some elements."""
+    """Moves a coordinate of an access by some elements."""
 
     def coordinates(op: Access) -> list[object]:
         step = payload.ConstantOp(by, IndexType())
@@ -168,7 +174,7 @@ def moved(kind: type[Access], number: int, coordinate: int, by: int) -> Change:
 
 
 def swapped_bases(a: int, b: int) -> Callable[[Access], Bases]:
-    """Two register bits with each other's step."""
+    """Swaps the steps of two register bits."""
 
     def regs(op: Access) -> Bases:
         found = list(op.reg_bases)
@@ -179,12 +185,12 @@ def swapped_bases(a: int, b: int) -> Callable[[Access], Bases]:
 
 
 def no_steps(op: Access) -> Bases:
-    """Every register checked as if it were the first."""
+    """Checks each register as if it were the first one."""
     return tuple((0,) * len(s) for s in op.check_steps)
 
 
 def filled_with(value: float) -> Callable[[LoadOp], object]:
-    """Another value where the memory has none."""
+    """Changes the fill value of masked elements."""
 
     def fill(op: LoadOp) -> object:
         assert op.fill is not None
@@ -197,7 +203,7 @@ def filled_with(value: float) -> Callable[[LoadOp], object]:
 
 
 def operands(kind: type[Operation], number: int, order: list[int]) -> Change:
-    """Operands in another order."""
+    """Changes the order of operands."""
 
     def change(m: ModuleOp) -> None:
         op: Operation = nth(m, kind, number)
@@ -209,7 +215,7 @@ def operands(kind: type[Operation], number: int, order: list[int]) -> Change:
 
 
 def replaced(kind: type[Operation], number: int, new: Callable[..., Operation]) -> Change:
-    """Another operation on the same operands."""
+    """Replaces an operation by another one on the same operands."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)
@@ -224,12 +230,12 @@ def replaced(kind: type[Operation], number: int, new: Callable[..., Operation]) 
 
 
 def compared(number: int, predicate: str) -> Change:
-    """Another comparison."""
+    """Changes the predicate of a comparison."""
     return replaced(payload.CmpOp, number, lambda a, b: payload.CmpOp(predicate, a, b))
 
 
 def kept(number: int, side: int) -> Change:
-    """A selection that always takes one side."""
+    """Makes a select return always one of its operands."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, payload.SelectOp, number)
@@ -241,7 +247,7 @@ def kept(number: int, side: int) -> Change:
 
 
 def constant(value: float, new: float, kind: str, number: int = 0) -> Change:
-    """A constant `value`, whose type is printed with `kind`, with another value."""
+    """Changes a constant `value` of the type `kind`."""
 
     def change(m: ModuleOp) -> None:
         equal = [
@@ -257,7 +263,7 @@ def constant(value: float, new: float, kind: str, number: int = 0) -> Change:
 
 
 def trips(number: int, *, first: int = 0, end: int = 0, step: int = 1) -> Change:
-    """Other bounds of a loop: its start and end moved, its step multiplied."""
+    """Moves the start and end of a loop, and multiplies its step."""
 
     def change(m: ModuleOp) -> None:
         loop = nth(m, scf.ForOp, number)
@@ -277,7 +283,7 @@ def trips(number: int, *, first: int = 0, end: int = 0, step: int = 1) -> Change
 
 
 def yields(number: int, position: int, argument: int) -> Change:
-    """A loop that yields one of its arguments instead of a new value."""
+    """Makes a loop yield one of its arguments instead of a new value."""
 
     def change(m: ModuleOp) -> None:
         loop = nth(m, scf.ForOp, number)
@@ -289,7 +295,7 @@ def yields(number: int, position: int, argument: int) -> Change:
 
 
 def grid(number: int, by: int) -> Change:
-    """More or fewer blocks."""
+    """Changes the number of blocks."""
 
     def change(m: ModuleOp) -> None:
         func = nth(m, kernel.FuncOp, number)
@@ -299,7 +305,7 @@ def grid(number: int, by: int) -> Change:
 
 
 def warps(number: int, count: int) -> Change:
-    """Another number of warps."""
+    """Changes the number of warps."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.FuncOp, number).warps = IntAttr(count)
@@ -308,7 +314,7 @@ def warps(number: int, count: int) -> Change:
 
 
 def offset(number: int, at: int) -> Change:
-    """A shared buffer elsewhere."""
+    """Changes the address of a shared buffer."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.SharedOp, number).offset = IntAttr(at)
@@ -317,7 +323,7 @@ def offset(number: int, at: int) -> Change:
 
 
 def shared_size(number: int, size: int) -> Change:
-    """Less shared memory for a kernel."""
+    """Reduces the shared memory of a kernel."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.FuncOp, number).shared = IntAttr(size)
@@ -326,12 +332,12 @@ def shared_size(number: int, size: int) -> Change:
 
 
 def identity(number: int, kind: str) -> Change:
-    """The number of another thing: the lane instead of the warp."""
+    """Changes the kind of a `kernel.id`, for example from warp to lane."""
     return lambda m: setattr(nth(m, kernel.IdOp, number), "kind", kernel.IdAttr(kernel.Id(kind)))
 
 
 def indices(number: int, steps: list[int]) -> Change:
-    """Other steps between the registers' indices."""
+    """Changes the index steps between registers."""
 
     def change(m: ModuleOp) -> None:
         nth(m, kernel.IndicesOp, number).steps = DenseArrayBase.from_list(i64, steps)
@@ -340,7 +346,7 @@ def indices(number: int, steps: list[int]) -> Change:
 
 
 def outer(number: int, rows: list[int], cols: list[int]) -> Change:
-    """Another numbering of a contraction's registers."""
+    """Changes the register numbering of a contraction."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kernel.OuterFmaOp, number)

@@ -1,4 +1,4 @@
-"""Bugs in lowerings: one expression of a pass changed."""
+"""Bugs in lowerings: each changes one expression of a pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of the printer: one expression of it changed, or its text."""
+"""Bugs in the CUDA printer: each changes one expression of the printer, or the printed text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs in how schedules are carried out: copies ahead of their use, rings, waits, swizzles, split reductions, masks."""
+"""Bugs in the lowering of schedules: prefetches, circular buffers, waits, swizzles, split reductions, masks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MASKED = [
 
 
 def pipeline(name: str, function: Code, old: str, new: str, subject: str = PLAIN, number: int = 0) -> Mutant:
-    """A bug in a lowering from the loop level on, where the schedule is given."""
+    """Returns a bug in a lowering from the loop level, at which the schedule is set."""
     return in_pass(name, subject, function, old, new, start="loop", number=number)
 
 
@@ -171,7 +171,7 @@ def _here(name: str, subject: str, change: Change) -> Mutant:
 
 
 def unswizzled(kind: type[CopyAsyncOp] | type[LdMatrixOp], number: int) -> Change:
-    """An address in shared memory without the last part of its swizzle."""
+    """Removes the last term of the swizzle of a shared-memory address."""
 
     def change(m: ModuleOp) -> None:
         op = nth(m, kind, number)

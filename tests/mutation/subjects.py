@@ -1,4 +1,4 @@
-"""The programs that bugs are planted in: small, of odd sizes, and together with every kind of kernel there is."""
+"""The programs in which bugs are planted. They are small, have odd sizes, and cover every kind of kernel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A function with its inputs. `hard` makes inputs with infinities, NaN and large values of the ordinary ones.
-    `schedule` is that of its only nest, in place of the planned one."""
+    """A function with its inputs.
+
+    `hard` turns the inputs into difficult ones, with infinities, NaN and large values. `schedule` replaces the planned
+    schedule of the only nest.
+    """
 
     function: Callable[..., torch.Tensor]
     inputs: Callable[[], tuple[torch.Tensor, ...]]
@@ -35,8 +38,7 @@ class Program:
 
 
 def masked_rows(inputs: list[Array]) -> list[Array]:
-    """The first input with a row of large values, one of small ones, a NaN, and a row of which the front (all, if it is
-    short) is minus infinity."""
+    """Gives the first input a row of large values, a row of small ones, a NaN, and a last row of -infinity."""
     first = inputs[0].copy()
     if first.dtype.kind in "iub":
         return inputs
@@ -52,8 +54,10 @@ def masked_rows(inputs: list[Array]) -> list[Array]:
 
 
 def large(inputs: list[Array]) -> list[Array]:
-    """All inputs ten times as large, and the first two opposed where they meet first. They are quarters: sums of
-    products are exact, in whatever order a library adds."""
+    """Multiplies all inputs by ten, and makes the first rows of the first two (queries and keys) opposite.
+
+    Values are multiples of 1/4, so that sums of products are exact in every order.
+    """
     q, k, *rest = ((np.round(a.astype(np.float32) * 40) / 4).astype(a.dtype) for a in inputs)
     if q.shape == k.shape:
         k[..., 0, :] = -q[..., 0, :]
@@ -61,12 +65,12 @@ def large(inputs: list[Array]) -> list[Array]:
 
 
 def _rising(*shape: int) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """Rows whose maximum lies near their ends, so that the frames of chunks differ."""
+    """Returns a maker of rows with their maxima near the end, so that chunks have different reference values."""
     return lambda: (torch.randn(shape) + torch.linspace(0, 4, shape[-1]),)
 
 
 def _growing(*shape: int) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """Queries, keys and values. Later keys are longer, so that maxima of rows change from chunk to chunk."""
+    """Returns a maker of queries, keys and values. Later keys are longer, so row maxima change between chunks."""
     lengths = torch.linspace(0.2, 4, shape[-2])[:, None]
     return lambda: (torch.randn(shape), torch.randn(shape) * lengths, torch.randn(shape))
 
@@ -224,7 +228,7 @@ PROGRAMS: dict[str, Program] = {
 
 @dataclass
 class Scheduled(Compilation):
-    """A compilation that puts a schedule on its only nest before one is planned."""
+    """A compilation that sets the schedule of its only nest before the planner runs."""
 
     of_nest: ScheduleAttr | None = None
 
@@ -237,7 +241,7 @@ class Scheduled(Compilation):
 
 
 class Subject:
-    """A program with everything that mutants of it are compared with."""
+    """A compiled program, with the modules and texts with which its mutants are compared."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -247,7 +251,7 @@ class Subject:
         self.captured: CapturedProgram = capture(self.program.function, self.torch_inputs)
         self.compilation = self._new()
         self._texts: dict[str, str] = {}
-        self.cuda = self.compilation.cuda  # now, while no bug is planted
+        self.cuda = self.compilation.cuda  # Compiled now, before a bug is planted.
         self.inputs: list[Array] = [to_numpy(t) for t in self.captured.bind(self.torch_inputs)]
         self.hard_inputs = self.program.hard(self.inputs)
 
@@ -255,22 +259,22 @@ class Subject:
         return Scheduled(self.captured.module, of_nest=self.program.schedule)
 
     def at(self, level: str) -> ModuleOp:
-        """The module at a level, to be mutated: a copy."""
+        """Returns a copy of the module at a level, for a mutant."""
         return self.compilation.at(level).clone()
 
     def text(self, level: str) -> str:
-        """The text of the module at a level, printed once."""
+        """Returns the text of the module at a level, printed once."""
         if level not in self._texts:
             self._texts[level] = str(self.compilation.at(level))
         return self._texts[level]
 
     @cached_property
     def plan(self) -> LaunchPlan:
-        """The host's side of the printed text."""
+        """Launch plan of the printed text."""
         return make_plan(self.compilation.at("kernel"))
 
     def compile_from(self, level: str, module: ModuleOp | None = None) -> Compilation:
-        """A fresh compilation whose levels down to `level` are those of this program, the last one `module`."""
+        """Returns a new compilation with the levels of this program down to `level`. `module` replaces the last one."""
         fresh = self._new()
         known = LEVELS[: LEVELS.index(level) + 1]
         modules = {k: self.compilation.at(k) for k in known}
@@ -282,5 +286,5 @@ class Subject:
 
 @cache
 def subject(name: str) -> Subject:
-    """The subject called `name`, compiled once."""
+    """Returns the subject with a name, compiled once."""
     return Subject(name)

@@ -1,4 +1,4 @@
-"""Planted bugs in clusters of blocks: a verifier, the simulator or the emulator has to object to every one."""
+"""Planted bugs in clusters of blocks: a verifier, the simulator or the emulator must detect each of them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SUBJECTS = (*PRODUCTS, *UNITS)
 
 @cache
 def module_of(subject: str) -> ModuleOp:
-    """A subject at the kernel level, with its barriers."""
+    """Returns a subject at the kernel level, with barriers inserted."""
     return PRODUCTS[subject].lowered() if subject in PRODUCTS else allocated(UNITS[subject].text())
 
 
 @cache
 def text_of(subject: str, cuda: bool) -> str:
-    """The IR or the CUDA of a subject."""
+    """Returns the IR or the CUDA text of a subject."""
     if cuda:
         return print_cuda(module_of(subject))
     return str(module_of(subject)) if subject in PRODUCTS else UNITS[subject].text()
@@ -66,7 +66,7 @@ def _wrong(subject: str, outputs: list[np.ndarray]) -> bool:
 
 
 def judge_ir(subject: str, text: str) -> str | ModuleOp:
-    """What the verifier or the simulator objects to in a text of IR, or the module if they do not."""
+    """Returns the checker, verifier or simulator, that detects a bug in IR text, or the module if none does."""
     try:
         if subject in PRODUCTS:
             module = parse_module(make_context(), text, "mutant.mlir")
@@ -82,7 +82,7 @@ def judge_ir(subject: str, text: str) -> str | ModuleOp:
 
 
 def judge_cuda(texts: list[tuple[str, str]]) -> list[str | None]:
-    """The same for texts of CUDA, by their subjects."""
+    """Returns for each (subject, CUDA text) the checker that detects its bug, or None."""
     verdicts: list[str | None] = []
     for (subject, text), built in zip(texts, compile_many([t for _, t in texts]), strict=True):
         outputs, reports = EmulatedProgram(text, make_plan(module_of(subject)), built).run(inputs(subject), (0, 1, 7))
@@ -99,7 +99,7 @@ def _report(
 
 
 def test_bugs_in_the_ir_are_caught(summarise: Callable[[str], None]) -> None:
-    """What the simulator lets pass, as it knows no order of asynchronous accesses, the emulator has to object to."""
+    """The emulator detects each bug that the simulator, which does not order asynchronous accesses, accepts."""
     assert not any(isinstance(judge_ir(s, text_of(s, False)), str) for s in SUBJECTS)
     judged = [judge_ir(m.subject, m.apply(text_of(m.subject, False))) for m in IR_MUTANTS]
     left = iter(

@@ -1,4 +1,4 @@
-"""Planted scheduling bugs of sm_90a: nearly all have to be caught by a verifier, the simulator or the emulator."""
+"""Planted synchronisation bugs of sm_90a: a verifier, the simulator or the emulator must detect nearly all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mutation.hopper_mutants import CUDA_MUTANTS, IR_MUTANTS, SUBJECTS, TextMuta
 
 @cache
 def text_of(subject: str, cuda: bool) -> str:
-    """The IR or the CUDA of a subject."""
+    """Returns the IR or the CUDA text of a subject."""
     text = SUBJECTS[subject].text()
     return print_cuda(allocated(text)) if cuda else text
 
@@ -30,7 +30,7 @@ def _wrong(subject: str, outputs: list[np.ndarray]) -> bool:
 
 
 def judge_ir(subject: str, text: str) -> str | ModuleOp:
-    """What the verifier or the simulator objects to in a text of IR, or the module if they do not."""
+    """Returns the checker, verifier or simulator, that detects a bug in IR text, or the module if none does."""
     bars = f'memref<{SUBJECTS[subject].stages}x!kernel.mbarrier, "shared">'
     try:
         module = allocated(text.replace("BARS", bars))
@@ -46,7 +46,7 @@ def judge_ir(subject: str, text: str) -> str | ModuleOp:
 
 
 def judge_cuda(texts: list[tuple[str, str]]) -> list[str | None]:
-    """The same for texts of CUDA, by their subjects."""
+    """Returns for each (subject, CUDA text) the checker that detects its bug, or None."""
     verdicts: list[str | None] = []
     for (subject, text), built in zip(texts, compile_many([t for _, t in texts]), strict=True):
         plan = make_plan(allocated(text_of(subject, False)))
@@ -69,7 +69,7 @@ def _report(
 
 
 def test_bugs_in_the_ir_are_caught(summarise: Callable[[str], None]) -> None:
-    """What the simulator lets pass, as it knows no order of asynchronous accesses, the emulator has to object to."""
+    """The emulator detects each bug that the simulator, which does not order asynchronous accesses, accepts."""
     judged = [judge_ir(m.subject, m.apply(text_of(m.subject, False))) for m in IR_MUTANTS]
     left = iter(
         judge_cuda(

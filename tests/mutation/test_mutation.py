@@ -1,12 +1,15 @@
-"""Planted bugs: nearly all of them have to be caught by a verifier, the simulator, the exact domain or the emulator.
+"""Planted bugs: a verifier, the simulator, the exact domain or the emulator must detect nearly all of them.
 
-`pytest -s tests/mutation/test_mutation.py` prints every mutant with what caught it; the score is in the terminal
-summary anyway.
+`pytest -s tests/mutation/test_mutation.py` prints each mutant with its detector. The terminal summary has the
+score.
 
-A mutant has to be a bug. Left out is what changes no result: a check that is one too far within a wide access or over
-padding that holds the identity already (the mask of an exponential of minus infinity), a loop or grid that runs on over
-masked tiles, a maximum without NaN where the NaN comes back by itself, a repair of a frame in a reduction that is not
-carried, narrower accesses, `thread` for `lane` where only low bits count.
+A mutant must change results. These changes are no bugs and are left out:
+
+- a bound that is one too large inside of a wide access, or over padding that already has the identity value,
+- a loop or grid with additional masked tiles,
+- a maximum without NaN whose NaN is propagated by another operand,
+- a corrected reference value in a reduction that is not carried,
+- narrower accesses, and `thread` for `lane` if only the low bits are used.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ AREAS = ("lowering", "loop IR", "tile IR", "kernel IR", "printer", "printed text
 
 @dataclass(frozen=True)
 class Result:
-    """A mutant and who objected to it, if anybody did."""
+    """A mutant and the verdict of the checker that detected it, or None."""
 
     mutant: Mutant
     verdict: Verdict | None
@@ -55,7 +58,7 @@ def test_nobody_objects_to_printed_text_without_bugs() -> None:
 
 
 def test_edits_of_the_compiler_apply() -> None:
-    """Every mutant of a pass or of the printer finds the code that it changes."""
+    """Each mutant of a pass or of the printer finds the code that it changes."""
     stale: list[str] = []
     for mutant in MUTANTS:
         try:
@@ -88,7 +91,7 @@ def test_planted_bugs_are_caught(summarise: Callable[[str], None]) -> None:
 
 
 def _plant_all() -> tuple[list[Result], list[str]]:
-    """Every mutant with its verdict, and those that no longer change anything."""
+    """Returns all mutants with their verdicts, and the names of mutants that change nothing."""
     results: list[Result] = []
     printed: list[tuple[Mutant, str]] = []
     stale: list[str] = []

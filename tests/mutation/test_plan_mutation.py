@@ -1,4 +1,4 @@
-"""Planted bugs in how fusion prices operands of contractions: a test of its plans has to fail for every one."""
+"""Planted bugs in the cost model of fusion for matmul operands: a test of fusion plans must fail for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ operands = Code("passes.tensor.fusion.contractions")
 
 @dataclass(frozen=True)
 class PlanMutant:
-    """A planted bug in a function: `old` becomes `new`, and `check` has to fail."""
+    """A planted bug: `new` replaces `old` in a function, and the test `check` must fail."""
 
     name: str
     function: Code

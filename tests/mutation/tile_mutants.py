@@ -1,4 +1,4 @@
-"""Bugs in nests and in blocks' programs, planted in the text of the loop and tile levels."""
+"""Bugs in the IR of the loop and tile levels, planted in its text."""
 
 from __future__ import annotations
 
