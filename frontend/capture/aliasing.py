@@ -4,7 +4,7 @@ A compiled program writes dense, contiguous tensors. `Place` describes how to ge
 the strides that it has in eager PyTorch. For example, the result of `y.t()` is written as `y`, with the dimensions in
 the order (1, 0), and `restored` returns its transposed view.
 
-The strides and shared storages are those of the traced program, before changes in place are rewritten.
+Strides and shared storages are read from the traced program, before changes in place are rewritten.
 """
 
 from __future__ import annotations

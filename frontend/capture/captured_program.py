@@ -270,7 +270,8 @@ class CapturedProgram:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether the program draws random numbers. They differ from those of eager PyTorch for the same seed."""
+        """True if the program draws random numbers. For the same seed, they differ from the numbers of eager
+        PyTorch."""
         return any(b.kind == "generator" for b in self.bindings)
 
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
@@ -319,7 +320,7 @@ class CapturedProgram:
 
     @cached_property
     def _same(self) -> list[tuple[Output, int]]:
-        """Each leaf of the result, with the number of the first leaf that is the same tensor."""
+        """Leaves of the result. Each has the number of the first leaf that is the same tensor."""
         return [(o, self.outputs.index(o)) for o in self.outputs]
 
     def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:

@@ -65,8 +65,8 @@ class EagerCall:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Computes the operator without gradients. Raises ExecutionError for any error of PyTorch."""
-        given = [tensors[leaf.index] if isinstance(leaf, Operand) else leaf for leaf in self.leaves]
-        args, kwargs = pytree.tree_unflatten(given, self.spec)
+        leaves = [tensors[leaf.index] if isinstance(leaf, Operand) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         try:
             with torch.no_grad():
                 results = pytree.tree_leaves(self.overload(*args, **kwargs))

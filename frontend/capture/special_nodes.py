@@ -59,7 +59,8 @@ def _add_check(importer: GraphImporter, node: Node) -> None:
 
 
 def _refuse_effects(importer: GraphImporter, node: Node) -> None:
-    """Refuses an operator with side effects."""
+    """Raises UnsupportedError: PyTorch runs operators with side effects in order, which this library does not
+    support."""
     raise UnsupportedError("an operator with effects is not supported", operator=str(node.args[1]))
 
 

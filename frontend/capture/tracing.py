@@ -172,9 +172,9 @@ class _StandIns(TorchFunctionMode):
 
 @contextmanager
 def as_before() -> Generator[None]:
-    """On exit, leaves transforms of `torch.func` that were entered inside and are still active.
+    """Restores, on exit, the transforms of `torch.func` that were active on entry.
 
-    A trace by Dynamo that fails leaves such transforms behind. PyTorch would then run all later functions under them.
+    A failed trace by Dynamo does not exit its transforms. PyTorch would then run all later functions under them.
     """
     before = _transforms()
     try:

@@ -1,4 +1,7 @@
-"""Operators of ATen for which neither PyTorch nor the torch level has a decomposition, made of other operators."""
+"""Decompositions of ATen operators that neither PyTorch nor the torch level decomposes, into other ATen operators.
+
+`DECOMPOSITIONS` is the table of all of them. This file has those that fit in no other file of the folder.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +43,27 @@ def _convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of a convolution are convolutions: that of the input is the transposed one, and that of the weight
-    has the gradient as its kernel, with the steps of kernel and input exchanged."""
+    """Returns the gradients of a convolution's input, weight and bias, each computed if its bit in `output_mask` is
+    set.
+
+    The gradient of the input is a transposed convolution. The gradient of the weight is a convolution of the input
+    whose kernel is `gradient`, with stride and dilation exchanged.
+    """
     dims = range(input.dim() - 2)
     stride, padding, dilation = (list(v) * len(dims) if len(v) == 1 else list(v) for v in (stride, padding, dilation))
     of_input = of_weight = of_bias = None
     if output_mask[0] and transposed:
         of_input = aten.convolution(gradient, weight, None, stride, padding, dilation, False, [0 for _ in dims], groups)
-        for d in dims:  # padding of the output of a stride or more was no room for one
+        # An output padding of at least the stride gives additional positions, which belong to no input element.
+        for d in dims:
             of_input = of_input.narrow(d + 2, 0, input.shape[d + 2])
     elif output_mask[0]:
         least = [
             (gradient.shape[d + 2] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[d + 2] - 1) + 1
             for d in dims
         ]
-        rest = [input.shape[d + 2] - least[d] for d in dims]
-        of_input = aten.convolution(gradient, weight, None, stride, padding, dilation, True, rest, groups)
+        missing = [input.shape[d + 2] - least[d] for d in dims]
+        of_input = aten.convolution(gradient, weight, None, stride, padding, dilation, True, missing, groups)
     if output_mask[1]:
         image, kernel = (gradient, input) if transposed else (input, gradient)
         batch, *size = image.shape[0], *image.shape[2:]
@@ -70,11 +78,14 @@ def _convolution_backward(
     return of_input, of_weight, of_bias
 
 
-def _transformer_encoder_layer_fwd(src: Tensor, embed_dim: int, num_heads: int, *rest: Any) -> Tensor:
-    """What `nn.TransformerEncoderLayer` calls in inference: the layer itself, without such a call. A mask of type 0 is
-    of queries and keys, of type 1 of samples and keys, of type 2 of all with heads; what it has is left out."""
-    attention, (use_gelu, norm_first, eps), others = rest[:4], rest[4:7], rest[7:15]
-    mask, mask_type = (*rest[15:], None, None)[:2]
+def _transformer_encoder_layer_fwd(src: Tensor, embed_dim: int, num_heads: int, *arguments: Any) -> Tensor:
+    """Computes `nn.TransformerEncoderLayer` in inference by the module itself, with its fast path disabled.
+
+    The last arguments are a mask and its type. Type 0 is a mask of queries and keys, type 1 of samples and keys, type 2
+    of samples, heads, queries and keys. True elements of a mask are ignored by attention.
+    """
+    attention, (use_gelu, norm_first, eps), others = arguments[:4], arguments[4:7], arguments[7:15]
+    mask, mask_type = (*arguments[15:], None, None)[:2]
     if mask is not None:
         mask = torch.where((mask.flatten(0, 1) if mask_type == 2 else mask) != 0, -math.inf, 0.0).to(src.dtype)
     activation = "gelu" if use_gelu else "relu"
@@ -97,11 +108,12 @@ _ENCODER_WEIGHTS = [
     for of in ("self_attn.in_proj_", "self_attn.out_proj.", "norm1.", "norm2.", "linear1.", "linear2.")
     for kind in ("weight", "bias")
 ]
-"""The parameters of a layer as they are called in it, in the order in which the operator takes them."""
+"""Names of the layer's parameters, in the order of the operator's arguments."""
 
 
 def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Rows that are looked up and longer than `max_norm` are scaled down to it, nearly, as in PyTorch."""
+    """Scales the rows that `indices` selects and that are longer than `max_norm` to about that length, as PyTorch
+    does."""
     rows = wide(self)
     norm = torch.linalg.vector_norm(rows, norm_type, 1)
     used = torch.zeros(self.shape[0], dtype=torch.bool).index_fill(0, indices.reshape(-1), True)
@@ -110,10 +122,13 @@ def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type:
 
 
 def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    """The sum over targets t and other classes i of max(0, 1 - (x[t] - x[i])), by the number of classes. The targets of
-    a row end at its first negative number. `reduction` is 0 for none, 1 for the mean over rows, 2 for their sum.
+    """Returns the sum over targets t and other classes i of max(0, 1 - (x[t] - x[i])), divided by the number of
+    classes.
 
-    (`multilabel_margin_loss_forward`, which it is made of, PyTorch decomposes itself, wherever it is traced.)"""
+    The targets of a row end at its first negative number. `reduction`: 0 for no reduction, 1 for the mean over rows, 2
+    for their sum. PyTorch decomposes this operator into `multilabel_margin_loss_forward` whenever it is traced, so that
+    operator has no entry here.
+    """
     if not self.is_floating_point():
         raise UnsupportedError(f"PyTorch has no kernel for {self.dtype}")
     x = wide(self).reshape(-1, self.shape[-1] if self.dim() else 1)
@@ -133,7 +148,7 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None = None) ->
 
 
 def _pdist(self: Tensor, p: float = 2) -> Tensor:
-    """The distances of all pairs of rows, (0, 1), (0, 2), ..., (1, 2), ..."""
+    """Returns the distances of all pairs of rows, in the order (0, 1), (0, 2), ..., (1, 2), ..."""
     first, second = torch.triu_indices(self.shape[0], self.shape[0], 1)
     return _norm(self[first] - self[second], p)
 
@@ -152,7 +167,10 @@ def _trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> Tensor:
-    """The sum over `sumdim` of the product of three tensors, each with new dimensions of size 1 at its own places."""
+    """Returns the sum over `sumdim` of the product of three tensors.
+
+    Each tensor first gets dimensions of size 1 at its own positions (`expand1`, `expand2`, `expand3`).
+    """
 
     def spread(x: Tensor, dims: Sequence[int]) -> Tensor:
         x = wide(x) if x.is_floating_point() else x
@@ -164,7 +182,7 @@ def _trilinear(
 
 
 def _lcm(self: Tensor, other: Tensor) -> Tensor:
-    """|x / gcd * y|, of narrow types as C computes it: in 32 bits."""
+    """Returns the least common multiple, |x / gcd * y|. Narrow types are computed in 32 bits, as in C."""
     dtype = torch.promote_types(self.dtype, other.dtype)
     wide = dtype if dtype == torch.int64 else torch.int32
     x, y, divisor = (v.to(wide) for v in (self, other, torch.gcd(self, other)))
@@ -172,18 +190,18 @@ def _lcm(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _nextafter(self: Tensor, other: Tensor) -> Tensor:
-    """The next number after `self` towards `other`: its bits are those of `self`, as an integer, one more or less."""
+    """Returns the next float after `self` towards `other`, by an increment or decrement of its bits as an integer."""
     dtype = torch.promote_types(self.dtype, other.dtype)
     shape = torch.broadcast_shapes(self.shape, other.shape)
     x, y = (v.to(dtype).expand(shape).contiguous() for v in (self, other))
     bits = x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
-    found = torch.where((y > x) == (x > 0), bits + 1, bits - 1).view(dtype)
-    found = torch.where(x == 0, torch.copysign(torch.ones_like(bits).view(dtype), y), found)
-    return torch.where(x == y, y, torch.where(x.isnan() | y.isnan(), math.nan, found))
+    neighbour = torch.where((y > x) == (x > 0), bits + 1, bits - 1).view(dtype)
+    neighbour = torch.where(x == 0, torch.copysign(torch.ones_like(bits).view(dtype), y), neighbour)
+    return torch.where(x == y, y, torch.where(x.isnan() | y.isnan(), math.nan, neighbour))
 
 
 def _frexp(self: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the fraction, at least 0.5 and below 1 in size, and the power of two of each number, by its bits."""
+    """Returns the fraction (magnitude in [0.5, 1)) and the exponent of each number, from its bits."""
     x = wide(self).contiguous()
     whole, width, bits = (torch.int64, 64, 52) if x.dtype == torch.float64 else (torch.int32, 32, 23)
     exponents, half = (1 << width - 1) - (1 << bits), (1 << width - 2 - bits) - 2 << bits
@@ -196,8 +214,10 @@ def _frexp(self: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _matrix_exp(self: Tensor) -> Tensor:
-    """Returns the exponential of matrices: a matrix divided by a power of two in Taylor's polynomial, squared as often.
-    A norm above `1 << MATRIX_SQUARINGS` gives NaN.
+    """Returns the exponential of matrices, by scaling and squaring.
+
+    Each matrix is divided by a power of two, inserted in a Taylor polynomial, and the result is squared as many times
+    as the exponent says. A norm above `2 ** MATRIX_SQUARINGS` gives NaN.
     """
     x = wide(self)
     scale = torch.log2(x.abs().sum(-2).amax(-1).clamp(min=1)).ceil() if x.numel() else x.new_zeros(x.shape[:-2])
@@ -221,8 +241,10 @@ def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 
 def _masked_index(self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float) -> Tensor:
-    """Returns the elements at `indices` where `mask` is true, else `fill`. A negative index counts from the end, as in
-    PyTorch's kernel; PyTorch's decomposition takes it for 0."""
+    """Returns the elements at `indices` where `mask` is true, else `fill`.
+
+    A negative index counts from the end, as in PyTorch's kernel. PyTorch's own decomposition replaces it by 0.
+    """
     if not self.numel():
         return self.new_full(aten._unsafe_index(self, indices).shape, fill)
     inside = [None if i is None else i.clamp(-n, n - 1) for i, n in zip(indices, self.shape, strict=False)]
@@ -230,7 +252,8 @@ def _masked_index(self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], 
 
 
 def _pad_circular(self: Tensor, pad: Sequence[int]) -> Tensor:
-    """From the last dimension on; a negative edge takes elements away before the rest is repeated."""
+    """Pads dimensions circularly, the last dimension first. Negative padding removes elements before the others are
+    repeated."""
     for i in range(len(pad) // 2):
         d, before, after = self.dim() - 1 - i, *pad[2 * i : 2 * i + 2]
         self = self.narrow(d, max(-before, 0), self.shape[d] + min(before, 0) + min(after, 0))
@@ -240,7 +263,10 @@ def _pad_circular(self: Tensor, pad: Sequence[int]) -> Tensor:
 
 
 def _roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """Without `dims` all elements move on in their order. (PyTorch's has remainders of symbolic sizes.)"""
+    """Rolls dimensions; without `dims`, rolls all elements as one dimension.
+
+    Unlike PyTorch's decomposition, it takes no remainders of symbolic sizes.
+    """
     if not dims:
         return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
     for shift, d in zip(shifts, dims, strict=True):
@@ -259,11 +285,11 @@ def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tens
 
 def _round(self: Tensor, *, decimals: int) -> Tensor:
     x, power = wide(self), 10.0 ** abs(decimals)
-    found = (x / power).round() * power if decimals < 0 else (x * power).round() / power
-    return found.to(self.dtype)
+    rounded = (x / power).round() * power if decimals < 0 else (x * power).round() / power
+    return rounded.to(self.dtype)
 
 
-def _finished(y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _scaled_and_shifted(y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     y = y if weight is None else y * along(weight, 1, y.dim())
     y = y if bias is None else y + along(bias, 1, y.dim())
     return y.to(dtype)
@@ -274,11 +300,11 @@ def _group_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     x = wide(input).reshape(N, group, C // group, *input.shape[2:])
     y, mean, scale = aten.native_layer_norm(x, x.shape[2:], None, None, eps)
-    y = _finished(y.reshape(input.shape), weight, bias, input.dtype)
+    y = _scaled_and_shifted(y.reshape(input.shape), weight, bias, input.dtype)
     return y, *(v.reshape(N, group).to(input.dtype) for v in (mean, scale))
 
 
-def _normalised(
+def _normalized_by_running_stats(
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -287,20 +313,21 @@ def _normalised(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """By the running statistics; the results after the first are empty."""
+    """Returns the batch normalization by running statistics, and two empty tensors."""
     x = wide(input)
     scale = (running_var.to(x.dtype) + eps).rsqrt()
     y = (x - along(running_mean.to(x.dtype), 1, x.dim())) * along(scale, 1, x.dim())
-    return _finished(y, weight, bias, input.dtype), input.new_empty(0), input.new_empty(0)
+    return _scaled_and_shifted(y, weight, bias, input.dtype), input.new_empty(0), input.new_empty(0)
 
 
 def _quantized(
     x: Tensor, scale: Tensor | float, zero_point: Tensor | int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """`x` rounded to the nearest of the values (q - zero_point) * scale, and where q was in its range.
+    """Rounds `x` to the nearest value (q - zero_point) * scale with q in the range. Also returns where q was in the
+    range.
 
-    Computed in f32. A zero point that is a number with a fraction is added before rounding (PyTorch,
-    ATen/native/quantized/cuda/FakeQuantizeCore.cu). NaN becomes the least q, as the cast to an integer does on CUDA.
+    Computes in f32. A zero point of a floating-point type is added before rounding (PyTorch,
+    ATen/native/quantized/cuda/FakeQuantizeCore.cu). NaN becomes the least q, as the cast to an integer does in CUDA.
     """
     narrow = x.to(torch.float32)
     steps = narrow * (1 / scale)
@@ -311,16 +338,16 @@ def _quantized(
     return ((q - zero_point) * scale).to(x.dtype), inside
 
 
-def _by_tensors(
+def _quantized_by_tensors(
     self: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """With a scale and a zero point for all, in tensors of one element, and a switch."""
+    """Quantizes with a scale, a zero point and a switch that are tensors of one element."""
     on = fake_quant_enabled.reshape(()) != 0
-    made, inside = _quantized(self, scale.reshape(()), zero_point.reshape(()), quant_min, quant_max)
-    return torch.where(on, made, self), inside | ~on
+    quantized, inside = _quantized(self, scale.reshape(()), zero_point.reshape(()), quant_min, quant_max)
+    return torch.where(on, quantized, self), inside | ~on
 
 
-def _per_channel(
+def _quantized_per_channel(
     self: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
     scale, zero_point = (along(v, axis, self.dim()) for v in (scale, zero_point))
@@ -364,7 +391,7 @@ _one_layer_lstm = decompositions.one_layer_lstm
 
 
 def _one_layer(*args: Any, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The states of an LSTM have their shape: PyTorch 2.11 adds a dimension of size 1."""
+    """Returns one LSTM layer with states of the right shape: PyTorch 2.11 adds a dimension of size 1 to them."""
     result, states = _one_layer_lstm(*args, **kwargs)
     return result, tuple(s.squeeze(0) if s.dim() > 2 else s for s in states)
 
@@ -391,11 +418,11 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "roll.default": _roll,
     "round.decimals": _round,
     "split_with_sizes.default": _split,
-    "_native_batch_norm_legit_no_training.default": _normalised,
+    "_native_batch_norm_legit_no_training.default": _normalized_by_running_stats,
     "native_group_norm.default": _group_norm,
     "fake_quantize_per_tensor_affine_cachemask.default": _quantized,
-    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _by_tensors,
-    "fake_quantize_per_channel_affine_cachemask.default": _per_channel,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _quantized_by_tensors,
+    "fake_quantize_per_channel_affine_cachemask.default": _quantized_per_channel,
     "_int_mm.default": _int_mm,
     **NEAREST_ELEMENTS,
     **INTERPOLATED,
@@ -411,3 +438,4 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "gru_cell.default": _gru_cell,
     **SPECIAL,
 }
+"""Decomposition by overload name, without `aten.`."""

@@ -1,8 +1,11 @@
-"""Gradients that PyTorch computes in kernels of its own, made of other operators.
+"""Decompositions of backward operators that PyTorch computes in kernels.
 
-Each takes the gradient of a result and gives that of the input. Where every input element knows the results that it was
-used for, they are read (`F.pad`, sums, transposed convolutions); where only the results know, as after a maximum, they
-are added to zeros at their places.
+Each function takes the gradient of an operator's result and returns the gradient of its input. There are two forms:
+
+- Gather: if the index of an input element determines the results that use it, these gradients are read and summed
+  (padding, sums, transposed convolutions).
+- Scatter: if only the results know their input element, as after a maximum, the gradients are added to zeros at stored
+  indices.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ Tensor = torch.Tensor
 aten: Any = torch.ops.aten
 
 
-def _each(values: Sequence[int], count: int) -> list[int]:
-    """A value for each of `count` dimensions, of which PyTorch takes one for all."""
+def _per_dimension(values: Sequence[int], count: int) -> list[int]:
+    """Returns one value for each of `count` dimensions. A single value applies to all dimensions."""
     return list(values) * (count if len(values) == 1 else 1)
 
 
 def _cropped(x: Tensor, dims: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """Of `x` the elements from `starts` on, `sizes` many along `dims`; zeros beyond its end."""
+    """Returns the range of `x` from `starts` with `sizes` elements along `dims`, with zeros outside of `x`."""
     pads = [0] * 2 * x.dim()
     for d, start, size in zip(dims, starts, sizes, strict=True):
         pads[2 * (x.dim() - 1 - d) : 2 * (x.dim() - d)] = [-start, start + size - x.shape[d]]
@@ -49,8 +52,8 @@ def _average_pool(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Tensor:
-    """The transposed convolution with a kernel of ones, after each gradient is divided by the size of its window."""
-    size, step, pad = (_each(v, dims) for v in (kernel_size, stride or kernel_size, padding))
+    """Returns the transposed convolution, with a kernel of ones, of the gradients divided by their window's size."""
+    size, step, pad = (_per_dimension(v, dims) for v in (kernel_size, stride or kernel_size, padding))
     inside = range(input.dim() - dims, input.dim())
     share = wide(gradient)
     for i, d in enumerate(inside):
@@ -69,46 +72,48 @@ def _average_pool(
 
 
 def _adaptive_average_pool(dims: int, gradient: Tensor, input: Tensor) -> Tensor:
-    """Along each dimension, the sum over the windows that an element is in, by the sizes of these."""
-    found = wide(gradient)
+    """Returns, along each dimension, the sum of gradient / window size over the windows that contain an element."""
+    spread = wide(gradient)
     for d in range(input.dim() - dims, input.dim()):
         size, outputs = input.shape[d], gradient.shape[d]
         if outputs and size % outputs == 0:  # each element is in one window
-            found = found.repeat_interleave(size // outputs, d) / (size // outputs)
+            spread = spread.repeat_interleave(size // outputs, d) / (size // outputs)
             continue
         o, place = torch.arange(outputs, device=input.device)[:, None], torch.arange(size, device=input.device)
         start, end = o * size // outputs, ((o + 1) * size + outputs - 1) // outputs
-        share = found.movedim(d, -1).unsqueeze(-1) / (end - start)
-        found = torch.where((place >= start) & (place < end), share, 0.0).sum(-2).movedim(-1, d)
-    return found.to(input.dtype)
+        share = spread.movedim(d, -1).unsqueeze(-1) / (end - start)
+        spread = torch.where((place >= start) & (place < end), share, 0.0).sum(-2).movedim(-1, d)
+    return spread.to(input.dtype)
 
 
-def _max_pool(dims: int, gradient: Tensor, input: Tensor, *how: Any) -> Tensor:
-    """Gradients are added to zeros at the places of the maxima, the last argument: numbers in the planes of `dims`
-    dimensions."""
-    first, places = input.dim() - dims, how[-1]
+def _max_pool(dims: int, gradient: Tensor, input: Tensor, *arguments: Any) -> Tensor:
+    """Adds the gradients to zeros at the indices of the maxima.
+
+    The indices are the last argument. They count in the plane of the last `dims` dimensions.
+    """
+    first, places = input.dim() - dims, arguments[-1]
     zeros = torch.zeros_like(wide(input)).flatten(first)
-    found = zeros.scatter_add(-1, places.flatten(first), wide(gradient).flatten(first))
-    return found.reshape(input.shape).to(input.dtype)
+    scattered = zeros.scatter_add(-1, places.flatten(first), wide(gradient).flatten(first))
+    return scattered.reshape(input.shape).to(input.dtype)
 
 
 def _replicated(gradient: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
-    """What was copied beyond an end is added to the last element there."""
-    found = wide(gradient)
+    """Returns the gradient of a replication padding: gradients of copies are added to the border element."""
+    summed = wide(gradient)
     for i in range(len(padding) // 2):
         d, (before, after) = input.dim() - 1 - i, padding[2 * i : 2 * i + 2]
         size = input.shape[d]
-        own = _cropped(found, [d], [before], [size])
+        inner = _cropped(summed, [d], [before], [size])
         for length, start, place in ((before, 0, 0), (after, before + size, size - 1)):
             if length > 0:
-                beyond = found.narrow(d, start, length).sum(d, keepdim=True)
-                own = own + _cropped(beyond, [d], [-place], [size])
-        found = own
-    return found.to(input.dtype)
+                beyond = summed.narrow(d, start, length).sum(d, keepdim=True)
+                inner = inner + _cropped(beyond, [d], [-place], [size])
+        summed = inner
+    return summed.to(input.dtype)
 
 
 def _masked_scatter(gradient: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The gradients where the mask holds, one after the other, and zeros behind them."""
+    """Returns the gradients at true elements of the mask in their order, followed by zeros."""
     mask, flat = mask.expand(gradient.shape).reshape(-1), gradient.reshape(-1)
     count = math.prod(sizes)
     place = torch.where(mask, mask.cumsum(0) - 1, count)
@@ -116,16 +121,16 @@ def _masked_scatter(gradient: Tensor, mask: Tensor, sizes: Sequence[int]) -> Ten
 
 
 def _distance(gradient: Tensor, difference: Tensor, distance: Tensor, p: float) -> Tensor:
-    """The gradient of a difference, of whose elements `distance` is the p-norm; zero where that has none."""
+    """Returns the gradient of a difference whose p-norm is `distance`; zero where the norm has no derivative."""
     if p == 0:
         return torch.zeros_like(difference)
     if p == 1:
         return gradient * difference.sign()
     if math.isinf(p):
         return gradient * difference.sign() * (difference.abs() == distance)
-    found = gradient * difference.sign() * difference.abs() ** (p - 1) / distance ** (p - 1)
-    none = distance == 0 if p >= 1 else (distance == 0) | (difference == 0)
-    return torch.where(none, 0.0, found)
+    derivative = gradient * difference.sign() * difference.abs() ** (p - 1) / distance ** (p - 1)
+    undefined = distance == 0 if p >= 1 else (distance == 0) | (difference == 0)
+    return torch.where(undefined, 0.0, derivative)
 
 
 def _cdist(gradient: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
@@ -135,14 +140,14 @@ def _cdist(gradient: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) ->
 
 def _pdist(gradient: Tensor, input: Tensor, p: float, pdist: Tensor) -> Tensor:
     first, second = torch.triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
-    found = _distance(gradient[:, None], input[first] - input[second], pdist[:, None], p)
-    return torch.zeros_like(input).index_add(0, first, found).index_add(0, second, -found)
+    of_pairs = _distance(gradient[:, None], input[first] - input[second], pdist[:, None], p)
+    return torch.zeros_like(input).index_add(0, first, of_pairs).index_add(0, second, -of_pairs)
 
 
 def _weight_norm(
     grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of `v` and `g` in `v * (g / norm)`, where the norm is over all dimensions except `dim`."""
+    """Returns the gradients of `v` and `g` in `v * (g / norm)`. The norm is over all dimensions except `dim`."""
     gradient, v, g, norm = (wide(t) for t in (grad_w, saved_v, saved_g, saved_norms))
     along_v = (gradient * v).sum([d for d in range(v.dim()) if d != dim], keepdim=True)
     of_v = (gradient - v * (along_v / (norm * norm))) * (g / norm)
@@ -150,7 +155,7 @@ def _weight_norm(
 
 
 def _zeros(size: Sequence[int], dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
-    """Zeros that PyTorch does not store."""
+    """Returns ordinary zeros for PyTorch's zero tensor without storage."""
     return torch.zeros(size, dtype=dtype, device=device)
 
 
@@ -176,11 +181,12 @@ BACKWARD: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def above_autograd() -> Generator[None]:
-    """While it is open, a traced program that is differentiated has the parts of these operators."""
+    """While active, autograd differentiates the decompositions of the operators in `DIFFERENTIABLE` in place of the
+    operators."""
     with ExitStack() as stack:
-        for operator, made in by_operator(DIFFERENTIABLE).items():
+        for operator, decomposition in by_operator(DIFFERENTIABLE).items():
             stack.callback(operator._dispatch_cache.clear)
-            stack.enter_context(patch.dict(operator.py_kernels, {DispatchKey.Autograd: made}))
+            stack.enter_context(patch.dict(operator.py_kernels, {DispatchKey.Autograd: decomposition}))
             operator._dispatch_cache.clear()
         yield
 
@@ -196,29 +202,34 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows of `weight`, summed (`mode` 0), averaged (1) or their maxima (2) in bags that begin at `offsets`; rows that
-    are padding go to a bag behind the last one. The results after the first are for PyTorch's own gradient only."""
+    """Reduces rows of `weight` in bags: by sum (`mode` 0), mean (1) or maximum (2).
+
+    A bag begins at each offset. Rows of padding go to an additional bag at the end, which is dropped. Only PyTorch's
+    own gradient reads the results after the first.
+    """
     bags = offsets.shape[0] - include_last_offset
     begins = offsets.new_zeros(indices.shape[0] + 1).index_add(0, offsets, torch.ones_like(offsets))
     bag = begins[:-1].cumsum(0) - 1
     bag = bag if padding_idx < 0 else torch.where(indices == padding_idx, bags, bag)
     rows = F.embedding(indices, weight, scale_grad_by_freq=scale_grad_by_freq)
     rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
-    found = rows.new_zeros(bags + (padding_idx >= 0), rows.shape[1])
+    reduced = rows.new_zeros(bags + (padding_idx >= 0), rows.shape[1])
     count = F.pad(offsets, (0, 1), value=indices.shape[0]).diff()[:bags]
     if padding_idx >= 0:
         count = bag.new_zeros(bags + 1).index_add(0, bag, torch.ones_like(bag))
     if mode == 2:
-        found = found.index_reduce(0, bag, rows, "amax", include_self=False)
+        reduced = reduced.index_reduce(0, bag, rows, "amax", include_self=False)
     else:
-        found = found.index_add(0, bag, rows)
-        found = found / count.clamp(min=1)[:, None] if mode == 1 else found
-    return found[:bags], bag, count[:bags], count[:bags]
+        reduced = reduced.index_add(0, bag, rows)
+        reduced = reduced / count.clamp(min=1)[:, None] if mode == 1 else reduced
+    return reduced[:bags], bag, count[:bags], count[:bags]
 
 
 BAGS: dict[str, Callable[..., Any]] = {
     "_embedding_bag.default": _embedding_bag,
     "_embedding_bag_forward_only.default": _embedding_bag,
 }
+"""Decompositions of `embedding_bag`; only their first result is meant to be used."""
 
 DIFFERENTIABLE: dict[str, Callable[..., Any]] = {**ANTIALIASED, **SAMPLING, "_embedding_bag.default": _embedding_bag}
+"""Decompositions that are differentiated in place of their operators."""

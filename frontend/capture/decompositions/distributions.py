@@ -1,6 +1,6 @@
-"""Operators that draw random numbers, made of uniform and normal ones.
+"""Decompositions of operators that draw random numbers, into uniform and normal numbers.
 
-The values are others than PyTorch's for one seed; their distributions are the same.
+For one seed, the numbers differ from PyTorch's, but they have the same distribution.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _normal(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any
 
 def _normal_of_tensors(mean: Tensor | float, std: Tensor | float, *, generator: Any = None) -> Tensor:
     like: Any = mean + std
-    given: Any = mean if isinstance(mean, Tensor) else std
-    return (torch.randn(like.shape, dtype=_computed(like)) * std + mean).to(given.dtype)
+    typed: Any = mean if isinstance(mean, Tensor) else std
+    return (torch.randn(like.shape, dtype=_computed(like)) * std + mean).to(typed.dtype)
 
 
 def _normal_of_numbers(
@@ -50,7 +50,7 @@ def _normal_of_numbers(
 
 
 def _geometric(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
-    """How many trials there are up to the first success."""
+    """Returns the number of trials up to the first success."""
     if not 0 < p < 1:
         raise ShapeError(f"a probability of {p}", argument="p")
     drawn = 1 - torch.rand(self.shape, dtype=_computed(self))
@@ -58,14 +58,15 @@ def _geometric(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
 
 
 _MOST_CATEGORIES = 1 << 24
-"""PyTorch's limit: f32 counts no further."""
+"""Largest number of categories, as in PyTorch: f32 represents no larger consecutive integers."""
 
 
 def _multinomial(self: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
-    """Places of the last dimension, with probabilities proportional to `self`.
+    """Returns indices in the last dimension, with probabilities proportional to `self`.
 
-    With replacement, by the inverse of the running sums; without, the places of the largest p / e of exponentially
-    distributed e (Efraimidis, Spirakis: weighted random sampling with a reservoir, 2006)."""
+    With replacement, it inverts the running sums of probabilities. Without, it selects the indices with the largest p /
+    e for exponentially distributed e (Efraimidis, Spirakis: Weighted random sampling with a reservoir, 2006).
+    """
     if self.dim() not in (1, 2) or not self.is_floating_point() or self.shape[-1] > _MOST_CATEGORIES:
         raise ShapeError("not one or two dimensions of probabilities, of at most 2^24", argument="self")
     count = self.shape[-1]

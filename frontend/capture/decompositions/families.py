@@ -1,9 +1,9 @@
-"""Decompositions of families of operators, which follow from schemas or from functions of PyTorch.
+"""Decompositions of two families of operators, derived from schemas and from functions of PyTorch.
 
-- Operators on lists of tensors, `_foreach_*`, of which optimizers are made.
-- Primitive operators (`torch.ops.prims`), which PyTorch's own decompositions and Dynamo leave in graphs. PyTorch
-  defines each by a function of ATen operators, `impl_aten`. That function is the decomposition, except for operators of
-  `_BY_NAME`: theirs write to new memory or take arguments that ATen does not have.
+- `_foreach_*`: operators on lists of tensors, which optimizers use.
+- `torch.ops.prims`: primitive operators, which remain in graphs of Dynamo and of PyTorch's own decompositions. PyTorch
+  defines each by a function of ATen operators, `impl_aten`, which is the decomposition here. Exceptions are the
+  operators in `_BY_NAME`: their functions write to new memory, or use arguments that ATen does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ELEMENT: dict[str, Callable[..., Tensor]] = {
     "powsum": lambda x, ord=2, dtype=None: x.to(dtype or x.dtype).abs().pow(ord).sum(),
     "zero": torch.zeros_like,
 }
-"""Function of one tensor for `_foreach_NAME`, where it is not `torch.NAME`."""
+"""Function of one tensor for `_foreach_NAME`, if it is not `torch.NAME`."""
 
 
 def _foreach(operator: Any) -> Callable[..., Tensors]:
@@ -45,7 +45,7 @@ def _foreach(operator: Any) -> Callable[..., Tensors]:
     name = operator._schema.name.removeprefix("aten::_foreach_")
     function = _ELEMENT[name] if name in _ELEMENT else getattr(torch, name)
 
-    def made(*args: Any, **kwargs: Any) -> Tensors:
+    def decomposition(*args: Any, **kwargs: Any) -> Tensors:
         values = dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         split = {n for n, v in values.items() if isinstance(v, list | tuple)}
         count = next(len(v) for v in values.values() if isinstance(v, list | tuple))
@@ -55,7 +55,7 @@ def _foreach(operator: Any) -> Callable[..., Tensors]:
             for c in calls
         ]
 
-    return made
+    return decomposition
 
 
 def lists() -> dict[Any, Callable[..., Any]]:
@@ -76,8 +76,10 @@ def _copy_strided(a: Tensor, stride: Sequence[int]) -> Tensor:
 def _reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns the decomposition of a primitive reduction over `dims`, whose result has the type `output_dtype`."""
 
-    def reduced(inp: Tensor, dims: Sequence[int] | None, *rest: Any, output_dtype: torch.dtype | None = None) -> Tensor:
-        result = function(inp, list(range(inp.dim())) if dims is None else list(dims), *rest)
+    def reduced(
+        inp: Tensor, dims: Sequence[int] | None, *others: Any, output_dtype: torch.dtype | None = None
+    ) -> Tensor:
+        result = function(inp, list(range(inp.dim())) if dims is None else list(dims), *others)
         return result if output_dtype is None else result.to(output_dtype)
 
     return reduced
@@ -99,16 +101,18 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "sum": _reduction(lambda inp, dims: torch.sum(inp, dims, dtype=inp.dtype)),
     "var": _reduction(lambda inp, dims, correction=1: torch.var(inp, dims, correction=correction)),
 }
+"""Decomposition by the name of the primitive operator, where `impl_aten` is not usable."""
 
 
 def primitives() -> dict[Any, Callable[..., Any]]:
-    """Returns the decomposition of every primitive operator that is functional and deterministic, and not of ours."""
+    """Returns the decomposition of every primitive operator that is functional, deterministic, and not supported as it
+    is."""
     names = [n.removeprefix("prims::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("prims::")]
     operators = {n: getattr(prims, n).default for n in names if "." not in n and f"prims.{n}" not in SCHEMAS}
-    made = {o: _BY_NAME.get(n, getattr(o, "impl_aten", None)) for n, o in operators.items()}
+    decompositions = {o: _BY_NAME.get(n, getattr(o, "impl_aten", None)) for n, o in operators.items()}
     return {
         operator: function
-        for operator, function in made.items()
+        for operator, function in decompositions.items()
         if function is not None
         and torch.Tag.nondeterministic_seeded not in operator.tags
         and not operator._schema.is_mutable

@@ -1,4 +1,4 @@
-"""What decompositions share: operators of ATen by name, and helpers on tensors."""
+"""Shared helpers of decompositions: look-up of ATen operators by name, and functions on tensors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ def operator_named(name: str) -> Any:
 
 
 def operators_named(names: Iterable[str]) -> tuple[Any, ...]:
-    """Returns the operators of these names that the installed PyTorch has; versions have different ones."""
+    """Returns the operators with these names. Names that the installed version of PyTorch does not have are skipped."""
     return tuple(operator for name in names if (operator := operator_named(name)) is not None)
 
 
 def by_operator(table: Mapping[str, T]) -> dict[Any, T]:
-    """Returns a table by name as a table by operator."""
+    """Returns a table keyed by operator, from a table keyed by name."""
     return {operator: value for name, value in table.items() if (operator := operator_named(name)) is not None}
 
 
 def wide(x: Tensor) -> Tensor:
-    """`x` in the type that sums are computed in."""
+    """Casts `x` to the type in which sums are computed: at least f32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def along(values: Tensor, dim: int, rank: int) -> Tensor:
-    """A vector as a tensor of `rank` dimensions that varies along `dim` only."""
+    """Reshapes a vector for broadcasting along one dimension.
+
+    Args:
+        values: the vector.
+        dim: dimension that the vector varies along.
+        rank: number of dimensions of the result; all others have size 1.
+    """
     return values.reshape([-1 if d == dim else 1 for d in range(rank)])

@@ -1,4 +1,4 @@
-"""Operators that order, search, count and group elements, made of sorts, scans and scatters."""
+"""Decompositions of operators that sort, search, count or group elements, into sorts, scans and scatters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import nan, prod
 from typing import Any
 
 import torch
-import torch._refs  # which completes PyTorch's table
+import torch._refs  # adds entries to PyTorch's table
 from torch._decomp import decomposition_table
 
 from ....errors import ShapeError, UnsupportedError
@@ -18,7 +18,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _at(x: Tensor, dim: int, number: Tensor, keepdim: bool) -> Pair:
-    """The elements numbered `number`, of size 1 along `dim`, of the sorted order along `dim`, and their places."""
+    """Returns the elements with sorted position `number` along `dim`, and their indices.
+
+    `number` has size 1 along `dim`.
+    """
     value, place = (v.gather(dim, number) for v in x.sort(dim=dim, stable=True))
     return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
 
@@ -26,14 +29,18 @@ def _at(x: Tensor, dim: int, number: Tensor, keepdim: bool) -> Pair:
 def _kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     if not self.dim():
         return self.clone(), torch.zeros_like(self, dtype=torch.int64)
-    known = isinstance(self.shape[dim], int)  # of a size that varies, all are sorted
-    found = self.topk(k, dim, largest=False) if known and k > 0 else self.sort(dim=dim, stable=True)
-    values, places = (v.narrow(dim, k - 1, 1) for v in found)
+    # A dimension of a symbolic size is sorted as a whole.
+    is_fixed = isinstance(self.shape[dim], int)
+    smallest = self.topk(k, dim, largest=False) if is_fixed and k > 0 else self.sort(dim=dim, stable=True)
+    values, places = (v.narrow(dim, k - 1, 1) for v in smallest)
     return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 
 def _median_along(ignores_nan: bool) -> Callable[..., Pair]:
-    """The lower median: of the elements that are not NaN, or the first NaN if there is one."""
+    """Returns the function for the lower median along a dimension, of all elements or of those that are not NaN.
+
+    Unless `ignores_nan`, the median of elements with a NaN is NaN.
+    """
 
     def median(self: Tensor, dim: int = -1, keepdim: bool = False) -> Pair:
         extent = self.shape[dim] if self.dim() else 1
@@ -41,7 +48,8 @@ def _median_along(ignores_nan: bool) -> Callable[..., Pair]:
             raise ShapeError("no median over an empty dimension", argument="dim")
         if not self.is_floating_point() or not self.dim():
             return _kthvalue(self, (extent - 1) // 2 + 1, dim, keepdim)
-        count = (~self.isnan()).sum(dim, keepdim=True)  # NaNs are sorted behind all others
+        # NaNs are sorted after all numbers.
+        count = (~self.isnan()).sum(dim, keepdim=True)
         if ignores_nan:
             return _at(self, dim, (count - 1).clamp(min=0) // 2, keepdim)
         return _at(self, dim, torch.where(count < extent, count, (extent - 1) // 2), keepdim)
@@ -61,8 +69,11 @@ def _median_of_all(ignores_nan: bool) -> Callable[[Tensor], Tensor]:
 
 
 def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> Pair:
-    """The most frequent value along `dim` (of equally frequent ones the smallest) and the last place it has: the end of
-    the first of the longest runs of equal values in sorted order."""
+    """Returns the most frequent value along `dim`, and the last index of that value. Of equally frequent values, the
+    smallest.
+
+    In sorted order, this is the end of the longest run of equal values, of several the first.
+    """
     if not self.dim():
         return _kthvalue(self, 1, dim, keepdim)
     if not self.shape[dim]:
@@ -88,19 +99,19 @@ def _histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def _nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
-    """Where the first `size` elements that are not zero stand, in order; `fill_value` where there are fewer."""
+    """Returns the indices of the first `size` nonzero elements in order, padded with `fill_value`."""
     shape, count = self.shape, self.numel()
     if not shape or not size or not count:
         return self.new_full((size, len(shape)), fill_value, dtype=torch.int64)
-    there = self.reshape(-1) != 0
-    number = torch.where(there, there.cumsum(0) - 1, size).clamp(max=size)
+    nonzero = self.reshape(-1) != 0
+    number = torch.where(nonzero, nonzero.cumsum(0) - 1, size).clamp(max=size)
     place = torch.full((size + 1,), count).scatter(0, number, torch.arange(count))[:size]
     at = [place // prod(shape[d + 1 :]) % n for d, n in enumerate(shape)]
     return torch.where(place[:, None] < count, torch.stack(at, -1), fill_value)
 
 
 MOST_PAIRS = 1 << 37
-"""About a tenth of a second of a large GPU. What would take longer needs another algorithm."""
+"""Largest number of comparisons of a search: about 0.1 seconds on a large GPU. Larger searches are refused."""
 
 
 def _searchsorted(
@@ -112,7 +123,7 @@ def _searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many elements of the last dimension come before each value, or are equal to it if `right`."""
+    """Returns, for each value, the number of sorted elements that are less, or also equal if `right`."""
     edges = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
     x = self if isinstance(self, Tensor) else edges.new_full((), self)
     size = edges.shape[-1]
@@ -120,8 +131,8 @@ def _searchsorted(
     if isinstance(pairs, int) and pairs > MOST_PAIRS:
         reason = f"too large: looks at {pairs} pairs of elements, more than {MOST_PAIRS}"
         raise UnsupportedError(reason, operator="aten.searchsorted", argument="self")
-    each = edges.unsqueeze(-2) if edges.dim() > 1 else edges
-    before = each <= x.unsqueeze(-1) if right or side == "right" else each < x.unsqueeze(-1)
+    aligned = edges.unsqueeze(-2) if edges.dim() > 1 else edges
+    before = aligned <= x.unsqueeze(-1) if right or side == "right" else aligned < x.unsqueeze(-1)
     count = before.sum(-1, dtype=torch.int64)
     if edges.is_floating_point() and not (isinstance(size, int) and size == 0):
         last = _last_number(edges)
@@ -130,11 +141,12 @@ def _searchsorted(
 
 
 def _last_number(edges: Tensor) -> Tensor:
-    """Returns the last place, of those that a search to the end looks at, whose element is a number; -1 if none is.
+    """Returns, of the positions that PyTorch's binary search visits on its way to the end, the last one that is not
+    NaN, or -1.
 
-    PyTorch bisects (ATen/native/cpu/Bucketization.cpp) and goes to the right of a NaN. NaNs are at the end, so a search
-    that meets one goes on to the end. Before that it went to the right only: it looked at the first of the places
-    size - (size + 1) // 2^k. So a value ends there if more elements come before it than this function returns.
+    PyTorch's search (ATen/native/cpu/Bucketization.cpp) goes to the right of a NaN. NaNs are sorted to the end, so a
+    search that meets a NaN then ends at `size`. A search that goes to the right only visits the positions size - (size
+    + 1) // 2^k. So a value's search ends at `size` if more elements precede the value than this function returns.
     """
     size = edges.shape[-1]
     steps = (size + 1).bit_length() - 1 if isinstance(size, int) else 62
@@ -148,7 +160,7 @@ def _bucketize(self: Tensor | float, boundaries: Tensor, *, out_int32: bool = Fa
 
 
 def _triangle_indices(name: str) -> Callable[..., Tensor]:
-    """PyTorch's decomposition, which divides by the number of columns."""
+    """Returns PyTorch's decomposition, without its division by zero for an empty matrix."""
 
     def indices(row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, **where: Any) -> Tensor:
         if not row * col:
@@ -158,13 +170,13 @@ def _triangle_indices(name: str) -> Callable[..., Tensor]:
     return indices
 
 
-# Histograms over edges of bins (ATen/native/cpu/HistogramKernel.cpp of PyTorch 2.13): an element belongs to the bin
-# that begins at the last edge that is not greater, on the last edge to the last bin. Elements outside of the edges, and
-# NaN, are not counted.
+# Histograms (ATen/native/cpu/HistogramKernel.cpp of PyTorch 2.13): an element belongs to the bin that begins at the
+# last edge that is not greater. An element on the last edge belongs to the last bin. Elements outside of the edges,
+# and NaN, are not counted.
 
 
 def _edges(x: Tensor, bins: int, low: float | None, high: float | None) -> Tensor:
-    """The edges of `bins` equal bins between two numbers, or between the least and the greatest element."""
+    """Returns the edges of `bins` equal bins between two numbers, or between the least and the greatest element."""
     if x.numel() == 0:
         low, high = (0.0, 1.0) if low is None else (low, high)
     first, last = (x.amin(), x.amax()) if low is None else (x.new_full((), low), x.new_full((), high))
@@ -175,13 +187,13 @@ def _edges(x: Tensor, bins: int, low: float | None, high: float | None) -> Tenso
 
 
 def _ranges(bins: Sequence[int], range: Sequence[float] | None) -> list[tuple[float | None, float | None]]:
-    """The least and the last edge in each dimension, as far as the caller says them."""
+    """Returns the first and the last edge in each dimension, or (None, None) if the caller specifies no range."""
     ends = list(range or [None] * (2 * len(bins)))
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
-def _counted(x: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
-    """The histogram of the rows of `x`, of which each column has its own edges."""
+def _histogram_of_rows(x: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
+    """Returns the histogram of the rows of `x`. `edges` has the edges of the bins for each column."""
     counts = [e.shape[0] - 1 for e in edges]
     place, inside = torch.zeros_like(x[:, 0], dtype=torch.int64), torch.ones_like(x[:, 0], dtype=torch.bool)
     for d, (column, ends) in enumerate(zip(x.unbind(1), edges, strict=True)):
@@ -190,12 +202,12 @@ def _counted(x: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density:
         inside = inside & (column >= ends[0]) & (column <= ends[-1])
     values = torch.ones_like(x[:, 0]) if weight is None else weight.reshape(-1)
     total = torch.zeros(prod(counts), dtype=x.dtype, device=x.device)
-    found = total.index_add(0, place, torch.where(inside, values, 0)).reshape(counts)
+    histogram = total.index_add(0, place, torch.where(inside, values, 0)).reshape(counts)
     if density:
-        found = found / found.sum()
+        histogram = histogram / histogram.sum()
         for d, ends in enumerate(edges):
-            found = found / ends.diff().reshape([-1 if e == d else 1 for e, _ in enumerate(edges)])
-    return found
+            histogram = histogram / ends.diff().reshape([-1 if e == d else 1 for e, _ in enumerate(edges)])
+    return histogram
 
 
 def _checked(x: Tensor, edges: Sequence[Tensor]) -> None:
@@ -215,7 +227,7 @@ def _histogram(
 ) -> tuple[Tensor, Tensor]:
     edges = bins if isinstance(bins, Tensor) else _edges(self, bins, *_ranges([bins], range)[0])
     _checked(self, [edges])
-    return _counted(self.reshape(-1, 1), [edges], weight, density), edges.clone()
+    return _histogram_of_rows(self.reshape(-1, 1), [edges], weight, density), edges.clone()
 
 
 def _bin_edges(
@@ -236,7 +248,7 @@ def _of_counts(self: Tensor, bins: Sequence[int], *, density: bool = False, weig
 
 def _of_edges(self: Tensor, bins: Sequence[Tensor], *, weight: Tensor | None = None, density: bool = False) -> Tensor:
     _checked(self, bins)
-    return _counted(self.reshape(-1, len(bins)), bins, weight, density)
+    return _histogram_of_rows(self.reshape(-1, len(bins)), bins, weight, density)
 
 
 ORDERING: dict[str, Callable[..., Any]] = {

@@ -1,7 +1,7 @@
-"""Orthogonal polynomials, whose order may be a tensor, and incomplete gamma functions, computed in f64.
+"""Decompositions of orthogonal polynomials, whose order may be a tensor, and of incomplete gamma functions, in f64.
 
-Chebyshev's are cosines and sines of a multiple of the angle whose cosine is x, hyperbolic ones outside of [-1, 1]. The
-others follow from the recurrence of three terms.
+Chebyshev polynomials are cosines and sines of a multiple of arccos(x), hyperbolic outside of [-1, 1]. The other
+polynomials are computed by their three-term recurrence.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Tensor = torch.Tensor
 Step = Callable[[int, Any, Any, Any], Any]
 
 MAX_ORDER = 512
-"""Largest order that is a number, for which the recurrence is written out."""
+"""Largest order that is a Python number. The recurrence is unrolled."""
 
 MAX_TENSOR_ORDER = 24
-"""Largest order in a tensor, if its polynomial comes from a recurrence; a call with a larger one is refused."""
+"""Largest order in a tensor, for polynomials with a recurrence. A call with a larger order fails an assertion."""
 
 
 def _order(n: Tensor | float, x: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Returns an order as a whole number, -1 for what is not finite, and the argument; both as tensors."""
+    """Returns order and argument as tensors. The order is truncated; one that is not finite becomes -1."""
     like = x if isinstance(x, Tensor) else n
     assert isinstance(like, Tensor)
     n, x = (v if isinstance(v, Tensor) else torch.full_like(like, v) for v in (n, x))
@@ -60,21 +60,21 @@ def _chebyshev(kind: str, x: Tensor | float, n: Tensor | float, shifted: bool) -
 
 
 def _recurrent(first: Callable[[Any], Any], step: Step) -> Callable[..., Tensor]:
-    """Returns the polynomials that start with 1 and `first(x)`, and go on with `step(k, x, before, last)`."""
+    """Returns the polynomials that start with 1 and `first(x)` and continue with `step(k, x, previous, last)`."""
 
     def function(x: Tensor | float, n: Tensor | float) -> Tensor:
-        known = None if isinstance(n, Tensor) else int(n) if abs(n) < inf else -1
-        if known is not None and known > MAX_ORDER:
-            raise UnsupportedError(f"the order {known} is not supported, only up to {MAX_ORDER}", argument="n")
+        fixed_order = None if isinstance(n, Tensor) else int(n) if abs(n) < inf else -1
+        if fixed_order is not None and fixed_order > MAX_ORDER:
+            raise UnsupportedError(f"the order {fixed_order} is not supported, only up to {MAX_ORDER}", argument="n")
         before, last = (1.0, first(x)) if isinstance(x, float | int) else (torch.ones_like(x), first(x))
         n, like = _order(n, x)
-        if known is None:
+        if fixed_order is None:
             why = f"special polynomial: an order in a tensor is larger than {MAX_TENSOR_ORDER}; pass it as a number"
             torch._assert_async((n <= MAX_TENSOR_ORDER).all(), why)  # pyright: ignore[reportPrivateImportUsage]
         value = torch.where(n < 1, 1.0, torch.full_like(like, last) if isinstance(last, float | int) else last)
-        for k in range(1, MAX_TENSOR_ORDER if known is None else known):
+        for k in range(1, MAX_TENSOR_ORDER if fixed_order is None else fixed_order):
             before, last = last, step(k, x, before, last)
-            value = torch.where(n > k, last, value) if known is None else last
+            value = torch.where(n > k, last, value) if fixed_order is None else last
         return torch.where(n < 0, 0.0, value)
 
     return function
@@ -90,21 +90,25 @@ _RECURRENT = {
 }
 
 _NODES, _NODE_DISTANCE = 140, 0.05
-"""Number of points of the tanh-sinh rule, and their distance before they are mapped to an interval."""
+"""Number of points of the tanh-sinh rule, and the distance of points before the mapping to an interval."""
 
 
 def _incomplete_gamma(a: Tensor, x: Tensor, upper: bool) -> Tensor:
-    """Returns the regularised incomplete gamma function, the `upper` or the lower one.
+    """Returns the regularised incomplete gamma function, upper or lower.
 
-    With t = x exp(s u) the integral of t^(a - 1) exp(-t) from x on (s = 1), or up to x (s = -1), is x^a exp(-x) times
-    that of exp(a s u - x (exp(s u) - 1)) from 0 on. The integrand is below exp(-40) from `end` on. The lower one is
-    computed for x up to 1 or a, the upper one beyond; a below 1 is raised by the recurrence in a.
+    The substitution t = x exp(s u) maps the integral to u >= 0. Here s = 1 for the upper part, from x on, and s = -1
+    for the lower part, up to x:
+
+        integral of t^(a - 1) exp(-t) dt = x^a exp(-x) * integral of exp(a s u - x (exp(s u) - 1)) du
+
+    The integrand is below exp(-40) beyond `end`. The lower part is computed for x up to max(1, a), the upper part for
+    larger x; the other part is 1 minus it. If a < 1, the recurrence in a raises it by 1.
     """
     from_above = (x > 1) & (x > a)
     small = (a < 1) & ~from_above
     b, y = torch.where(small, a + 1, a).clamp(min=1e-300), x.clamp(min=1e-300)
-    ahead = 40 - 2 * (b - y)
-    below_end = (ahead + (ahead * ahead + 320 * b).sqrt()) / (2 * b)
+    linear_coefficient = 40 - 2 * (b - y)
+    below_end = (linear_coefficient + (linear_coefficient * linear_coefficient + 320 * b).sqrt()) / (2 * b)
     above_end = 80 / ((y - b) + ((y - b) ** 2 + 80 * y).sqrt())
     end = torch.where(from_above, above_end, below_end)[..., None]
     number = (torch.arange(_NODES, dtype=torch.float64) - (_NODES - 1) / 2) * _NODE_DISTANCE
@@ -132,8 +136,8 @@ def _overloads() -> dict[str, Callable[..., Tensor]]:
             name = f"{prefix}chebyshev_polynomial_{kind}"
             functions[name] = lambda x, n, k=kind, shifted=bool(prefix): _chebyshev(k, x, n, shifted)
     for name, function in functions.items():
-        made = of_floats(function)
-        table.update({f"special_{name}.{overload}": made for overload in ("default", "x_scalar", "n_scalar")})
+        decomposition = of_floats(function)
+        table.update({f"special_{name}.{overload}": decomposition for overload in ("default", "x_scalar", "n_scalar")})
     for name, upper in (("igamma", False), ("igammac", True)):
         table[f"{name}.default"] = of_floats(lambda a, x, upper=upper: _incomplete_gamma(*_same(a, x), upper))
     return table

@@ -1,9 +1,11 @@
-"""Images read at places between their elements (`F.grid_sample`), in a form that can be differentiated, and images that
-are resized through a filter (`F.interpolate(antialias=True)`), as products with a matrix a dimension.
+"""Decompositions of image sampling (`F.grid_sample`, `F.interpolate`) and of fractional max pooling.
 
-Along each dimension a place is a few elements with weights, the *taps*; what is read there is the sum over all
-combinations of them. Derivatives are PyTorch's: zero where a place is moved to the border, also if it lies on it
+`F.grid_sample` reads an image at fractional positions. Along each dimension, a position reads a few elements with
+weights, the *taps*. The result is the weighted sum over all combinations of taps. The decomposition can be
+differentiated, with PyTorch's derivatives: zero where a position is clipped to the border, or is exactly on the border
 (PyTorch, ATen/native/GridSamplerUtils.h).
+
+`F.interpolate(antialias=True)` is a matmul along each dimension, with a matrix of filter weights.
 """
 
 from __future__ import annotations
@@ -35,24 +37,28 @@ def _clipped(x: Tensor, size: int) -> Tensor:
 
 
 def _reflected(x: Tensor, size: int, align_corners: bool) -> Tensor:
-    """Places, reflected until they are between the centres of the outer elements, or their outer edges."""
+    """Reflects positions until they are between the centres of the outer elements (`align_corners`) or their outer
+    edges."""
     low, span = (0.0, size - 1) if align_corners else (-0.5, size)
     if span == 0:
         return torch.zeros_like(x)
     beyond = torch.where(x < low, low - x, x - low)
-    rest, turns = beyond.fmod(span), (beyond / span).floor()
-    return _clipped(torch.where(turns.fmod(2) == 0, rest + low, span - rest + low), size)
+    offset, turns = beyond.fmod(span), (beyond / span).floor()
+    return _clipped(torch.where(turns.fmod(2) == 0, offset + low, span - offset + low), size)
 
 
 def _inside(x: Tensor, size: int, padding_mode: int, align_corners: bool) -> Tensor:
-    """Places where there is something to read, unless what is outside counts as zero."""
+    """Moves positions into the image as `padding_mode` specifies. With zeros as padding, positions stay as they are."""
     if padding_mode == ZEROS:
         return x
     return _clipped(x, size) if padding_mode == BORDER else _reflected(x, size, align_corners)
 
 
 def _taps(x: Tensor, size: int, mode: int, move: Callable[[Tensor], Tensor]) -> Taps:
-    """The elements that are read for places `x` along a dimension, and their weights; `move` brings places inside."""
+    """Returns the taps for positions `x` along a dimension: element indices with weights.
+
+    `move` moves positions into the image.
+    """
     if mode == NEAREST:
         return [(move(x).round(), 1.0)]
     if mode == LINEAR:
@@ -70,27 +76,29 @@ def _taps(x: Tensor, size: int, mode: int, move: Callable[[Tensor], Tensor]) -> 
 def _grid_sampler(
     input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
-    """`input` (N, C, sizes...) at the places `grid` (N, results..., dimensions), the last dimension first, from -1 to
-    1."""
+    """Returns `input` (N, C, sizes...) sampled at the positions `grid` (N, results..., dimensions).
+
+    Positions are from -1 to 1, in reverse order of the dimensions.
+    """
     dtype = torch.promote_types(input.dtype, torch.float32)
     image, sizes = input.to(dtype), input.shape[2:]
-    each: list[Taps] = []
+    taps_of_dims: list[Taps] = []
     for d, size in enumerate(sizes):
         place = grid[..., len(sizes) - 1 - d].to(dtype).unsqueeze(1) + 1
         place = place * ((size - 1) / 2) if align_corners else place * (size / 2) - 0.5
-        each.append(
+        taps_of_dims.append(
             _taps(place, size, interpolation_mode, lambda x, n=size: _inside(x, n, padding_mode, align_corners))
         )
     ones = [1] * len(sizes)
     n = torch.arange(input.shape[0], device=input.device).reshape(-1, 1, *ones)
     c = torch.arange(input.shape[1], device=input.device).reshape(1, -1, *ones)
-    found: list[Tensor] = []
-    for taps in product(*each):
-        there = reduce(torch.logical_and, [(x >= 0) & (x < size) for (x, _), size in zip(taps, sizes, strict=True)])
-        at = [torch.where(there, x, 0.0).to(torch.int64) for x, _ in taps]
+    terms: list[Tensor] = []
+    for taps in product(*taps_of_dims):
+        inside = reduce(torch.logical_and, [(x >= 0) & (x < size) for (x, _), size in zip(taps, sizes, strict=True)])
+        at = [torch.where(inside, x, 0.0).to(torch.int64) for x, _ in taps]
         weight = reduce(lambda u, v: u * v, (w for _, w in taps))
-        found.append(image[(n, c, *at)] * torch.where(there, weight, 0.0))
-    return reduce(torch.add, found).to(input.dtype)
+        terms.append(image[(n, c, *at)] * torch.where(inside, weight, 0.0))
+    return reduce(torch.add, terms).to(input.dtype)
 
 
 SAMPLING: dict[str, Callable[..., Any]] = {
@@ -104,7 +112,7 @@ def _triangle(x: Tensor) -> Tensor:
 
 
 def _cubic(x: Tensor) -> Tensor:
-    """The cubic convolution kernel with a = -0.5, as Pillow has it."""
+    """Returns the cubic convolution kernel with a = -0.5, as in Pillow."""
     x, a = x.abs(), -0.5
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
@@ -119,8 +127,11 @@ def _weights(
     kernel: Callable[[Tensor], Tensor],
     dtype: torch.dtype,
 ) -> Tensor:
-    """What each of `size` elements adds to each of `out`: shape (out, size), computed in `dtype`. The kernel is as wide
-    as an element of the result (PyTorch, ATen/native/cpu/UpSampleKernel.cpp, `compute_indices_min_size_weights_aa`)."""
+    """Returns the filter matrix of shape (out, size): the weight of each element in each result, computed in `dtype`.
+
+    The kernel is as wide as an element of the result (PyTorch, ATen/native/cpu/UpSampleKernel.cpp,
+    `compute_indices_min_size_weights_aa`).
+    """
     if align_corners:
         scale = (size - 1) / (out - 1) if out > 1 else 0.0
     else:
@@ -132,7 +143,7 @@ def _weights(
 
 
 def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    def made(
+    def resize(
         self: Tensor,
         output_size: Sequence[int],
         align_corners: bool,
@@ -151,7 +162,7 @@ def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
         )
         return (rows @ (self.to(wide) @ columns.T)).to(self.dtype)
 
-    return made
+    return resize
 
 
 ANTIALIASED: dict[str, Callable[..., Tensor]] = {
@@ -161,76 +172,80 @@ ANTIALIASED: dict[str, Callable[..., Tensor]] = {
 
 
 def _scales(
-    self: Tensor, wanted: Sequence[int], scales: Sequence[float | None], *, doubled: bool = False
+    self: Tensor, new_sizes: Sequence[int], scales: Sequence[float | None], *, doubled: bool = False
 ) -> list[float | None]:
-    """Returns the scales along each dimension, without those of dimensions whose size stays as it is.
+    """Returns the scale of each dimension, or None for a dimension that is copied.
 
-    PyTorch's kernels for the CPU take each such dimension as it is, and the nearest elements of two dimensions of twice
-    the size (`doubled`), too (ATen/native/UpSample.h, `compute_source_index_and_lambda` and `nearest_idx`). Those for
-    CUDA do so only if all sizes stay.
+    PyTorch's CPU kernels copy each dimension whose size stays the same. With `doubled`, they also ignore the scale of a
+    dimension of twice the size (ATen/native/UpSample.h, `compute_source_index_and_lambda` and `nearest_idx`). CUDA
+    kernels do so only if all sizes stay the same.
     """
     sizes = self.shape[2:]
-    known = [isinstance(n, int) and isinstance(m, int) for n, m in zip(sizes, wanted, strict=True)]
-    same = [k and m in ((n, 2 * n) if doubled else (n,)) for k, n, m in zip(known, sizes, wanted, strict=True)]
-    if self.device.type == "cuda" and not (all(known) and list(sizes) == list(wanted)):
+    fixed = [isinstance(n, int) and isinstance(m, int) for n, m in zip(sizes, new_sizes, strict=True)]
+    same = [k and m in ((n, 2 * n) if doubled else (n,)) for k, n, m in zip(fixed, sizes, new_sizes, strict=True)]
+    if self.device.type == "cuda" and not (all(fixed) and list(sizes) == list(new_sizes)):
         return list(scales)
     return [None if s else scale for s, scale in zip(same, scales, strict=True)]
 
 
 def _interpolated(name: str) -> dict[str, Callable[..., Tensor]]:
-    """Returns both overloads of an interpolation, by PyTorch's decomposition."""
+    """Returns the decompositions of both overloads of an interpolation, based on PyTorch's decomposition."""
     default = f"{name}.default"
 
-    def made(self: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Tensor:
-        known = _scales(self, output_size, [*scales, *[None for _ in output_size]][: len(output_size)])
-        return decomposition_table[operator_named(default)](self, output_size, align_corners, *known)
+    def interpolate(self: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Tensor:
+        used_scales = _scales(self, output_size, [*scales, *[None for _ in output_size]][: len(output_size)])
+        return decomposition_table[operator_named(default)](self, output_size, align_corners, *used_scales)
 
-    def made_of_factors(
+    def interpolate_by_factors(
         input: Tensor, output_size: Sequence[int] | None, align_corners: bool, scale_factors: Sequence[float] | None
     ) -> Tensor:
-        wanted = upsample_compute_output_size(input.shape, output_size, scale_factors)
-        return made(input, wanted, align_corners, *(scale_factors or ()))
+        new_sizes = upsample_compute_output_size(input.shape, output_size, scale_factors)
+        return interpolate(input, new_sizes, align_corners, *(scale_factors or ()))
 
-    return {default: made, f"{name}.vec": made_of_factors}
+    return {default: interpolate, f"{name}.vec": interpolate_by_factors}
 
 
 INTERPOLATED: dict[str, Callable[..., Tensor]] = {
-    overload: made
+    overload: decomposition
     for name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-    for overload, made in _interpolated(name).items()
+    for overload, decomposition in _interpolated(name).items()
 }
 
 
 def _nearest(name: str, offset: float) -> Callable[..., Tensor]:
-    """The nearest element for each of another size, of which place `offset` is meant: each element several times, or
-    each of several, where it is one of these along all dimensions; else as PyTorch looks it up."""
+    """Returns the decomposition of a nearest-neighbour interpolation, with index (i + `offset`) * scale.
+
+    It repeats or slices elements if the indices along every dimension are regular. Otherwise it uses PyTorch's
+    decomposition, which looks them up.
+    """
     packet = name.removesuffix(".vec")
 
-    def made(self: Tensor, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> Tensor:
-        found, sizes = self, self.shape[2:]
+    def resize(self: Tensor, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> Tensor:
+        resized, sizes = self, self.shape[2:]
         scales: list[float | None] = [*scale_factors] if scale_factors else [None for _ in sizes]
-        wanted = upsample_compute_output_size(self.shape, output_size, scale_factors)
+        new_sizes = upsample_compute_output_size(self.shape, output_size, scale_factors)
         if packet == "upsample_nearest2d":
-            scales = _scales(self, wanted, scales, doubled=True)
-        for dim, (size, new, scale) in enumerate(zip(sizes, wanted, scales, strict=True), 2):
-            known = isinstance(size, int) and isinstance(new, int)
-            moved = _at(found, dim, _places(size, new, scale, offset)) if known else None
-            if moved is None:
-                return decomposition_table[operator_named(f"{packet}.default")](self, wanted, *scales)
-            found = moved
-        return found.clone() if found is self else found
+            scales = _scales(self, new_sizes, scales, doubled=True)
+        for dim, (size, new, scale) in enumerate(zip(sizes, new_sizes, scales, strict=True), 2):
+            fixed = isinstance(size, int) and isinstance(new, int)
+            along_dim = _at(resized, dim, _nearest_indices(size, new, scale, offset)) if fixed else None
+            if along_dim is None:
+                return decomposition_table[operator_named(f"{packet}.default")](self, new_sizes, *scales)
+            resized = along_dim
+        return resized.clone() if resized is self else resized
 
-    return made
+    return resize
 
 
-def _places(size: int, wanted: int, scale: float | None, offset: float) -> list[int]:
-    """Which elements of `size` are the nearest to those of the `wanted` size, in f32 as PyTorch finds them."""
-    step = size / (size * scale) if scale is not None and scale > 0 else size / wanted
-    return ((np.arange(wanted, dtype=np.float32) + np.float32(offset)) * np.float32(step)).astype(np.int64).tolist()
+def _nearest_indices(size: int, new_size: int, scale: float | None, offset: float) -> list[int]:
+    """Returns the index of the nearest of `size` elements for each element of the new size, in f32 as in PyTorch."""
+    step = size / (size * scale) if scale is not None and scale > 0 else size / new_size
+    return ((np.arange(new_size, dtype=np.float32) + np.float32(offset)) * np.float32(step)).astype(np.int64).tolist()
 
 
 def _at(x: Tensor, dim: int, places: list[int]) -> Tensor | None:
-    """The elements of `x` at `places` along `dim`, if these are all of them, equally often, or equally far apart."""
+    """Returns the elements of `x` at `places` along `dim` by a repeat or a slice, or None if the indices are not
+    regular."""
     times, (first, *others) = max(1, len(places) // x.shape[dim]), places
     if places == [i // times for i in range(x.shape[dim] * times)]:
         return x.repeat_interleave(times, dim) if times > 1 else x
@@ -247,12 +262,12 @@ NEAREST_ELEMENTS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-# Fractional max pooling: windows of one size that begin at places drawn by a sample, in ATen's pseudorandom sequence.
+# Fractional max pooling: windows of one size. A random sample determines their first indices, by ATen's sequence.
 # Graham: Fractional Max-Pooling (2014); ATen/native/FractionalMaxPool2d.cpp and FractionalMaxPooling.h of PyTorch 2.13.
 
 
 def _begins(sample: Tensor, size: int, count: int, window: int) -> Tensor:
-    """Where the `count` windows along one dimension begin, for each sample."""
+    """Returns the first index of each of `count` windows along one dimension, for each random sample."""
     number = torch.arange(count, device=sample.device)
     if count == 1:
         return torch.zeros_like(sample[..., None], dtype=torch.int64) + (size - window)
@@ -268,7 +283,8 @@ def _pooled(
     kernel, counts, sizes = list(kernel_size), list(output_size), self.shape[-rank:]
     outer = self.shape[:-rank]
     samples = random_samples.reshape(*outer, rank).unbind(-1)
-    samples = samples[::-1] if rank == 2 else samples  # PyTorch draws the column first, but the time before the row
+    # PyTorch's sample has the column first in two dimensions, but the depth first in three.
+    samples = samples[::-1] if rank == 2 else samples
     place = torch.zeros([1] * (2 * rank), dtype=torch.int64, device=self.device)
     for d in range(rank):
         begin = _begins(samples[d], sizes[d], counts[d], kernel[d])
@@ -279,7 +295,8 @@ def _pooled(
     place = place.reshape(*outer, prod(counts), prod(kernel))
     values = self.flatten(-rank).gather(-1, place.flatten(-2)).reshape(place.shape)
     number = torch.arange(prod(kernel), device=self.device)
-    last = torch.where(values.isnan(), number, -1).amax(-1)  # of several NaNs PyTorch takes the last
+    # Of several NaNs, PyTorch selects the last.
+    last = torch.where(values.isnan(), number, -1).amax(-1)
     chosen = torch.where(last >= 0, last, values.argmax(-1))[..., None]
     results = values.gather(-1, chosen), place.gather(-1, chosen)
     result, index = (t.reshape(*outer, *counts) for t in results)

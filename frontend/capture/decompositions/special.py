@@ -1,9 +1,10 @@
-"""Special functions, of elementary ones. All is computed in f64, so that f32 results are right to the last digits.
+"""Decompositions of special functions into elementary functions, in f64 so that f32 results are right to the last
+digits.
 
-A&S are Abramowitz and Stegun, "Handbook of mathematical functions" (1964).
+A&S is Abramowitz and Stegun, "Handbook of mathematical functions" (1964).
 
-Airy's and Bessel's functions have the approximations of Cephes, as PyTorch's kernels have them. These leave out a
-leading 1 of some denominators, so from 5 on they are right to about 1e-6 of the amplitude.
+Airy and Bessel functions use the approximations of Cephes, like PyTorch's kernels. Some of their denominators omit a
+leading coefficient of 1, so for arguments of at least 5 the error is about 1e-6 of the amplitude.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SPECIAL: dict[Any, Callable[..., Tensor]] = {}
 
 
 def _of(*operators: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Enter a function of f64 tensors as the decomposition of `operators`, whose result is a float of their type."""
+    """Registers a function of f64 tensors as the decomposition of `operators`. The result has the operands' float
+    type."""
 
     def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         SPECIAL.update({f"{operator}.default": of_floats(function) for operator in operators})
@@ -33,20 +35,20 @@ def _of(*operators: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tens
 
 
 def of_floats(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns a function of f64 tensors as one of tensors of any type, whose result is a float of their type."""
+    """Wraps a function of f64 tensors for tensors of any type. The result has their float type."""
 
     @wraps(function)
-    def made(*args: Any) -> Tensor:
+    def on_floats(*args: Any) -> Tensor:
         tensors = [v for v in args if isinstance(v, Tensor)]
         dtype = torch.result_type(tensors[0], tensors[-1])
         result = function(*(v.to(torch.float64) if isinstance(v, Tensor) else v for v in args))
         return result.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
-    return made
+    return on_floats
 
 
 def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """The polynomial with these coefficients, of the highest power first."""
+    """Returns the polynomial with these coefficients, the highest power first."""
     total = torch.full_like(x, coefficients[0])
     for c in coefficients[1:]:
         total = total * x + c
@@ -54,10 +56,10 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 _B = [bernoulli(n) for n in range(21)]
-"""The Bernoulli numbers."""
+"""Bernoulli numbers B0 to B20."""
 
 _SHIFT = 10
-"""Asymptotic series start at `x + _SHIFT`; the recurrence leads back."""
+"""Asymptotic series are evaluated at `x + _SHIFT`, and the recurrence leads back to `x`."""
 
 
 def _is_whole(x: Tensor) -> Tensor:
@@ -65,14 +67,14 @@ def _is_whole(x: Tensor) -> Tensor:
 
 
 def _near(x: Tensor) -> Tensor:
-    """pi times the distance to the nearest integer: its sine and tangent are exact for large x."""
+    """Returns pi times the distance to the nearest integer, so that sine and tangent are exact for large x."""
     return (x - x.round()) * pi
 
 
 @_of("lgamma")
 def _lgamma(x: Tensor) -> Tensor:
-    left = x < 0.5
-    y = torch.where(left, 1 - x, x)  # reflected to y >= 0.5
+    reflected = x < 0.5
+    y = torch.where(reflected, 1 - x, x)
     near = y < _SHIFT
     z = torch.where(near, y + _SHIFT, y)
     # Stirling: (z - 1/2) log z - z + log(2 pi) / 2 + sum of B(2k) / (2k (2k - 1) z^(2k - 1))
@@ -80,28 +82,29 @@ def _lgamma(x: Tensor) -> Tensor:
     tail = polynomial(r * r, [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(8, 0, -1)]) * r
     lead = torch.where(near, prod((y + k for k in range(1, _SHIFT)), start=y), 1)
     value = (z - 0.5) * (z.log() - 1) + tail + (log(2 * pi) - 1) / 2 - lead.log()
-    found = torch.where(left, log(pi) - _near(x).sin().abs().log() - value, value)
-    return torch.where((x <= 0) & _is_whole(x) | (x.abs() == inf), inf, found)
+    combined = torch.where(reflected, log(pi) - _near(x).sin().abs().log() - value, value)
+    return torch.where((x <= 0) & _is_whole(x) | (x.abs() == inf), inf, combined)
 
 
 @_of("digamma")
 def _digamma(x: Tensor) -> Tensor:
-    left = x < 0
-    y = torch.where(left, 1 - x, x)
+    reflected = x < 0
+    y = torch.where(reflected, 1 - x, x)
     z = y + _SHIFT
     square = 1 / (z * z)
     tail = polynomial(square, [float(_B[2 * k] / (2 * k)) for k in range(8, 0, -1)]) * square
     value = z.log() - 0.5 / z - tail - sum((1 / (y + k) for k in range(1, _SHIFT)), start=1 / y)
-    found = torch.where(left, value - pi / _near(x).tan(), value)
-    found = torch.where(left & _is_whole(x), nan, found)
-    return torch.where(x == 0, torch.copysign(torch.full_like(x, inf), -x), found)
+    combined = torch.where(reflected, value - pi / _near(x).tan(), value)
+    combined = torch.where(reflected & _is_whole(x), nan, combined)
+    return torch.where(x == 0, torch.copysign(torch.full_like(x, inf), -x), combined)
 
 
 @_of("special_zeta")
 def _zeta(s: Tensor, q: Tensor) -> Tensor:
-    """The Hurwitz zeta function for s > 1, by Euler and Maclaurin; for q <= 0 sums what is defined.
+    """Returns the Hurwitz zeta function for s > 1, by the Euler-Maclaurin formula.
 
-    A new last dimension counts the terms that are summed as they are; enough of them to pass q >= -50.
+    The first 64 terms are summed one by one, along a new last dimension. This suffices for q >= -50; smaller q give
+    NaN.
     """
     terms = 64
     head = torch.pow(q[..., None] + torch.arange(terms, dtype=q.dtype), -s[..., None]).sum(-1)
@@ -127,9 +130,10 @@ def _polygamma(n: int, x: Tensor) -> Tensor:
         return _digamma(x)
     if n > 1:
         return _zeta(torch.full_like(x, n + 1), x) * ((1.0 if n % 2 else -1.0) * factorial(n))
-    left = x < 0.5  # reflected, as PyTorch does: it is defined between the poles on the left
-    value = _zeta(torch.full_like(x, 2), torch.where(left, 1 - x, x))
-    return torch.where(left, (pi / _near(x).sin()) ** 2 - value, value)
+    # As in PyTorch, the reflection defines the function between the poles of negative x.
+    reflected = x < 0.5
+    value = _zeta(torch.full_like(x, 2), torch.where(reflected, 1 - x, x))
+    return torch.where(reflected, (pi / _near(x).sin()) ** 2 - value, value)
 
 
 _ERFINV = (
@@ -138,12 +142,15 @@ _ERFINV = (
     (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613)
     + (0.00943887047, 1.00167406, 2.83297682),
 )
-"""Giles' approximation of erfinv(y) / y in -log(1 - y^2) - 2.5, and where that is above 5 in its root - 3."""
+"""Coefficients of Giles' approximations of erfinv(y) / y, with w = -log(1 - y^2).
+
+The first is a polynomial in w - 2.5, for w < 5. The second is a polynomial in sqrt(w) - 3.
+"""
 
 
 @_of("erfinv")
 def _erfinv(y: Tensor) -> Tensor:
-    """Giles' approximation, then a step of Halley's method, which triples the digits."""
+    """Returns Giles' approximation, improved by one step of Halley's method, which triples the correct digits."""
     size = -((1 - y) * (y + 1)).log()
     x = torch.where(size < 5, polynomial(size - 2.5, _ERFINV[0]), polynomial(size.sqrt() - 3.0, _ERFINV[1])) * y
     step = (x.erf() - y) / ((-x * x).exp() * (2 / sqrt(pi)))
@@ -154,8 +161,11 @@ def _erfinv(y: Tensor) -> Tensor:
 
 @_of("special_erfcx")
 def _erfcx(x: Tensor) -> Tensor:
-    """exp(x^2) erfc(x). From 1 on, the trapezoidal rule with the residue at its pole (Matta and Reichel, "Uniform
-    computation of the error function and other related functions", 1971)."""
+    """Returns exp(x^2) erfc(x).
+
+    For x of at least 1, by the trapezoidal rule with the residue at its pole (Matta and Reichel, "Uniform computation
+    of the error function and other related functions", 1971).
+    """
     size = x.abs().clamp(max=1e100)
     square = size * size
     small = square.clamp(max=700).exp()
@@ -163,9 +173,9 @@ def _erfcx(x: Tensor) -> Tensor:
     total = sum((exp(-((n * step) ** 2)) / (square + (n * step) ** 2) for n in range(1, 13)), start=0.5 / square)
     far = size * (2 * step / pi) * total
     far = torch.where(size < pi / step, far + 2 * small / (1 - (size * (2 * pi / step)).exp()), far)
-    found = torch.where(size < 1, small * (1 - size.erf()), far)
-    found = torch.where(x < 0, 2 * (x * x).exp() - found, found)
-    return torch.where(x.isnan(), x, found)
+    combined = torch.where(size < 1, small * (1 - size.erf()), far)
+    combined = torch.where(x < 0, 2 * (x * x).exp() - combined, combined)
+    return torch.where(x.isnan(), x, combined)
 
 
 @_of("erfc")
@@ -177,14 +187,17 @@ def _erfc(x: Tensor) -> Tensor:
 
 @_of("special_ndtri")
 def _ndtri(p: Tensor) -> Tensor:
-    """The inverse of the normal distribution function: a start (A&S 26.2.23), then Newton on its logarithm, which has
-    the same relative precision everywhere in the tail."""
+    """Returns the inverse of the normal distribution function.
+
+    The start (A&S 26.2.23) is improved by Newton's method on the logarithm, for a uniform relative precision in the
+    tails.
+    """
     lower = torch.minimum(p, 1 - p)
     t = (-2 * lower.log()).sqrt()
     start = polynomial(t, (0.010328, 0.802853, 2.515517)) / polynomial(t, (0.001308, 0.189269, 1.432788, 1.0))
     x = t - start  # so far below the mean
     for _ in range(4):
-        ratio = _erfcx(x * sqrt(0.5))  # tail / density, but for a factor
+        ratio = _erfcx(x * sqrt(0.5))  # proportional to tail / density
         x = x + ((ratio * 0.5).log() - x * x * 0.5 - lower.log()) * ratio * sqrt(pi / 2)
     x = torch.where(lower == 0, inf, x)
     x = torch.where(p < 0.5, -x, x)
@@ -192,8 +205,10 @@ def _ndtri(p: Tensor) -> Tensor:
 
 
 def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
-    """The modified Bessel function of order 0 or 1, times exp(-|x|) if `scaled`: its power series, or for large |x| the
-    asymptotic one."""
+    """Returns the modified Bessel function I of order 0 or 1, times exp(-|x|) if `scaled`.
+
+    It sums the power series, or the asymptotic series for large |x|.
+    """
     size = x.abs()
     half = size.clamp(max=30) * 0.5
     near = polynomial(half * half, [1.0 / (factorial(k) * factorial(k + order)) for k in range(60, -1, -1)])
@@ -206,18 +221,18 @@ def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
     else:
         root = (size * 0.5).exp()  # exp(x) alone overflows sooner than the result
         far = far * root * root
-    found = torch.where(size <= 30, near, far)
-    found = torch.where(x.isnan(), x, found)
-    return torch.copysign(found, x) if order else found
+    combined = torch.where(size <= 30, near, far)
+    combined = torch.where(x.isnan(), x, combined)
+    return torch.copysign(combined, x) if order else combined
 
 
-for _operators, _function, *_rest in (
+for _operators, _function, *_arguments in (
     (("i0", "special_modified_bessel_i0"), _bessel_i, 0, False),
     (("special_i0e",), _bessel_i, 0, True),
     (("special_i1", "special_modified_bessel_i1"), _bessel_i, 1, False),
     (("special_i1e",), _bessel_i, 1, True),
 ):
-    _of(*_operators)(lambda x, function=_function, rest=_rest: function(x, *rest))
+    _of(*_operators)(lambda x, function=_function, arguments=_arguments: function(x, *arguments))
 
 
 @_of("special_spherical_bessel_j0")
@@ -226,7 +241,7 @@ def _spherical_bessel_j0(x: Tensor) -> Tensor:
 
 
 def _rows(text: str) -> list[list[float]]:
-    """Returns the rows of coefficients, the highest power first, that `;` separates."""
+    """Returns rows of coefficients, the highest power first. `;` separates rows in the text."""
     return [[float(number) for number in row.split()] for row in text.split(";")]
 
 
@@ -262,7 +277,7 @@ _J1_NEAR = _rows("""
     620.8364781180543 256987.25675774884 83514679.14319493 22151159547.97925 4749141220799.914 784369607876235.9
         8.952223361846274e+16 5.322786203326801e+18
 """)
-"""The same as J0_NEAR of J1 / x."""
+"""Numerator and denominator of J1 / x up to 5, without the factors of its first two zeros, in x^2."""
 
 _Y1_NEAR = _rows("""
     1263204747.9017804 -647355876379.1603 114509511541823.73 -8127702555013251.0 2.024394757135949e+17
@@ -282,7 +297,7 @@ _FAR1 = _rows("""
     74.23732770356752 1056.4488603826283 4986.410583376536 9562.318924047562 7997.041604473507 2826.1927851763908
         336.0936078106983
 """)
-"""The same as FAR0 of J1 and Y1."""
+"""Numerators and denominators of the amplitudes of cosine and sine in J1 and Y1 from 5 on, in (5 / x)^2."""
 
 _K0 = _rows("""
     1.374465435613523e-16 4.25981614279661e-14 1.0349695257633842e-11 1.904516377220209e-09 2.5347910790261494e-07
@@ -308,7 +323,7 @@ _K1 = _rows("""
         5.7410841254500495e-08 -3.5019606030878126e-07 2.406484947837217e-06 -1.936197974166083e-05
         0.00019521551847135162 -0.002857816859622779 0.10392373657681724 2.7206261904844427
 """)
-"""The same of K1."""
+"""Chebyshev coefficients for K1, on the same intervals as `_K0`."""
 
 _AIRY = _rows("""
     -0.1316963234183318 -0.6264565444319123 -0.6931580360369335 -0.2797799815451191 -0.04919001326095003
@@ -325,7 +340,10 @@ _AIRY = _rows("""
     0.5675945326387702 14.75625625848472 84.51389701414746 177.31808814540045 164.2346928715297 71.47784008255756
         14.095913560783403 1.0
 """)
-"""Numerators and denominators of Ai: below -2.09 two of each in 1 / zeta^2, from 2.09 on one of each in 1 / zeta."""
+"""Numerators and denominators for Ai.
+
+Below -2.09 there are two of each, polynomials in 1 / zeta^2. From 2.09 on there is one of each, in 1 / zeta.
+"""
 
 
 def _ratio(x: Tensor, numerator: Sequence[float], denominator: Sequence[float]) -> Tensor:
@@ -389,7 +407,7 @@ def _bessel_k(x: Tensor, order: int, scaled: bool) -> Tensor:
 
 
 def _airy(x: Tensor) -> Tensor:
-    """Ai, by its power series around 0; as in PyTorch, NaN of infinities and 0 above 103.892."""
+    """Returns the Airy function Ai; NaN for infinities and 0 above 103.892, as in PyTorch."""
     sine, sine_below, cosine, cosine_below, decay, decay_below = _AIRY
     size = x.abs().clamp(min=2.09, max=1e100)
     root = size.sqrt()

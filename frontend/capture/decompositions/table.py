@@ -1,4 +1,4 @@
-"""Decompositions at capture: PyTorch's own, and ours of operators of which it has none."""
+"""Tables of decompositions for the export: PyTorch's own, and those of this library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-import torch._refs  # which completes PyTorch's table
+import torch._refs  # adds entries to PyTorch's table
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions as pytorchs
 from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace, _special_op_to_preserve_cia
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -20,11 +20,11 @@ from . import DECOMPOSITIONS
 from .families import lists, primitives
 from .operators import by_operator, operators_named
 
-Made = Callable[..., Any]
-"""A decomposition."""
+Decomposition = Callable[..., Any]
+"""Decomposition: a function with the arguments of the operator."""
 
 _FILTERS = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
-"""Interpolations, which round integers in their own way."""
+"""Interpolations. Their rounding of integers differs from the decomposition's."""
 
 _RARE = (
     *_FILTERS,
@@ -36,7 +36,7 @@ _RARE = (
     upsample_nearest1d upsample_nearest2d upsample_nearest3d view_copy
     """.split(),
 )
-"""Operators that PyTorch decomposes for its compiler, though not by default for an export."""
+"""Operators that PyTorch decomposes for its own compiler, but not by default in an export."""
 
 _OF_FLOATS = (
     *(f"{name}.default" for name in _FILTERS),
@@ -47,13 +47,13 @@ _OF_FLOATS = (
     native_layer_norm.default
     """.split(),
 )
-"""Operators of which PyTorch has no kernel for integers."""
+"""Operators without a kernel for integers in PyTorch."""
 
 _OF_NUMBERS = """
     bucketize.Tensor dot.default kthvalue.default median.default median.dim mv.default nanmedian.default
     nanmedian.dim searchsorted.Scalar searchsorted.Tensor vdot.default
 """.split()
-"""Operators of which PyTorch has no kernel for truth values."""
+"""Operators without a kernel for booleans in PyTorch."""
 
 
 _BAGS = operators_named(
@@ -64,22 +64,24 @@ _BAGS = operators_named(
         "_embedding_bag_forward_only.default",
     )
 )
-"""Operators of which only the first result is right; where another one is read they stay, and are refused by name."""
+"""Operators whose decomposition has only a correct first result. If another result is used, the operator stays, and is
+refused."""
 
 
 @cache
 def decomposition_table(also: Collection[Any] = (), of_lists: bool = True) -> Mapping[Any, Callable[..., Any]]:
-    """Returns the decompositions of operators that are not ours, except those that PyTorch decomposes before it looks
-    at a table.
+    """Returns the decomposition by operator, for operators that the torch dialect does not have.
+
+    PyTorch decomposes composite operators before it looks at this table; see `tables`.
 
     Args:
-        also: operators of ours that are decomposed, too.
-        of_lists: the table has operators on lists of tensors.
+        also: operators of the torch dialect that are decomposed as well.
+        of_lists: whether the table has operators on lists of tensors.
     """
     table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(operators_named(_RARE))}
-    table = {t: made for t, made in table.items() if not is_ours(t) or t in also}
+    table = {t: decomposition for t, decomposition in table.items() if not is_ours(t) or t in also}
     ours = by_operator(DECOMPOSITIONS) | primitives() | (lists() if of_lists else {})
-    table |= {t: _on_device(made) for t, made in ours.items()}
+    table |= {t: _on_device(decomposition) for t, decomposition in ours.items()}
     _refuse(table, _OF_FLOATS, lambda x: not x.is_floating_point())
     _refuse(table, _OF_NUMBERS, lambda x: x.dtype == torch.bool)
     return table
@@ -89,26 +91,33 @@ def decomposition_table(also: Collection[Any] = (), of_lists: bool = True) -> Ma
 def tables(
     also: Collection[Any] = (), of_lists: bool = True
 ) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
-    """How those operators are made that PyTorch would take apart by itself, which ours are kept from; and all of
-    `decomposition_table`. An operator may be in both: `_fused_rms_norm` is a composite one except on a GPU."""
+    """Returns two tables: for composite operators, and `decomposition_table`.
+
+    PyTorch decomposes a composite operator by itself unless the first table has an entry, which replaces or keeps the
+    operator. An operator may be in both tables: `_fused_rms_norm` is composite except on a GPU.
+    """
     table = decomposition_table(also, of_lists)
-    kept = {t for t in _collect_all_valid_cia_ops_for_aten_namespace() if t in table or is_ours(t) and t not in also}
-    return {t: table.get(t, _special_op_to_preserve_cia) for t in kept}, table
+    composite = {
+        t for t in _collect_all_valid_cia_ops_for_aten_namespace() if t in table or is_ours(t) and t not in also
+    }
+    return {t: table.get(t, _special_op_to_preserve_cia) for t in composite}, table
 
 
 def decomposed(program: ExportedProgram, also: Collection[Any], of_lists: bool) -> ExportedProgram:
-    """Returns the program in operators that are ours and that change nothing in place, as `run_decompositions` does.
-    That one makes tables of all operators of PyTorch in each call, and takes longer.
+    """Decomposes an exported program into operators of the torch dialect, without changes in place.
+
+    It does the same as `ExportedProgram.run_decompositions`, which is slower because it builds tables of all operators
+    in each call.
 
     Args:
         program: the program.
-        also: operators of ours that are decomposed, too.
-        of_lists: the program has operators on lists of tensors.
+        also: operators of the torch dialect that are decomposed as well.
+        of_lists: whether the program has operators on lists of tensors.
     """
     composite, others = tables(frozenset(also), of_lists)
     read = (user.args[1] for n in program.graph.nodes if n.target in _BAGS for user in n.users if user.users)
     if any(read):
-        others = {target: made for target, made in others.items() if target not in _BAGS}
+        others = {target: decomposition for target, decomposition in others.items() if target not in _BAGS}
     with unset_fake_temporarily(), addressed_views(program.graph_module):
         return exported_program._decompose_exported_program(
             program,
@@ -119,13 +128,14 @@ def decomposed(program: ExportedProgram, also: Collection[Any], of_lists: bool) 
         )
 
 
-def _on_device(function: Made) -> Made:
-    """Wraps a decomposition so that tensors which it makes without a device lie where its first tensor lies."""
+def _on_device(function: Decomposition) -> Decomposition:
+    """Wraps a decomposition so that tensors that it creates without a device are on the device of its first tensor."""
 
     @wraps(function)
     def placed(*args: Any, **kwargs: Any) -> Any:
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        device = max(tensors, key=lambda x: bool(x.dim())).device if tensors else None  # a number may lie on the host
+        # A tensor without dimensions may be a number on the host, so others have priority.
+        device = max(tensors, key=lambda x: bool(x.dim())).device if tensors else None
         if device is None or device == torch.get_default_device():
             return function(*args, **kwargs)
         with device:
@@ -134,20 +144,24 @@ def _on_device(function: Made) -> Made:
     return placed
 
 
-def _refuse(table: dict[Any, Made], names: Iterable[str], refused: Callable[[torch.Tensor], bool]) -> None:
-    """Restricts the decompositions of the operators `names`, as far as the table has one."""
+def _refuse(table: dict[Any, Decomposition], names: Iterable[str], refused: Callable[[torch.Tensor], bool]) -> None:
+    """Restricts the decompositions of some operators to the data types that PyTorch supports.
+
+    `refused` returns true for a first argument of an unsupported type.
+    """
     for target in operators_named(names):
         if target in table:
             table[target] = _refusing(table[target], refused)
 
 
 def _refusing(function: Callable[..., Any], refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
-    """A decomposition that leaves operators alone whose first arguments have some data types."""
+    """Returns a decomposition that does not apply if `refused` is true for the first argument."""
 
     @wraps(function)
     def checked(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if refused(input):
-            return NotImplemented  # the operator stays as it is, and is refused by name
+            # The operator stays in the graph, and the import refuses it by name.
+            return NotImplemented
         return function(input, *args, **kwargs)
 
     return checked

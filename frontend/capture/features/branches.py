@@ -30,13 +30,16 @@ Export = Callable[[], ExportedProgram]
 def called(function: Any, args: Any, kwargs: Any) -> Any:
     """Computes `torch.cond(predicate, f, g, operands)` as `f`, `g` and a select for each result.
 
-    Both branches run: assertions of both must hold, and random numbers of both are drawn. Raises UnsupportedError for
-    these branches:
+    Both branches run: assertions of both must hold, and random numbers of both are drawn.
 
-    - branches that change their operands;
-    - branches whose results differ in structure, shape or type;
-    - branches that are differentiated backwards: an infinity in the branch that is not selected would make the gradient
-      NaN.
+    Args:
+        function: the operator; NotImplemented is returned for others than `torch.cond`.
+        args, kwargs: its arguments.
+
+    Raises:
+        UnsupportedError: the branches change their operands, or their results differ in structure, shape or type, or
+            they are differentiated backwards. In the last case an infinity in the branch that is not selected would
+            make the gradient NaN.
     """
     return _cond(*args, **kwargs) if function is torch.ops.higher_order.cond else NotImplemented
 

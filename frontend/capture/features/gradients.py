@@ -43,7 +43,15 @@ from . import Features
 
 
 def called(function: Any, args: Any, kwargs: Any) -> Any:
-    """Raises Retrace for a program that switches gradients, or that asks whether they are enabled."""
+    """Raises Retrace for a program that switches gradients, or that asks whether they are enabled.
+
+    Args:
+        function: the function that the program calls.
+        args, kwargs: its arguments.
+
+    Returns:
+        NotImplemented if code other than the user's calls `is_grad_enabled`.
+    """
     if function.__name__ == "is_grad_enabled" and not is_users(sys._getframe(3).f_code.co_filename):
         return NotImplemented
     raise Retrace(retraced)

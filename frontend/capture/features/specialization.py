@@ -134,7 +134,7 @@ def _resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 def _excluded_sizes(program: ExportedProgram, named: Sequence[NamedDim]) -> dict[str, list[int]]:
     """Returns the excluded sizes by the name of the dimension.
 
-    Raises CaptureError if a condition excludes more than `MAX_VALUES` sizes.
+    Raises CaptureError if more than `MAX_VALUES` sizes of a dimension are excluded.
     """
     excluded: dict[str, list[int]] = {}
     for expr, wrong in _excluded_by_assertions(program, {d.symbol: d for d in named}):

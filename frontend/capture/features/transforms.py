@@ -21,7 +21,12 @@ from ..tracing import Request, Retrace
 
 
 def called(function: Any, args: Any, kwargs: Any) -> NoReturn:
-    """Raises Retrace when a transform records a step, or when autograd runs."""
+    """Raises Retrace when a transform records a step, or when autograd runs.
+
+    Args:
+        function: the function that the program calls.
+        args, kwargs: its arguments.
+    """
     raise Retrace(retraced)
 
 
