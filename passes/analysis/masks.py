@@ -1,11 +1,15 @@
-"""Where the terms of a reduction count: half-spaces of indices outside of which every term is the identity.
+"""Finds the index ranges in which a mask makes all terms of a reduction neutral, so that loops can skip them.
 
-A causal mask, a window, a band, the border of a convolution: each is a comparison of affine expressions, or the domain
-of a load, that decides what is combined. Here a comparison is assumed to fail, and the terms are computed as far as
-they are then known; if they are identities, whatever is on that side of the comparison need not be visited.
+Masks are comparisons of affine expressions (causal mask, window, band) and domains of loads (border of a convolution).
+For each mask, the analysis assumes that the indices are on one side of it, and evaluates the term of the reduction as
+far as constants are known. If the term is then the identity of the reduction (0 of a sum), that side need not be
+visited. The other side is returned as a half-space, a form that is at least 0 there:
 
-What a mask excludes is not looked at: a factor beside a masked zero is taken to be finite. The frame of a stage is not
-(a running maximum is minus infinity before anything was seen), unless it has been repaired.
+    sum over k of select(k <= i, x[k], 0)      half-space: i - k >= 0
+
+The analysis takes a value that is multiplied by a masked zero to be finite. It does not assume this of a reference
+value, because a running maximum is minus infinity before the first element. An exception are *guarded* reference
+values, such as `m == -inf ? 0 : m` (`is_repaired`).
 """
 
 from __future__ import annotations
@@ -32,9 +36,12 @@ INFINITE = math.inf
 
 
 def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Dependence) -> list[Form]:
-    """Forms that are at least 0 wherever a term of any of `stages`, which run together, is not its identity.
+    """Returns forms that are at least 0 wherever a term of a reduction is not its identity.
 
-    The indices of all stages are called as those of the first.
+    Args:
+        stages: the reduction, or all stages of a staged reduction.
+        forms: reader of the forms. It reads the indices of all stages as those of the first one.
+        dependence: dependence of values on indices.
     """
     masked = any(isinstance(op, payload.CmpOp) or getattr(op, "domain", None) for op in stages[0].body.walk())
     return _half_spaces(stages, forms, dependence) if masked else []
@@ -42,22 +49,21 @@ def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Depen
 
 def _half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Dependence) -> list[Form]:
     for stage in stages:
-        for own, first in zip(stage.body.block.args, stages[0].body.block.args, strict=True):
-            forms.identify(own, first)
-    own = {f.terms[0][0] for a in stages[0].body.block.args if (f := forms.of(a)) is not None}
-    found: dict[Form, None] = {}
+        for index, first in zip(stage.body.block.args, stages[0].body.block.args, strict=True):
+            forms.identify(index, first)
+    reduced = {f.terms[0][0] for a in stages[0].body.block.args if (f := forms.of(a)) is not None}
+    spaces: dict[Form, None] = {}
     for assumed in dict.fromkeys(_assumptions(stages[0].body.block, forms)):
-        if not any(atom in own for atom, _ in assumed.terms):
+        if not any(atom in reduced for atom, _ in assumed.terms):
             continue
         values = ((s, _Assuming(assumed, forms, dependence, s.body.block)) for s in stages)
         if all(v.of(yielded(v.body)[0]) == identity(s.kind.data, s.result.type) for s, v in values):
-            found.setdefault(add(constant(-1), assumed, -1))
-    return list(found)
+            spaces.setdefault(add(constant(-1), assumed, -1))
+    return list(spaces)
 
 
 def _assumptions(block: Block, forms: Forms) -> Iterator[Form]:
-    """Yields, for every comparison and every border of a domain in a body, forms that are at least 0 on one side of
-    it."""
+    """Yields, for each side of every mask in a block, a form that is at least 0 exactly on that side."""
     for op in block.walk():
         if isinstance(op, payload.CmpOp) and (form := forms.difference(op)) is not None:
             for _, below in answers(op.predicate.data, form):
@@ -69,7 +75,15 @@ def _assumptions(block: Block, forms: Forms) -> Iterator[Form]:
 
 
 def answers(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
-    """Returns the answers with forms that are at most 0 where lhs - rhs = `difference` has that answer."""
+    """Returns for each outcome of a comparison a form that is at most 0 where the comparison has that outcome.
+
+    Args:
+        predicate: the comparison.
+        difference: its left side minus its right side, integers.
+
+    Returns:
+        (outcome, form). For `==` and `!=` one outcome occurs twice, once for each side.
+    """
     less, more = add(difference, constant(1)), add(constant(1), difference, -1)
     no_less, no_more = scale(difference, -1), difference
     return {
@@ -84,20 +98,26 @@ def answers(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
 
 @dataclass
 class _Assuming:
-    """Values in the body of a reduction where the form `assumed` is at least 0: a number, or None."""
+    """Evaluator of a reduction body, under the assumption that a form is at least 0.
+
+    assumed     the form
+    forms       reader of the forms
+    dependence  dependence of values on indices
+    body        body of the reduction
+    """
 
     assumed: Form
     forms: Forms
     dependence: Dependence
     body: Block
-    _known: dict[SSAValue, float | None] = field(default_factory=dict[SSAValue, float | None])
+    _numbers: dict[SSAValue, float | None] = field(default_factory=dict[SSAValue, float | None])
 
     def of(self, value: SSAValue) -> float | None:
-        """Returns the number that `value` is."""
-        if value not in self._known:
+        """Returns the number that `value` is under the assumption, or None if it is not known."""
+        if value not in self._numbers:
             op = value.owner
-            self._known[value] = self._compute(op) if isinstance(op, Operation) else None
-        return self._known[value]
+            self._numbers[value] = self._compute(op) if isinstance(op, Operation) else None
+        return self._numbers[value]
 
     def _compute(self, op: Operation) -> float | None:
         match op:
@@ -109,7 +129,8 @@ class _Assuming:
             case payload.SelectOp():
                 chosen = self.of(op.cond)
                 return None if chosen is None else self.of(op.lhs if chosen else op.rhs)
-            case payload.CastOp():  # numbers that every type of floats has
+            case payload.CastOp():
+                # Only numbers that every float type represents exactly.
                 x = self.of(op.operand)
                 return x if is_float(op.result.type) and x in (0, 1, INFINITE, -INFINITE) else None
             case loop.LoadOp():
@@ -131,9 +152,9 @@ class _Assuming:
                 return None
 
     def _bounds(self, form: Form) -> tuple[float, float]:
-        """Bounds of `form`, both inclusive, where `assumed` >= 0."""
-        known = self.forms.simplifier.interval(form)
-        lo, hi = (-INFINITE, INFINITE) if known is None else known
+        """Returns the inclusive bounds of `form` under the assumption."""
+        interval = self.forms.simplifier.interval(form)
+        lo, hi = (-INFINITE, INFINITE) if interval is None else interval
         more, less = add(form, self.assumed, -1), add(form, self.assumed)
         if more.is_constant:
             lo = max(lo, more.constant)
@@ -154,23 +175,23 @@ class _Assuming:
         a, b = (self.of(o) for o in op.operands)
         if a is not None and b is not None:
             return _folded(op, a, b)
-        x, known, unknown = (b, 1, 0) if a is None else (a, 0, 1)
+        x, number_at, unknown = (b, 1, 0) if a is None else (a, 0, 1)
         value = op.operands[unknown]
         varies = bool(self.dependence.of(value) & frozenset(self.body.args))
         if isinstance(op, arith.MulfOp | arith.DivfOp):
-            return 0.0 if x == 0 and varies and (known == 0 or isinstance(op, arith.MulfOp)) else None
+            return 0.0 if x == 0 and varies and (number_at == 0 or isinstance(op, arith.MulfOp)) else None
         if x not in (INFINITE, -INFINITE) or not (varies or is_repaired(value)):
             return None
-        return -x if isinstance(op, arith.SubfOp) and known == 1 else x
+        return -x if isinstance(op, arith.SubfOp) and number_at == 1 else x
 
 
 def _folded(op: Operation, a: float, b: float) -> float | None:
-    """The result of arithmetic on two numbers, if it is the same in every type."""
+    """Returns the result of an operation on two numbers, or None if it depends on the float type."""
     if isinstance(op, arith.DivfOp):
-        found = a / b if b != 0 and not math.isinf(b) else math.nan
+        result = a / b if b != 0 and not math.isinf(b) else math.nan
     else:
-        found = a * b if isinstance(op, arith.MulfOp) else a + b if isinstance(op, arith.AddfOp) else a - b
-    return found if found in (0, 1, INFINITE, -INFINITE) else None
+        result = a * b if isinstance(op, arith.MulfOp) else a + b if isinstance(op, arith.AddfOp) else a - b
+    return result if result in (0, 1, INFINITE, -INFINITE) else None
 
 
 def _exponential(x: float) -> float | None:
@@ -178,8 +199,10 @@ def _exponential(x: float) -> float | None:
 
 
 def is_repaired(value: SSAValue) -> bool:
-    """Returns true if `value` is a reference value that cannot be an infinity only because nothing was seen:
-    `m == -inf ? 0 : m`, for example, or a positive multiple of that."""
+    """Returns true if `value` is a guarded reference value, which is finite even before the first element was reduced.
+
+    Examples are `m == -inf ? 0 : m`, a finite constant, and the product of a guarded value and a finite constant.
+    """
     op = value.owner
     if isinstance(op, payload.ConstantOp):
         return math.isfinite(op.scalar)
@@ -201,19 +224,31 @@ def is_repaired(value: SSAValue) -> bool:
 
 
 def scattered(lo: int, hi: int, count: int, axis: int = 0) -> list[int]:
-    """Returns `count` of the numbers from `lo` to `hi` - 1, or all of them if they are no more.
+    """Returns a pseudo-random sample of `count` numbers in [`lo`, `hi`), or all of them if there are no more.
 
-    One number is anywhere in each of `count` equal parts of the range (stratified sampling, McKay et al. 1979), the
-    same for the same `axis`; several axes are a Latin hypercube. The numbers are not evenly spaced, because passes
-    divide numbers of blocks and tiles: a distance that shares a factor with the divisor would show few of its
-    remainders.
+    The range is divided into `count` equal parts, with one random number in each (stratified sampling, McKay et al.
+    1979). Samples for different `axis` form a Latin hypercube. Equal distances would be worse: passes divide block and
+    tile numbers, and a distance that shares a factor with the divisor shows only few remainders.
+
+    Args:
+        lo: first number of the range.
+        hi: end of the range, exclusive.
+        count: size of the sample.
+        axis: seed of the random numbers.
     """
     return list(range(lo, hi)) if hi - lo <= count else hypercube(lo, hi, count, axis)
 
 
 def hypercube(lo: int, hi: int, count: int, axis: int) -> list[int]:
-    """Returns `count` numbers as `scattered` does: numbers of a short range occur about equally often."""
+    """Returns `count` numbers as `scattered` does, even of a shorter range, whose numbers then occur several times.
+
+    Args:
+        lo: first number of the range.
+        hi: end of the range, exclusive.
+        count: size of the sample.
+        axis: seed of the random numbers.
+    """
     rng, size = Random(axis), hi - lo
-    found = [lo + int((i + (rng.random() if size > count else 0)) * size / count) for i in range(count)]
-    rng.shuffle(found)
-    return found
+    sample = [lo + int((i + (rng.random() if size > count else 0)) * size / count) for i in range(count)]
+    rng.shuffle(sample)
+    return sample

@@ -1,4 +1,8 @@
-"""The reductions of a nest as its schedule counts them, and what several blocks or those of a cluster can share."""
+"""Reductions of a nest in the order of its schedule, and the legality of dividing them among blocks.
+
+A reduction can be divided among independent blocks (`split_k`), or among the blocks of a thread block cluster, which
+exchange their partial results through distributed shared memory (`cluster`, `cluster_k`).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,10 @@ def extents_of_nest(nest: loop.NestOp) -> dict[SSAValue, Extent]:
 
 
 def reduction_groups(nest: loop.NestOp) -> list[list[loop.ReduceOp]]:
-    """Returns the reductions that run together, chunk by chunk: the stages of staged ones, then every other one."""
+    """Returns the reductions of a nest, grouped by the loop that computes them.
+
+    The stages of a `loop.staged_reduce` are one group; every other reduction is a group of its own.
+    """
     staged = [list(op.stage_ops) for op in nest.body.walk() if isinstance(op, loop.StagedReduceOp)]
     grouped = {op for group in staged for op in group}
     return [*staged, *([op] for op in reductions(nest) if op not in grouped)]
@@ -57,8 +64,14 @@ def schedule_of(nest: loop.NestOp) -> ScheduleAttr:
 
 @dataclass(frozen=True)
 class Split:
-    """The only outermost reduction of a nest, in `parts` along the index number `axis`. It depends on the free indices
-    at the positions `free`."""
+    """Division of the only outermost reduction of a nest into parts.
+
+    nest       the nest
+    reduction  the reduction
+    axis       number of the reduction index that is divided
+    parts      number of parts
+    free       positions of the free indices that the reduction depends on
+    """
 
     nest: loop.NestOp
     reduction: loop.ReduceOp | loop.StagedReduceOp
@@ -68,35 +81,40 @@ class Split:
 
     @property
     def stages(self) -> tuple[loop.ReduceOp, ...]:
+        """Stages of the reduction; the reduction itself if it is not staged."""
         return stages_of(self.reduction)
 
     @property
     def length(self) -> int:
-        """Values of the index in one part."""
+        """Extent of the divided index in one part."""
         extent = self.stages[0].sizes[self.axis]
-        assert isinstance(extent, int)  # find_split takes no symbol
+        # `find_split` divides only static extents.
+        assert isinstance(extent, int)
         return extent // self.parts
 
 
 def splittable(nest: loop.NestOp) -> loop.ReduceOp | loop.StagedReduceOp | str:
-    """Returns the reduction of `nest` that may be split, or why there is none."""
-    found = [op for op in nest.body.block.ops if isinstance(op, loop.ReduceOp | loop.StagedReduceOp)]
-    if len(found) != 1:
-        return f"the nest has {len(found)} outermost reductions; one can be split"
-    for use in (u for op in found for s in stages_of(op) for a in s.body.block.args for u in a.uses):
+    """Returns the reduction of `nest` that may be divided by split-K, or the reason why there is none."""
+    outermost = [op for op in nest.body.block.ops if isinstance(op, loop.ReduceOp | loop.StagedReduceOp)]
+    if len(outermost) != 1:
+        return f"the nest has {len(outermost)} outermost reductions; one can be split"
+    for use in (u for op in outermost for s in stages_of(op) for a in s.body.block.args for u in a.uses):
         if not isinstance(use.operation, loop.LoadOp | payload.CastOp):
             return f"{use.operation.name} computes with a reduction index"
-    return found[0]
+    return outermost[0]
 
 
 def stages_of(op: loop.ReduceOp | loop.StagedReduceOp) -> tuple[loop.ReduceOp, ...]:
+    """Returns the stages of a staged reduction, or a reduction itself."""
     return (op,) if isinstance(op, loop.ReduceOp) else op.stage_ops
 
 
 def divisible_extents(nest: loop.NestOp, parts: int) -> tuple[loop.ReduceOp | loop.StagedReduceOp, dict[int, int]]:
-    """Returns the reduction of `nest` that may be split, and its extents that `parts` divides, by position.
+    """Returns the reduction of `nest` that may be divided, and its extents that are multiples of `parts`, by position.
 
-    Raises ScheduleError if there is none."""
+    Raises:
+        ScheduleError: if there is no such reduction, or no such extent.
+    """
     reduction = splittable(nest)
     if isinstance(reduction, str):
         raise ScheduleError(reduction, argument="split_k")
@@ -110,7 +128,11 @@ def divisible_extents(nest: loop.NestOp, parts: int) -> tuple[loop.ReduceOp | lo
 
 
 def find_split(nest: loop.NestOp, parts: int) -> Split:
-    """Returns how to split the reduction of `nest` into `parts`. Raises ScheduleError if it cannot be split."""
+    """Returns the division of the reduction of `nest` into `parts`, along the index with most chunks.
+
+    Raises:
+        ScheduleError: if the reduction cannot be divided.
+    """
     reduction, whole = divisible_extents(nest, parts)
     schedule = nest.attributes.get("schedule")
     chunks = schedule.data.chunk if isinstance(schedule, ScheduleAttr) else [1] * (max(whole) + 1)
@@ -121,58 +143,69 @@ def find_split(nest: loop.NestOp, parts: int) -> Split:
 
 
 SHARED_LENGTH = 16384
-"""Elements of the shortest row that is worth a cluster."""
+"""Minimum number of elements of a row that the planner divides among the blocks of a cluster. Tuned by hand."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the `ranks` blocks of a cluster share: they take the tiles of `indices` in turn. With `cluster_k` each block
-    finishes the part with its number of the tile along the free index `part`."""
+    """Work that the blocks of a cluster share.
+
+    ranks    blocks of the cluster
+    indices  indices whose tiles the blocks take in turn: block r has tiles r, r + ranks, …
+    part     with `cluster_k`, the free index along which the result tile is divided: each block combines the partial
+             results of its part, and stores it
+    """
 
     ranks: int = 1
     indices: frozenset[SSAValue] = frozenset()
     part: SSAValue | None = None
 
     def steps(self, index: SSAValue, tiles: int) -> int:
-        """Returns how many of the tiles of an index one block takes."""
+        """Returns the number of tiles that one block has, if index `index` has `tiles` tiles."""
         return -(-tiles // self.ranks) if index in self.indices else tiles
 
 
 def shared_indices(
     groups: Iterable[Sequence[SSAValue]],
-    rest: Sequence[SSAValue],
+    others: Sequence[SSAValue],
     sizes: Mapping[SSAValue, Extent],
     tiles: Mapping[SSAValue, Any],
     ranks: int,
 ) -> dict[SSAValue, Any]:
-    """Returns whether blocks share an index: the longest of each group, if every block gets a tile of it.
+    """Returns the indices whose tiles the blocks of a cluster take in turn.
+
+    Candidates are the longest index of each group and the longest of `others`. An index is shared if every block gets a
+    tile of it. Nothing is shared if no reduction index is.
 
     Args:
-        groups: the indices of each outermost reduction, of which blocks must share one.
-        rest: the indices that no reduction depends on.
-        sizes: the extents of all indices.
-        tiles: the extents of tiles, or columns of them for several schedules; so is the result.
-        ranks: the number of blocks.
+        groups: indices of each outermost reduction.
+        others: free indices that no reduction depends on.
+        sizes: extents of all indices.
+        tiles: tile extents of all indices: numbers, or arrays with one entry for each schedule.
+        ranks: blocks of the cluster.
+
+    Returns:
+        Index -> whether it is shared; an array if `tiles` has arrays.
     """
 
     def longest(indices: Sequence[SSAValue]) -> dict[SSAValue, Any]:
-        known = {i: n for i in indices if isinstance(n := sizes[i], int)}
-        if len(known) < len(indices) or not known:
+        static = {i: n for i in indices if isinstance(n := sizes[i], int)}
+        if len(static) < len(indices) or not static:
             return {}
-        index = max(known, key=lambda i: known[i])
-        return {index: (tiles[index] > 1) & (-(-known[index] // tiles[index]) >= ranks)}
+        index = max(static, key=lambda i: static[i])
+        return {index: (tiles[index] > 1) & (-(-static[index] // tiles[index]) >= ranks)}
 
     reduced = {i: shared for group in groups for i, shared in longest(group).items()}
     some: Any = sum(reduced.values()) > 0
-    return {i: shared & some for i, shared in (reduced | longest(rest)).items()}
+    return {i: shared & some for i, shared in (reduced | longest(others)).items()}
 
 
 Sum = loop.ReduceOp | loop.StagedReduceOp
-"""An outermost reduction, or several that run together."""
+"""A reduction, or several stages that run in one loop."""
 
 
 def shared_sums(nest: loop.NestOp) -> list[Sum] | str:
-    """Returns the outermost reductions of `nest` if the blocks of a cluster can share them, or the reason why not."""
+    """Returns the outermost reductions of `nest` that a cluster can share (`cluster_k`), or the reason against it."""
     sums = [op for op in nest.body.block.ops if isinstance(op, Sum)]
     if not sums or any(isinstance(op, loop.ScanOp) for op in nest.body.block.ops):
         return "the blocks of a cluster share reductions, and the nest has none or a scan"
@@ -181,30 +214,30 @@ def shared_sums(nest: loop.NestOp) -> list[Sum] | str:
         if any(needed_by([op], ops) & {*group} for op in group):
             return "one reduction uses the result of another one"
     if any(isinstance(op, loop.StagedReduceOp) and _rescales(op) for op in sums):
-        return "the blocks of a cluster exchange sums as they are, not what is rescaled before"
+        return "the blocks of a cluster cannot exchange partial results that are rescaled"
     return sums
 
 
 def _rescales(op: loop.StagedReduceOp) -> bool:
-    """Returns true if partial results of `op` change before they are combined."""
+    """Returns true if `op` rescales partial results before they are combined."""
     block = op.rescale.block
     return any(value is not arg for value, arg in zip(yielded(block), block.args, strict=False))
 
 
 def needed_by(users: Iterable[Operation], ops: Iterable[Operation]) -> set[Operation]:
-    """Returns those of `ops`, which are in one block, that compute what `users` read."""
-    found, among = set[Operation](), {*ops}
+    """Returns the operations of `ops` that `users` depend on, directly or indirectly. `ops` are in one block."""
+    producers, among = set[Operation](), {*ops}
     todo = [v.owner for op in users for inner in op.walk() for v in inner.operands]
     while todo:
         op = todo.pop()
-        if isinstance(op, Operation) and op in among and op not in found:
-            found.add(op)
+        if isinstance(op, Operation) and op in among and op not in producers:
+            producers.add(op)
             todo += [v.owner for inner in op.walk() for v in inner.operands]
-    return found
+    return producers
 
 
 def divisible_indices(nest: loop.NestOp, sums: Sequence[Sum]) -> list[SSAValue]:
-    """Returns the free indices on which all reductions `sums` depend: a part of a tile along one is a part of each."""
+    """Returns the free indices that all reductions `sums` depend on: a tile can be divided along such an index."""
     dependence = Dependence()
     return [i for i in nest.body.block.args if all(i in dependence.of(r) for op in sums for r in op.results)]
 
@@ -212,18 +245,28 @@ def divisible_indices(nest: loop.NestOp, sums: Sequence[Sum]) -> list[SSAValue]:
 def part_indices(
     indices: Sequence[SSAValue], sizes: Mapping[SSAValue, Extent], tiles: Mapping[SSAValue, Any], ranks: int
 ) -> dict[SSAValue, Any]:
-    """Returns whether `ranks` blocks divide a tile along each of `indices`: along the first one that is no shorter than
-    the tile, if possible, and along none if no tile has so many parts of two elements. `tiles` has extents, or columns
-    of them for several schedules; so has the result."""
+    """Returns the index along which the blocks of a cluster divide a result tile.
+
+    It is the first index whose tile has at least two elements for each block, preferably without padding.
+
+    Args:
+        indices: candidates (`divisible_indices`).
+        sizes: extents of all indices.
+        tiles: tile extents of all indices: numbers, or arrays with one entry for each schedule.
+        ranks: blocks of the cluster.
+
+    Returns:
+        Index -> whether the tile is divided along it (at most one); an array if `tiles` has arrays.
+    """
     able = [(i, tiles[i] >= 2 * ranks) for i in indices]
-    full = [(i, here & (tiles[i] <= n)) if isinstance(n := sizes[i], int) else (i, here) for i, here in able]
-    found: dict[SSAValue, Any] = {}
+    full = [(i, ok & (tiles[i] <= n)) if isinstance(n := sizes[i], int) else (i, ok) for i, ok in able]
+    divides: dict[SSAValue, Any] = {}
     count: Any = 0
-    for i, here in [*full, *able]:
-        first = here & (count == 0)
-        found[i] = found[i] | first if i in found else first
+    for i, possible in [*full, *able]:
+        first = possible & (count == 0)
+        divides[i] = divides[i] | first if i in divides else first
         count = count + first
-    return found
+    return divides
 
 
 def no_parts(ranks: int) -> str:
@@ -232,13 +275,18 @@ def no_parts(ranks: int) -> str:
 
 
 def no_shared_rows(ranks: int) -> str:
-    """Returns the reason why a cluster has nothing to share."""
+    """Returns the reason why no reduction can be divided among the blocks of a cluster."""
     return f"no reduction has {ranks} chunks, one for each block of a cluster"
 
 
 def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
-    """Returns what the blocks of a cluster share of a nest under its schedule; nothing without clusters, and nothing
-    where they share TMA tiles."""
+    """Returns the work that the blocks of a cluster share under a schedule.
+
+    Nothing is shared without clusters, or if the blocks of a cluster share TMA tiles instead (`copy = tma`).
+
+    Raises:
+        ScheduleError: if the schedule asks for clusters that have nothing to share.
+    """
     if schedule.data.cluster_k > 1:
         return _shared_sums_of(nest, schedule)
     if schedule.data.cluster == 1 or schedule.data.copy == "tma":
@@ -246,18 +294,18 @@ def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
     dependence, free = Dependence(), nest.body.block.args
     sizes, tiles, reductions = _extents(nest, schedule)
     outer = [op for op in reductions if enclosing(op, loop.ReduceOp) is None]
-    around = frozenset[SSAValue]().union(*(dependence.of(yielded(op.body.block)[0]) for op in outer))
-    rest = [i for i in free if i not in around]
+    reduced = frozenset[SSAValue]().union(*(dependence.of(yielded(op.body.block)[0]) for op in outer))
+    others = [i for i in free if i not in reduced]
     ranks = schedule.data.cluster
-    found = shared_indices([op.body.block.args for op in outer], rest, sizes, tiles, ranks)
-    shared = frozenset(i for i, here in found.items() if here)
+    candidates = shared_indices([op.body.block.args for op in outer], others, sizes, tiles, ranks)
+    shared = frozenset(i for i, is_shared in candidates.items() if is_shared)
     if not shared:
         raise ScheduleError(no_shared_rows(ranks), argument="cluster")
     return Shared(ranks, shared)
 
 
 def _shared_sums_of(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
-    """Returns what the blocks of a cluster share of the reductions of `nest`. Raises ScheduleError."""
+    """Returns the work that the blocks of a cluster share with `cluster_k`. Raises ScheduleError if there is none."""
     sums, ranks = shared_sums(nest), schedule.data.cluster_k
     if isinstance(sums, str):
         raise ScheduleError(sums, argument="cluster_k")
@@ -276,6 +324,7 @@ def _shared_sums_of(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
 def _extents(
     nest: loop.NestOp, schedule: ScheduleAttr
 ) -> tuple[dict[SSAValue, Extent], dict[SSAValue, int], list[loop.ReduceOp]]:
+    """Returns the extents and tile extents of all indices, and the reductions of a nest."""
     sizes = extents_of_nest(nest)
     tiles = dict(zip(sizes, (*schedule.data.block, *schedule.data.chunk), strict=True))
     return sizes, tiles, [*reductions(nest)]

@@ -1,5 +1,10 @@
-"""Operands of contractions: which f32 values hold 16-bit numbers or are split into three of them, which loads may be
-packed or unfolded before, and the nests that do so."""
+"""Operands of contractions: analyses of their types and loads, and nests that copy them before the contraction.
+
+- *widened*: an f32 value that was cast from a 16-bit type, so tensor cores can take the 16-bit value.
+- *split*: an f32 value as the sum of three bf16 numbers (`payload.combine_bf16x3`), for exact products on tensor cores.
+- *packed*: a copy of an operand in which the index of the columns is contiguous.
+- *unfolded*: a copy with one element for each value of the indices, instead of overlapping windows (im2col).
+"""
 
 from __future__ import annotations
 
@@ -24,12 +29,14 @@ from ...dialects.tile.kernel import NARROW
 from .nest_schedule import extents_of_nest, reductions
 
 PARTS = 3
-"""bf16 numbers of 8 bits that hold the 24 bits of an f32."""
+"""Number of bf16 parts of an f32: its significand has 24 bits, that of bf16 has 8."""
 
 
 def widened_from(value: SSAValue) -> Attribute | None:
-    """Returns the narrow type that an f32 value, a scalar or a tile, was widened from, directly or on both sides of a
-    selection; None if it was computed."""
+    """Returns the 16-bit type that an f32 value was widened from, or None.
+
+    Looks through a selection whose sides are both widened, or of which one side is a constant of the narrow type.
+    """
     op = value.owner
     if isinstance(op, CastOp):
         source = element_type(op.operand.type)
@@ -46,38 +53,45 @@ def widened_from(value: SSAValue) -> Attribute | None:
 
 
 def parts_of(value: SSAValue) -> list[SSAValue] | None:
-    """Returns the narrow parts that an f32 value was joined from, the largest first, or None."""
+    """Returns the bf16 parts whose sum an f32 value is, the largest first, or None if it is not such a sum."""
     op = value.owner
     if not isinstance(op, CombineBf16x3Op) or any(widened_from(part) != bf16 for part in op.operands):
         return None
     return [part.owner.operand for part in op.operands if isinstance(part.owner, CastOp)]
 
 
-def split_in_parts(value: SSAValue, made: list[Operation]) -> list[SSAValue]:
-    """Returns three bf16 numbers whose sum is `value`: the rounded value, the rounded rest, and the rest of that, which
-    is zero for an infinity or NaN. New operations are appended to `made`."""
+def split_in_parts(value: SSAValue, ops: list[Operation]) -> list[SSAValue]:
+    """Splits an f32 value into three bf16 numbers whose sum is the value.
+
+    The first part is the value, rounded to bf16. Each further part is the rounded remainder, which is set to zero if
+    the previous part is an infinity or NaN.
+
+    Args:
+        value: the value.
+        ops: list to which the new operations are appended.
+    """
     parts: list[SSAValue] = []
-    rest = value
+    remainder = value
     for number in range(PARTS):
-        part = CastOp(rest, bf16)
+        part = CastOp(remainder, bf16)
         part.result.name_hint = f"{value.name_hint or 'part'}_{number}"
-        made.append(part)
+        ops.append(part)
         parts.append(part.result)
         if number == PARTS - 1:
             break
         wide = CastOp(part.result, element_type(value.type))
-        left = arith.SubfOp(rest, wide.result)
+        difference = arith.SubfOp(remainder, wide.result)
         size = math.AbsFOp(wide.result)
         limit, zero = ConstantOp(float("inf"), value.type), ConstantOp(0.0, value.type)
         finite = CmpOp(Predicate.LT, size.results[0], limit.result)
-        kept = SelectOp(finite.result, left.result, zero.result)
-        made += [wide, left, size, limit, zero, finite, kept]
-        rest = kept.result
+        selected = SelectOp(finite.result, difference.result, zero.result)
+        ops += [wide, difference, size, limit, zero, finite, selected]
+        remainder = selected.result
     return parts
 
 
 def is_exact(op: ConstantOp, narrow: Attribute) -> bool:
-    """Returns true if a constant is a number of the type `narrow`."""
+    """Returns true if the type `narrow` represents a constant exactly."""
     value = float(op.scalar)
     bits = struct.pack("<f", value)
     if narrow == bf16:
@@ -89,11 +103,11 @@ def is_exact(op: ConstantOp, narrow: Attribute) -> bool:
 
 
 STORED = "bf16x3_presplit"
-"""What `f32_matmul_precision` says in a schedule where factors are split before."""
+"""Value of `f32_matmul_precision` in a schedule whose operands are split by kernels of their own and stored."""
 
 
 def wide_factors(nest: loop.NestOp) -> list[loop.LoadOp]:
-    """Returns the loads of `nest` that are operands of contractions, in f32."""
+    """Returns the f32 loads of `nest` that are operands of contractions and can be split."""
     dependence, loads = Dependence(), dict[loop.LoadOp, None]()
     for op in nest.body.block.walk():
         contraction = find_contraction(op, dependence) if isinstance(op, loop.ReduceOp) else None
@@ -111,14 +125,14 @@ def _may_be_split(load: loop.LoadOp) -> bool:
 
 
 def parts_nest(source: SSAValue) -> loop.NestOp:
-    """Returns the nest that splits the tensor `source`."""
+    """Returns a nest that splits the tensor `source` into three bf16 tensors. It is not inserted."""
     extents = extents_of(source.type)
     block = Block(arg_types=[IndexType()] * len(extents))
     load = loop.LoadOp(source, AffineMap.identity(len(extents)), block.args)
     load.result.name_hint = source.name_hint
-    made: list[Operation] = []
-    parts = split_in_parts(load.result, made)
-    block.add_ops([load, *made, loop.YieldOp(*parts)])
+    ops: list[Operation] = []
+    parts = split_in_parts(load.result, ops)
+    block.add_ops([load, *ops, loop.YieldOp(*parts)])
     nest = loop.NestOp(extents, [p.type for p in parts], Region(block))
     for result, part in zip(nest.res, parts, strict=True):
         result.name_hint = part.name_hint
@@ -126,22 +140,22 @@ def parts_nest(source: SSAValue) -> loop.NestOp:
 
 
 def load_parts(load: loop.LoadOp, parts: Sequence[SSAValue]) -> None:
-    """Replaces a load by loads of `parts`."""
-    made: list[Operation] = []
+    """Replaces a load of f32 by loads of its bf16 `parts`, joined by `payload.combine_bf16x3`."""
+    loads: list[Operation] = []
     wide: list[payload.CastOp] = []
     for number, part in enumerate(parts):
         fill = None if load.fill is None else payload.ConstantOp(0.0, element_type(part.type))
         new = loop.LoadOp(part, load.map.data, load.indices, load.symbols, load.domain, fill and fill.result)
         new.result.name_hint = f"{load.result.name_hint or 'part'}_{number}"
-        made += [new] if fill is None else [fill, new]
+        loads += [new] if fill is None else [fill, new]
         wide.append(payload.CastOp(new.result, f32))
-    ops = [*made, *wide, payload.CombineBf16x3Op(*(w.result for w in wide))]
+    ops = [*loads, *wide, payload.CombineBf16x3Op(*(w.result for w in wide))]
     copy_location(load, ops)
     Rewriter.replace_op(load, ops, ops[-1].results)
 
 
 def loaded_factor(value: SSAValue) -> loop.LoadOp | None:
-    """Returns the load that an operand of a contraction is, or is a cast of."""
+    """Returns the load of an operand, looking through casts, or None if the operand is computed."""
     op = value.owner
     while isinstance(op, CastOp):
         op = op.operand.owner
@@ -149,7 +163,12 @@ def loaded_factor(value: SSAValue) -> loop.LoadOp | None:
 
 
 def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | str:
-    """Returns the loads of operands along the free `index`, or why they cannot be packed before."""
+    """Returns the loads of operands along a free index that can be packed, or the reason why they cannot.
+
+    Args:
+        nest: the nest.
+        index: the index that becomes the contiguous dimension of the copies.
+    """
     dependence, loads = Dependence(), dict[loop.LoadOp, None]()
     for op in reductions(nest):
         contraction = find_contraction(op, dependence)
@@ -157,23 +176,23 @@ def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | st
             continue
         load = loaded_factor(contraction.lhs if index in contraction.only_lhs else contraction.rhs)
         if load is None or index not in access_indices(load):
-            return "a factor along this index is computed"
+            return "an operand along this index is computed"
         if load.symbols or not (load.fill is None or isinstance(load.fill.owner, ConstantOp)):
-            return "a factor along this index is gathered"
+            return "an operand along this index is gathered"
         loads[load] = None
-    return list(loads) or "no product has columns along this index"
+    return list(loads) or "no contraction has columns along this index"
 
 
 def copying_nest(
     load: loop.LoadOp, at: Mapping[SSAValue, AffineExpr], sizes: Sequence[Extent], source: SSAValue | None = None
 ) -> loop.NestOp:
-    """Returns a nest that copies the elements of a load.
+    """Returns a nest that copies the elements that a load reads. It is not inserted.
 
     Args:
         load: the load.
-        at: its indices as expressions of those of the nest.
-        sizes: extents of the nest.
-        source: tensor in place of the source of the load.
+        at: index of the load -> expression of the indices of the new nest; missing ones are 0.
+        sizes: extents of the new nest.
+        source: tensor that is read in place of the source of the load, or None.
     """
     block = Block(arg_types=[IndexType()] * len(sizes))
     dims = [at.get(i, AffineExpr.constant(0)) for i in load.indices]
@@ -192,20 +211,22 @@ def copying_nest(
 
 
 def is_constant(value: SSAValue) -> bool:
-    """Returns true if a tensor at the loop level is the same in every call: one of the `constants` of its function, or
-    the result of nests on these alone."""
+    """Returns true if a tensor at the loop level is the same in every call.
+
+    It is one of the `constants` of its function, or a result of nests that read only constants.
+    """
     seen, todo = set[SSAValue](), [value]
     while todo:
-        found = loop.unreshaped(todo.pop())
-        if found in seen:
+        tensor = loop.unreshaped(todo.pop())
+        if tensor in seen:
             continue
-        seen.add(found)
-        function = found.owner.parent_op()
-        if isinstance(found.owner, loop.NestOp):
-            todo += (op.source for op in found.owner.walk() if isinstance(op, loop.LoadOp))
-        elif not isinstance(found.owner, Block) or not isinstance(function, FuncOp):
+        seen.add(tensor)
+        function = tensor.owner.parent_op()
+        if isinstance(tensor.owner, loop.NestOp):
+            todo += (op.source for op in tensor.owner.walk() if isinstance(op, loop.LoadOp))
+        elif not isinstance(tensor.owner, Block) or not isinstance(function, FuncOp):
             return False
-        elif found not in constant_arguments(function):
+        elif tensor not in constant_arguments(function):
             return False
     return True
 
@@ -223,8 +244,10 @@ def constant_values(function: FuncOp) -> set[SSAValue]:
 
 
 def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
-    """Builds, without inserting them, the nests that pack the operands loaded along `index`, for the cost model.
-    Constant operands are packed once and not per call."""
+    """Returns the nests that pack the operands along `index`, for the cost model. They are not inserted.
+
+    Constant operands are left out, because they are packed once and not in every call.
+    """
     loads, extents = packable_loads(nest, index), extents_of_nest(nest)
     nests: list[loop.NestOp] = []
     for load in () if isinstance(loads, str) else loads:
@@ -238,13 +261,13 @@ def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
 
 
 UNFOLD = "unfold"
-"""Attribute of a load whose values are copied before its nest, one for each value of its indices."""
+"""Attribute of a load that `loop-unfold-operands` replaces by a load of an unfolded copy."""
 
 
 def unfoldable_loads(nest: loop.NestOp) -> list[loop.LoadOp]:
-    """Returns the operands of contractions at coordinates that are sums or multiples of indices, such as windows.
+    """Returns the loads of operands that can be unfolded: a coordinate is a sum or a multiple of indices (a window).
 
-    Only operands of reductions that no other reduction surrounds, at fixed sizes, and not gathered.
+    The reduction must be outermost, all sizes static, and the load no gather.
     """
     dependence, extents, loads = Dependence(), extents_of_nest(nest), dict[loop.LoadOp, None]()
     for op in reductions(nest):
@@ -260,20 +283,20 @@ def unfoldable_loads(nest: loop.NestOp) -> list[loop.LoadOp]:
 
 
 def unfolded_order(nest: loop.NestOp, load: loop.LoadOp) -> list[SSAValue]:
-    """Returns the indices of the copy of an operand, the outermost first.
+    """Returns the indices of the unfolded copy of an operand, the outermost first.
 
-    Those of the reduction follow one another, and so do the last adjacent indices of the nest on which the operand
-    depends. The nest has the columns of a contraction last: columns are the last dimension of their operand, and the
-    reduction is that of the operand of the rows.
+    The order makes dimensions adjacent that `loop-collapse-dimensions` can merge: all reduction indices, and the last
+    adjacent free indices that the operand depends on (its rows or columns). An operand with the last index of the nest
+    is the right one, with the columns as its last dimensions. The left operand has the reduction indices last.
     """
-    own = [i for i in extents_of_nest(nest) if i in load.indices]
+    indices = [i for i in extents_of_nest(nest) if i in load.indices]
     side = list[SSAValue]()
     for index in reversed(nest.body.block.args):
-        if index in own:
+        if index in indices:
             side.insert(0, index)
         elif side:
             break
-    free = [i for i in own if i in nest.body.block.args and i not in side]
-    summed = [i for i in own if i not in nest.body.block.args]
+    free = [i for i in indices if i in nest.body.block.args and i not in side]
+    summed = [i for i in indices if i not in nest.body.block.args]
     columns = side[-1:] == [*nest.body.block.args][-1:]
     return [*free, *summed, *side] if columns else [*free, *side, *summed]

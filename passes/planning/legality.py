@@ -1,7 +1,8 @@
-"""Which schedules of a nest can be carried out: the same for candidates of the planner, schedules that a person wrote,
-and those of a record.
+"""Legality of schedules: checks that all kinds of targets share.
 
-The checks are those that all kinds of targets share; `gpu/resources.py` and `cpu/model.py` have the others.
+The same checks apply to candidates of the planner, to schedules in the text of a program and to those of a record.
+`gpu/resources.py` and `cpu/model.py` have the checks of one kind of target. Each check yields a `Violation` with a mask
+of the schedules that fail it.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from .points import Bools, Floats, Ints, Points, largest, points_of, total
 from .tiles import Tiles
 
 LARGEST_TILE = 1 << 18
-"""Elements of a tile; more than the registers of a multiprocessor could hold several times over."""
+"""Maximum number of elements of a tile: four times the 65,536 registers of a multiprocessor."""
 
 MOST_STAGES = 8
-"""Stages of a pipeline of copies: more groups than these are not told apart."""
+"""Maximum number of stages of a pipeline of copies."""
 
 
 @dataclass(frozen=True)
 class Violation:
     """A decision that cannot be carried out.
 
-    where     mask of the schedules
+    where     mask of the schedules that fail the check
     argument  name of the decision
-    reason    a text with a field for each of `columns`
+    reason    reason as a format string, with one `{}` for each of `columns`
+    columns   arrays of the values in the reason, one entry for each schedule
     """
 
     where: Bools
@@ -64,8 +66,14 @@ def raise_first(violations: list[Violation], row: int = 0) -> None:
 
 
 def common_violations(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Iterator[Violation]:
-    """Yields the violations of decisions that schedules for every kind of target may have. `products` are the
-    matmuls."""
+    """Yields the violations that schedules for every kind of target may have.
+
+    Args:
+        info: the nest.
+        tiles: the schedules.
+        target: the target.
+        products: contractions that these schedules compute as matmuls.
+    """
     points = tiles.points
     for group in (g for g in info.groups if g[0].sizes):
         chunks = [np.stack([tiles.tile[a] for a in op.body.block.args]) for op in group]
@@ -92,14 +100,16 @@ def common_violations(info: NestInfo, tiles: Tiles, target: Target, products: li
 
 
 def _always(tiles: Tiles, condition: bool, argument: str, reason: str) -> Iterator[Violation]:
-    """Yields a violation of what all schedules have in common."""
+    """Yields a violation of all schedules if `condition` is true."""
     if condition:
         yield Violation(np.ones(tiles.rows, dtype=np.bool_), argument, reason)
 
 
 def tile_elements(info: NestInfo, tiles: Tiles) -> Floats:
-    """Returns the number of elements of the largest tile, one for each row of `tiles`. A matmul keeps operands and
-    result in tiles, never its terms."""
+    """Returns the number of elements of the largest tile of each schedule.
+
+    The products inside a matmul are never a tile, so a contraction does not count.
+    """
     around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
     return largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
 
@@ -119,7 +129,7 @@ def _of_serial(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
 
 
 def _of_cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Iterator[Violation]:
-    """Yields the violations of clusters whose blocks have nothing to share, or do not make up the grid."""
+    """Yields the violations of `cluster`: blocks without shared work, and grids that clusters do not divide."""
     points = tiles.points
     yield from _always(tiles, not target.has("cluster"), "cluster", f"{target.name} has no clusters of blocks")
     if tiles.ranks > 1:
@@ -138,7 +148,7 @@ def _of_cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Mat
 
 
 def _of_cluster_sums(info: NestInfo, tiles: Tiles, target: Target) -> Iterator[Violation]:
-    """Yields the violations of clusters whose blocks have no sums to share, or no parts of a tile to finish."""
+    """Yields the violations of `cluster_k`: no reductions to share, and result tiles that cannot be divided."""
     points, sums = tiles.points, shared_sums(info.nest)
     yield from _always(tiles, not target.has("cluster"), "cluster_k", f"{target.name} has no clusters of blocks")
     yield from _always(tiles, points.cluster > 1, "cluster_k", "the blocks of a cluster share sums or boxes, not both")
@@ -154,7 +164,7 @@ def _of_cluster_sums(info: NestInfo, tiles: Tiles, target: Target) -> Iterator[V
 
 
 def _of_parts(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
-    """Yields the violations of reductions that several blocks share."""
+    """Yields the violations of `split_k`."""
     parts = tiles.points.split_k
     if tiles.kept:
         yield Violation(parts > 1, "cache_rows", "blocks that share a reduction have no row of their own to keep")
@@ -166,7 +176,7 @@ def _of_parts(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
 
 
 def _of_copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
-    """Yields the violations of atoms and copies that the target does not have."""
+    """Yields the violations of `atom`, `copy` and `stages`."""
     points, stages = tiles.points, tiles.points.stages
     for argument, word, plain in (("atom", points.atom, "fma"), ("copy", points.copy, "sync")):
         lacks = word != plain and not target.has(word)
@@ -179,7 +189,7 @@ def _of_copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
 
 
 def _of_scratch(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
-    """Yields the violations of the limit of memory between the kernels of the nest."""
+    """Yields the violations of `scratch_limit`, the limit of memory between the kernels of the nest."""
     limit, points = limit_of(info.nest, SCRATCH_LIMIT), tiles.points
     if limit is not None:
         taken = scratch_bytes(info, points)
@@ -189,7 +199,7 @@ def _of_scratch(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
 
 
 def scratch_bytes(info: NestInfo, points: Points) -> Floats:
-    """Returns the bytes of the parts of a divided sum and of operands that are packed or split before."""
+    """Returns the bytes between the kernels of a nest: packed or split operands, and parts of a split-K reduction."""
     divided = splittable(info.nest)
     stages = () if isinstance(divided, str) else stages_of(divided)
     results = prod(info.extents[i] for i in info.free if i in info.reduced)
@@ -203,13 +213,22 @@ def scratch_bytes(info: NestInfo, points: Points) -> Floats:
 
 
 def presplit_bytes(info: NestInfo) -> int:
-    """Returns the bytes of operands in parts of bf16, each of which has half of the bytes of f32."""
+    """Returns the bytes of all f32 operands that are split into three bf16 tensors (`bf16x3_presplit`)."""
     sources = {load.source for load in wide_factors(info.nest)}
     return sum(PARTS * aligned(tensor_bytes(source.type) // 2) for source in sources)
 
 
 def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: Callable[[], HostMemory]) -> bool:
-    """Returns true if `schedule` takes more scratch memory than there is room for. The nest then gets a limit."""
+    """Checks the memory between the kernels of a nest. If a schedule takes too much, sets `scratch_limit` of the nest.
+
+    Args:
+        nest: the nest.
+        schedule: its schedule.
+        memory: returns the memory of the host program; called only if the schedule takes any.
+
+    Returns:
+        True if the schedule takes more than the available memory.
+    """
     decided = schedule.data
     if decided.split_k == 1 and not decided.pack and decided.f32_matmul_precision != STORED:
         return False

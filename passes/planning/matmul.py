@@ -1,5 +1,8 @@
-"""The matmuls of a nest: contractions with rows and columns that a tile can have several of, their operands, and which
-of them may be on tensor cores."""
+"""Matmuls of a nest: contractions that a schedule can compute as `tile.dot`, and their operands.
+
+A contraction `sum over k of a[m, k] * b[n, k]` is a matmul if a tile can have several rows m and several columns n.
+Matmuls are *nested* if one is inside the reduction of another (attention).
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,21 @@ from .points import Bools, Ints
 from .tiles import Tiles
 
 MIN_EXTENT = 2
-"""Rows and columns of a matmul, at least: with one, no number is used twice, and tiles could share nothing."""
+"""Minimum number of rows and of columns of a matmul. With one row no element is used twice."""
 
 FEW_ROWS = 8
-"""Rows or columns below which a tile may be mostly padding, so that rows by themselves may be as fast."""
+"""A matmul with fewer rows or columns may be as fast as a plain reduction, because its tile is mostly padding. Tuned by
+hand."""
 
 
 @dataclass(frozen=True)
 class Matmul:
-    """A contraction with the longest indices of its rows and columns, or others that are contiguous in memory."""
+    """A contraction with one index chosen as its rows and one as its columns.
+
+    reduction  the reduction
+    row        index of the rows, which only the left operand depends on
+    column     index of the columns, which only the right operand depends on
+    """
 
     reduction: Reduction
     row: SSAValue
@@ -42,6 +51,7 @@ class Matmul:
 
     @property
     def factors(self) -> tuple[SSAValue, SSAValue]:
+        """Left and right operand."""
         contraction = self.reduction.contraction
         assert contraction is not None
         return contraction.lhs, contraction.rhs
@@ -53,34 +63,40 @@ class Matmul:
 
     @property
     def multiplication(self) -> Operation:
+        """The multiplication in the body of the reduction."""
         op = yielded(self.reduction.op.body.block)[0].owner
         assert isinstance(op, Operation)
         return op
 
     @property
     def indices(self) -> tuple[SSAValue, ...]:
-        """All indices, those of the sum first."""
+        """All indices of the body, the reduction indices first."""
         return (*self.reduction.indices, *self.reduction.around)
 
     def sums(self, tiles: Tiles) -> Ints:
-        """Returns the accumulators of a tile."""
+        """Returns the number of accumulators of a tile."""
         return tiles.tile[self.row] * tiles.tile[self.column]
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Operations of a nest: `products`, those that are matmuls under some schedules, and the `others`."""
+    """Operations of a nest under some schedules.
+
+    info      the nest
+    products  contractions that these schedules compute as matmuls
+    """
 
     info: NestInfo
     products: tuple[Matmul, ...]
 
     @cached_property
     def nested(self) -> bool:
+        """True if a matmul is inside another reduction."""
         return is_nested(self.products)
 
     @cached_property
     def others(self) -> list[Counted]:
-        """The operations that are part of no matmul."""
+        """Operations that are not part of a matmul."""
         inside: set[Operation] = set()
         for p in self.products:
             inside |= {p.reduction.op, p.multiplication}
@@ -92,7 +108,9 @@ class Operations:
 def find_matmuls(info: NestInfo) -> list[Matmul]:
     """Returns the contractions of a nest that may be matmuls, outermost first.
 
-    The rows and the left operand have the index that comes first in the nest, as in the result in memory."""
+    The longest index of each operand is its row or column. The left operand is the one whose index comes first in the
+    nest, so that a tile has the order of the result in memory.
+    """
     matmuls = list[Matmul]()
     for r in sorted(info.reductions, key=lambda r: not r.outermost):
         if r.contraction is not None:
@@ -101,10 +119,10 @@ def find_matmuls(info: NestInfo) -> list[Matmul]:
 
 
 def contiguous_alternatives(info: NestInfo, products: list[Matmul]) -> list[Matmul]:
-    """Returns matmuls of the same contractions whose rows or columns are contiguous in an operand.
+    """Returns matmuls of the same contractions with other rows or columns: indices that are contiguous in an operand.
 
-    The longest index may be another one, as the batch of small images is. On a CPU one thread reads the rows of a tile
-    in memory. Nested products have no alternatives.
+    The longest index need not be contiguous, such as the batch of a convolution of small images. Used for the CPU,
+    where a thread reads rows of a tile in place. Nested matmuls have no alternatives.
     """
     matmuls = list[Matmul]()
     for p in () if is_nested(products) else products:
@@ -121,7 +139,14 @@ def contiguous_alternatives(info: NestInfo, products: list[Matmul]) -> list[Matm
 
 
 def _matmuls(info: NestInfo, r: Reduction, lhs: Iterable[SSAValue], rhs: Iterable[SSAValue]) -> list[Matmul]:
-    """Returns the matmuls of a contraction for all pairs of indices of its operands that are long enough."""
+    """Returns the matmuls of a contraction for all pairs of indices with at least `MIN_EXTENT` values.
+
+    Args:
+        info: the nest.
+        r: the contraction.
+        lhs: candidates for the index of the left operand.
+        rhs: candidates for the index of the right operand.
+    """
     matmuls, order = list[Matmul](), {index: i for i, index in enumerate(info.extents)}
     for row, column in product(lhs, rhs):
         if min(info.extents[row], info.extents[column]) < MIN_EXTENT:
@@ -135,11 +160,11 @@ def _matmuls(info: NestInfo, r: Reduction, lhs: Iterable[SSAValue], rhs: Iterabl
 
 
 def by_products(products: list[Matmul], tiles: Tiles) -> Iterator[tuple[list[Matmul], Bools]]:
-    """Yields the matmuls that schedules have in common, with a mask of the schedules.
+    """Groups schedules by the matmuls that they compute: yields matmuls with a mask of the schedules.
 
-    A contraction is a matmul of a schedule if its tile has several rows and columns, and one value of each other index
-    of the result: a `tile.dot` has no batch. Of several matmuls of one contraction the first is taken. Other
-    contractions are sums of rows.
+    A schedule computes a contraction as a matmul if its tile has several rows and columns, and one value of each other
+    index of the result, because `tile.dot` has no batch dimension. Of several matmuls of one contraction the first is
+    taken. All other contractions are computed as plain reductions.
     """
     several, taken = list[Bools](), dict[Operation, Bools]()
     for p in products:
@@ -154,20 +179,20 @@ def by_products(products: list[Matmul], tiles: Tiles) -> Iterator[tuple[list[Mat
 
 
 def may_be_rows(info: NestInfo, products: list[Matmul]) -> bool:
-    """Returns true if rows by themselves may be as fast as matmuls, whose tiles would mostly be padding."""
+    """Returns true if a plain reduction may be as fast as a matmul, because a matmul tile would be mostly padding."""
     return not is_nested(products) and any(
         min(info.extents[p.row], info.extents[p.column]) < FEW_ROWS for p in products
     )
 
 
 def distinct(info: NestInfo, products: list[Matmul]) -> list[Matmul]:
-    """Returns `products` without those that the stages of a staged reduction repeat: they are computed once."""
+    """Returns `products` without duplicates: stages of a staged reduction may contain the same contraction."""
     computed = {counted.op for counted in info.operations} if products else ()
     return [p for p in products if p.reduction.op in computed]
 
 
 def longest_index(info: NestInfo, indices: Iterable[SSAValue]) -> SSAValue:
-    """Returns the index with the largest range, of equals the last in the order of the nest."""
+    """Returns the index with the largest extent; of several, the last in the order of the nest."""
     order = {index: i for i, index in enumerate(info.extents)}
     return max(indices, key=lambda i: (info.extents[i], order[i]))
 
@@ -178,8 +203,11 @@ def longest_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
 
 
 def own_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
-    """Returns the index that a core sums over at once: the longest, but in a convolution one that shares no coordinate
-    with rows or columns, because then the bounds of one index depend on the other."""
+    """Returns the reduction index that gets a chunk on a CPU: the longest one without shared coordinates.
+
+    In a convolution, an index of the window shares a coordinate (`%i + %r`) with rows or columns. Its bounds would
+    depend on the row, so another index is preferred.
+    """
 
     def shares(index: SSAValue) -> bool:
         for op in info.loads:
@@ -193,16 +221,17 @@ def own_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
 
 
 def is_nested(products: Iterable[Matmul]) -> bool:
+    """Returns true if a matmul is inside another reduction."""
     return any(not p.reduction.outermost for p in products)
 
 
 def main_matmul(info: NestInfo, products: list[Matmul]) -> Matmul:
-    """Returns the matmul whose tiles are those of the result."""
+    """Returns the matmul whose rows and columns are indices of the result, or the first one if there is none."""
     return next((p for p in products if p.row in info.free and p.column in info.free), products[0])
 
 
 def may_be_narrow(product: Matmul, precision: str) -> bool:
-    """Returns true if a matmul may be on tensor cores under the permission `f32_matmul_precision`."""
+    """Returns true if tensor cores may compute a matmul. `precision`: the option `f32_matmul_precision`."""
     if not is_float(product.multiplication.results[0].type):
         return False
     narrow = narrow_type(product, precision != "ieee")
@@ -212,36 +241,41 @@ def may_be_narrow(product: Matmul, precision: str) -> bool:
 
 
 def is_tf32(product: Matmul, precision: str) -> bool:
-    """Returns true if a matmul on tensor cores multiplies f32 under the permission `f32_matmul_precision`."""
+    """Returns true if tensor cores multiply a matmul in tf32. `precision`: the option `f32_matmul_precision`."""
     return precision == "tf32" and narrow_type(product) is None
 
 
 def atom_depth(product: Matmul, precision: str) -> int:
-    """Returns the least depth of a tile on tensor cores under the permission `f32_matmul_precision`."""
+    """Returns the minimum chunk of a matmul on tensor cores. `precision`: the option `f32_matmul_precision`."""
     if is_tf32(product, precision):
         return least_depth(f32)
     return least_depth(narrow_type(product, precision != "ieee") or bf16)
 
 
 def lies_along_k(product: Matmul, load: loop.LoadOp) -> bool:
-    """Returns true if a loaded operand is contiguous along an index that the matmul sums over."""
+    """Returns true if a loaded operand is contiguous along a reduction index of the matmul."""
     last = load.map.data.results[-1]
     return isinstance(last, AffineDimExpr) and load.indices[last.position] in product.reduction.indices
 
 
 def computed_operands(product: Matmul) -> int:
-    """Returns how many operands of a matmul were computed in f32, or loaded as f32."""
+    """Returns the number of operands that are not widened from 16 bits: they are loaded or computed in f32."""
     return sum(widened_from(f) is None for f in product.factors)
 
 
 def on_tensor_cores(info: NestInfo, atom: str, target: Target) -> bool:
-    """Returns true if matmuls of a nest with this atom have the peak rate of tensor cores, or that of bf16 on a CPU."""
+    """Returns true if matmuls run at the rate of tensor cores, or of bf16 instructions on a CPU.
+
+    Args:
+        info: the nest.
+        atom: decision `atom` of its schedule.
+        target: the target.
+    """
     return atom != "fma" or target.has("bf16") and any(product.of_bf16 for product in find_matmuls(info))
 
 
 def narrow_type(product: Matmul, may_narrow: bool = False) -> Attribute | None:
-    """Returns the type for tensor cores that both operands were widened from, with `may_narrow` one of them, or
-    None."""
+    """Returns the 16-bit type that both operands were widened from (with `may_narrow`, one of them), or None."""
     types = {*map(widened_from, product.factors)}
     if may_narrow and len(types) == 2:
         types.discard(None)
@@ -249,8 +283,14 @@ def narrow_type(product: Matmul, may_narrow: bool = False) -> Attribute | None:
 
 
 def is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
-    """Returns true if an operand is computed from the sums of another matmul (weights of attention): tensor cores take
-    it from the registers of the threads."""
+    """Returns true if an operand is computed from the result of another matmul, such as the weights of attention.
+
+    Tensor cores take such an operand from registers.
+
+    Args:
+        factor: the operand.
+        products: reductions of the matmuls.
+    """
     seen, todo = set[SSAValue](), [factor]
     while todo:
         value = todo.pop()
@@ -264,12 +304,17 @@ def is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
 
 
 def is_wide(load: loop.LoadOp) -> bool:
+    """Returns true for a load of f32."""
     return isinstance(element_type(load.result.type), Float32Type)
 
 
 def loads_of(factor: SSAValue, narrow: bool) -> list[loop.LoadOp]:
-    """Returns the load that an operand is, or the loads of its parts; empty if the operand is computed. In a matmul of
-    `narrow` operands the load may be widened."""
+    """Returns the loads that an operand consists of: one load, the loads of its bf16 parts, or none if it is computed.
+
+    Args:
+        factor: the operand.
+        narrow: whether the matmul takes 16-bit operands. Then the function looks through casts and parts.
+    """
     op = factor.owner
     if narrow and (parts := parts_of(factor)) is not None:
         return [part.owner for part in parts if isinstance(part.owner, loop.LoadOp)]

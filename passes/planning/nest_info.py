@@ -1,4 +1,7 @@
-"""The indices, reductions and accesses of a nest, and tile extents while they are decided."""
+"""Facts about one nest that planning needs (`NestInfo`), and a builder of its tile extents (`TileExtents`).
+
+A *free* index is a dimension of the result, a *reduction* index belongs to a `loop.reduce`.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ from ..analysis.nest_schedule import reduction_groups
 from .points import Floats, Ints
 
 MAX_WARPS = 32
+"""Maximum number of warps of a block: 1,024 threads (CUDA)."""
 
 
 def pow2_at_least(n: int) -> int:
@@ -48,10 +52,11 @@ def pow2_at_most(n: int) -> int:
 class Reduction:
     """One `loop.reduce` of a nest.
 
-    indices      its own indices
-    around       the free and outer reduction indices that its body depends on
-    outermost    whether no other reduction is around it
-    contraction  how it is a contraction, if it is one
+    op           the operation
+    indices      its reduction indices
+    around       free and outer reduction indices that its body depends on
+    outermost    true if it is not inside another reduction
+    contraction  its operands, if it is a contraction; else None
     """
 
     op: loop.ReduceOp
@@ -63,12 +68,14 @@ class Reduction:
 
 @dataclass(frozen=True)
 class LoadSite:
-    """Position of a load.
+    """A load with its position in the nest.
 
-    group  number of the reductions whose loop the load is in; -1 for the loop over the results
-    along  index along which the tensor is contiguous
-    alike  numbers of the sites that read the same tensor by the same map over indices of equal extents: they may read
-           the same tiles
+    op       the load
+    indices  indices that its address depends on
+    group    number of the group of reductions (`NestInfo.groups`) that it is in; -1 for a load outside of reductions
+    along    index along which the tensor is contiguous, or None
+    alike    numbers of the loads, itself included, that may read the same tiles: they have the same tensor and map, and
+             indices of the same extents
     """
 
     op: loop.LoadOp
@@ -79,20 +86,31 @@ class LoadSite:
 
 
 class NestInfo:
-    """The indices, reductions and accesses of one nest."""
+    """Indices, reductions and loads of one nest.
+
+    Attributes:
+        nest: the nest.
+        dependence: dependence of values on indices.
+        free: free indices.
+        sizes: index -> extent, which may be a symbol.
+        extents: index -> extent as a number; a typical one for a size that is known only at run time.
+        reductions: all reductions, in the order of the IR.
+        loads: all loads.
+        groups: reductions by the loop that computes them; the stages of a staged reduction are one group.
+        masked: true if comparisons or domains of loads may exclude chunks of reductions.
+        scanned: free index along which scans run, or None.
+        reduced: free indices that some outermost reduction depends on.
+    """
 
     def __init__(self, nest: loop.NestOp) -> None:
         self.nest = nest
         self.dependence = Dependence()
         self.free: tuple[SSAValue, ...] = tuple(nest.body.block.args)
         self.sizes: dict[SSAValue, Extent] = dict(zip(self.free, nest.sizes, strict=True))
-        """Number of values of every index."""
         self.reductions: list[Reduction] = []
         self.loads: list[loop.LoadOp] = []
         self.groups = reduction_groups(nest)
-        """Reductions that run together, chunk by chunk: the stages of a staged one."""
         self.masked = False
-        """True if comparisons or domains of loads may exclude chunks of reductions."""
         for op in nest.body.walk():
             if isinstance(op, loop.ReduceOp):
                 self._add(op)
@@ -100,14 +118,12 @@ class NestInfo:
                 self.loads.append(op)
             self.masked |= isinstance(op, payload.CmpOp) or getattr(op, "domain", None) is not None
         self.extents = {i: typical(n) for i, n in self.sizes.items()}
-        """The same as numbers; a typical one for a size that is known only at run time."""
         self.scanned = loop.scanned_index(nest)
-        """The free index along which scans run, in one block."""
         self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.around)
-        """Free indices that some reduction depends on."""
 
     @cached_property
     def mask_density(self) -> MaskDensity:
+        """Shares of the chunks that masks leave to execute."""
         return MaskDensity(self.groups, self.dependence, self.extents)
 
     def _add(self, op: loop.ReduceOp) -> None:
@@ -115,48 +131,49 @@ class NestInfo:
         self.sizes.update(zip(indices, op.sizes, strict=True))
         outermost = not any(isinstance(o, loop.ReduceOp) for o in ancestors(op))
         around = self.dependence.of(yielded(op.body.block)[0]) - frozenset(indices)
-        found = find_contraction(op, self.dependence)
-        self.reductions.append(Reduction(op, indices, around, outermost, found))
+        contraction = find_contraction(op, self.dependence)
+        self.reductions.append(Reduction(op, indices, around, outermost, contraction))
 
     @property
     def reduction_indices(self) -> list[SSAValue]:
-        """The reduction indices in the order of a schedule's `chunk`."""
+        """Reduction indices in the order of a schedule's `chunk`."""
         return [i for r in self.reductions for i in r.indices]
 
     @cached_property
     def index_sets(self) -> list[Indices]:
-        """The indices of the result, and those of the body of each reduction."""
+        """Sets of indices that a tile may have: all free indices, and for each reduction the indices of its body."""
         return [frozenset(self.free), *(r.around.union(r.indices) for r in self.reductions)]
 
     def tile_of(self, block: Iterable[int], chunk: Iterable[int]) -> dict[SSAValue, int]:
+        """Returns index -> tile extent, from the decisions `block` and `chunk` of a schedule."""
         return dict(zip((*self.free, *self.reduction_indices), (*block, *chunk), strict=True))
 
     def may_be_longer(self, indices: Iterable[SSAValue]) -> bool:
-        """Returns true if an index may take more values at run time than are planned with."""
+        """Returns true if the extent of an index may be larger at run time than in `extents`."""
         return any(most(self.sizes[i]) > self.extents[i] for i in indices)
 
     @cached_property
     def operations(self) -> list[Counted]:
-        """Every distinct operation on floats."""
+        """Distinct floating-point operations of the nest, each with its indices."""
         return nest_operations(self.nest)
 
     @cached_property
     def sites(self) -> list[LoadSite]:
-        """Every load, in the loop of the outermost reduction around it."""
+        """All loads with their positions. A load counts for the outermost reduction that it is in."""
         groups = {op: n for n, group in enumerate(self.groups) for op in group}
         alike: dict[Hashable, list[int]] = {}
         sites: list[LoadSite] = []
         for n, op in enumerate(self.loads):
             indices = access_indices(op)
-            around = [groups[o] for o in ancestors(op) if isinstance(o, loop.ReduceOp)]
+            enclosing = [groups[o] for o in ancestors(op) if isinstance(o, loop.ReduceOp)]
             same = alike.setdefault((op.source, op.map, tuple(self.extents[i] for i in indices)), [])
             same.append(n)
-            sites.append(LoadSite(op, indices, around[-1] if around else -1, contiguous_index(op), same))
+            sites.append(LoadSite(op, indices, enclosing[-1] if enclosing else -1, contiguous_index(op), same))
         return sites
 
     @cached_property
     def contiguous(self) -> dict[SSAValue, int]:
-        """Index -> bytes of the tensors that are contiguous along it."""
+        """Index -> bytes of the loaded tensors that are contiguous along it."""
         sizes: dict[SSAValue, int] = {}
         for op in self.loads:
             if (index := contiguous_index(op)) is not None:
@@ -165,8 +182,11 @@ class NestInfo:
 
     @cached_property
     def chunk_order(self) -> list[tuple[list[Indices], list[tuple[SSAValue, ...]]]]:
-        """The reductions that run together, outer ones first: the indices around them, and those of the reductions,
-        contiguous ones first."""
+        """Groups of reductions in the order in which chunks are decided: outer ones first.
+
+        Each entry has the outer indices of every reduction of the group, and the axes of the group: for each axis the
+        corresponding indices of all its reductions. Axes along which most bytes are contiguous come first.
+        """
         around = {r.op: r.around for r in self.reductions}
         order: list[tuple[list[Indices], list[tuple[SSAValue, ...]]]] = []
         for group in sorted(self.groups, key=lambda g: len([*ancestors(g[0])])):
@@ -177,13 +197,13 @@ class NestInfo:
 
     @cached_property
     def vector(self) -> int:
-        """Elements of the narrowest tensor that fill 16 bytes."""
+        """Number of elements of the narrowest tensor that fill a vector of 16 bytes."""
         sizes = [element_bytes(v.type) for v in (*(op.source for op in self.loads), *self.nest.res)]
         return max(1, 16 // min(sizes, default=4))
 
 
 def strides(op: loop.LoadOp) -> dict[SSAValue, int]:
-    """Returns the distance in elements between neighbours along every index, at the begin of the others."""
+    """Returns index -> distance in memory between neighbours along it, in elements, if all other indices are 0."""
     rank, map = len(op.indices), op.map.data
 
     def offset(at: Sequence[int]) -> int:
@@ -197,20 +217,22 @@ def strides(op: loop.LoadOp) -> dict[SSAValue, int]:
 
 
 def footprint(info: NestInfo) -> int:
-    """Returns the bytes of all that a nest reads and writes."""
+    """Returns the bytes of all tensors that a nest reads or writes."""
     read = {op.source: tensor_bytes(op.source.type) for op in info.loads}
     return sum(read.values()) + sum(tensor_bytes(r.type) for r in info.nest.res)
 
 
 SAMPLED_TILES, MAX_SAMPLES = 32, 256
-"""Tiles that are sampled along an index on which a mask depends, and of several such indices in all."""
+"""Number of tiles that are sampled along one index of a mask, and maximum number of samples over all indices."""
 
 
 @dataclass(frozen=True)
 class MaskDensity:
-    """Shares of the chunks of reductions that are executed where terms count on one side of a mask alone.
+    """Shares of the chunks of masked reductions that must be executed, such as half of the chunks of a causal mask.
 
-    `groups` are lists of stages that run together, `extents` those of all indices.
+    groups      reductions by the loop that computes them
+    dependence  dependence of values on indices
+    extents     extents of all indices
     """
 
     groups: Sequence[Sequence[loop.ReduceOp]]
@@ -219,47 +241,57 @@ class MaskDensity:
 
     @cached_property
     def _spaces(self) -> list[tuple[Sequence[loop.ReduceOp], Forms, list[Form]]]:
+        """Masked groups, each with the half-spaces of its masks (`half_spaces`)."""
         groups = [(group, Forms()) for group in self.groups]
         spaces = [(group, forms, half_spaces(group, forms, self.dependence)) for group, forms in groups]
         return [space for space in spaces if space[2]]
 
     def shares(self, tile: Mapping[SSAValue, Ints]) -> dict[SSAValue, tuple[Floats, Floats]]:
-        """Returns the shares of its chunks that a block visits on average, and that the block with most work visits, by
-        reduction index. Of an index that is missing, blocks visit all. `tile` has columns of extents."""
-        found: dict[SSAValue, tuple[Floats, Floats]] = {}
+        """Returns the share of the chunks of each masked reduction index that a block executes.
+
+        Args:
+            tile: index -> tile extents, one entry for each schedule.
+
+        Returns:
+            Reduction index -> (average over blocks, share of the busiest block). Indices without masks are missing.
+        """
+        shares: dict[SSAValue, tuple[Floats, Floats]] = {}
         for group, forms, spaces in self._spaces:
-            own = group[0].body.block.args
-            used = [*dict.fromkeys((*forms.indices, *own))]
+            reduced = group[0].body.block.args
+            used = [*dict.fromkeys((*forms.indices, *reduced))]
             rows, where = np.unique(np.stack([tile[i] for i in used], axis=1), axis=0, return_inverse=True)
             tiles = [dict(zip(used, map(int, row), strict=True)) for row in rows]
-            for position, index in enumerate(own):
+            for position, index in enumerate(reduced):
                 mean, peak = np.array([self._share(index, forms, spaces, t) for t in tiles]).reshape(-1, 2).T
                 if (mean < 1).any():
                     pair = mean[where.reshape(-1)], peak[where.reshape(-1)]
-                    found.update((stage.body.block.args[position], pair) for stage in group)
-        return found
+                    shares.update((stage.body.block.args[position], pair) for stage in group)
+        return shares
 
     def _share(
         self, index: SSAValue, forms: Forms, spaces: Sequence[Form], tile: Mapping[SSAValue, int]
     ) -> tuple[float, float]:
+        """Returns the average and the largest share of the chunks along `index`, over sampled blocks."""
         number = forms.of(index)
         if number is None:
             return 1.0, 1.0
-        own, chunk = number.terms[0][0], tile[index]
+        atom_of_index, chunk = number.terms[0][0], tile[index]
         count = -(-self.extents[index] // chunk)
-        limits = [s for s in spaces if dict(s.terms).get(own)]
-        others = list(dict.fromkeys(a for s in limits for a, _ in s.terms if a != own and a[0] == DIM))
-        known = [s for s in limits if all(a == own or a in others for a, _ in s.terms)]  # of indices alone
+        limits = [s for s in spaces if dict(s.terms).get(atom_of_index)]
+        others = list(dict.fromkeys(a for s in limits for a, _ in s.terms if a != atom_of_index and a[0] == DIM))
+        # Half-spaces with other terms than indices are ignored.
+        affine = [s for s in limits if all(a == atom_of_index or a in others for a, _ in s.terms)]
         sizes = [tile[forms.indices[number_of(a)]] for a in others]
         visits = list[int]()
         for at in self._samples([forms.indices[number_of(a)] for a in others], tile):
             start, stop = 0, count
-            for space in known:
-                coefficient = dict(space.terms)[own]
+            for space in affine:
+                coefficient = dict(space.terms)[atom_of_index]
                 factors = [dict(space.terms).get(a, 0) for a in others]
                 tops = (f * (n * size + (size - 1) * (f > 0)) for f, n, size in zip(factors, at, sizes, strict=True))
                 top = space.constant + sum(tops)
-                if coefficient > 0:  # chunks in which coefficient * (the last of the chunk) + top >= 0
+                if coefficient > 0:
+                    # First chunk whose last index value satisfies coefficient * value + top >= 0.
                     start = max(start, -int((top + coefficient * (chunk - 1)) // (coefficient * chunk)))
                 else:
                     stop = min(stop, int(top // (-coefficient * chunk)) + 1)
@@ -267,6 +299,7 @@ class MaskDensity:
         return (sum(visits) / (len(visits) * count), max(visits) / count) if visits and count else (1.0, 1.0)
 
     def _samples(self, indices: Sequence[SSAValue], tile: Mapping[SSAValue, int]) -> Iterator[tuple[int, ...]]:
+        """Yields sampled tile numbers along `indices`."""
         counts = [-(-self.extents[index] // tile[index]) for index in indices]
         few = [min(count, SAMPLED_TILES) for count in counts]
         if prod(few) <= MAX_SAMPLES:
@@ -275,7 +308,13 @@ class MaskDensity:
 
 
 class TileExtents:
-    """A tile extent for every index of a nest, 1 until decided, and what follows from all of them."""
+    """Builder of a schedule's tiles: a tile extent for every index of a nest.
+
+    Attributes:
+        info: the nest.
+        tile: index -> tile extent, a power of two; 1 until it is decided.
+        decided: indices whose extents are decided.
+    """
 
     def __init__(self, info: NestInfo) -> None:
         self.info = info
@@ -288,36 +327,48 @@ class TileExtents:
         return extents
 
     def set(self, index: SSAValue, extent: int) -> int:
-        """Decides on `extent`, or on the range where that is less; returns the rest of `extent` for other indices."""
+        """Sets the tile extent of an index, at most its range rounded up to a power of two.
+
+        Returns:
+            `extent` divided by the tile extent: the budget that is left for other indices.
+        """
         self.tile[index] = min(pow2_at_most(extent), pow2_at_least(self.info.extents[index]))
         self.decided.add(index)
         return max(1, extent // self.tile[index])
 
     def set_all(self, indices: Iterable[SSAValue], extent: int) -> None:
-        """Decides on one extent for all `indices`, or on the range where that is less."""
+        """Sets the tile extents of all `indices` (see `set`)."""
         for index in indices:
             self.set(index, extent)
 
     def pad(self, index: SSAValue, extent: int) -> None:
-        """Decides on `extent`, a power of two, even where it exceeds the range: the rest of a tile is padding."""
+        """Sets the tile extent of an index to a power of two that may exceed its range. The tile is then padded."""
         self.tile[index] = extent
         self.decided.add(index)
 
     def fill(self, indices: Iterable[SSAValue], budget: int) -> int:
-        """Decides on indices in order, so that a tile over them has at most `budget` elements; returns the rest."""
+        """Sets the tile extents of `indices` in order, each as large as the remaining budget of elements permits.
+
+        Returns:
+            The budget that is left.
+        """
         for index in indices:
             budget = self.set(index, budget)
         return budget
 
     def elements(self, indices: Iterable[SSAValue]) -> int:
+        """Returns the number of elements of a tile over `indices`."""
         return prod(self.tile[i] for i in indices)
 
     def blocks(self) -> int:
+        """Returns the number of tiles of the result."""
         return prod(-(-self.info.extents[i] // self.tile[i]) for i in self.info.free)
 
     def chunk_reductions(self, budget: int) -> None:
-        """Decides on the open reduction indices: tiles of at most `budget` elements, contiguous indices first.
-        Reductions that run together get the same."""
+        """Sets the chunks of all reduction indices that are not decided, contiguous indices first.
+
+        A tile of a reduction body gets at most `budget` elements. The stages of a staged reduction get equal chunks.
+        """
         for around, axes in self.info.chunk_order:
             if not self.decided.issuperset(i for axis in axes for i in axis):
                 room = max(1, budget // max(self.elements(indices) for indices in around))
@@ -325,7 +376,12 @@ class TileExtents:
                     room = [self.set(index, room) for index in axis][0]
 
     def plan(self, warps: int, **decisions: Any) -> Schedule:
-        """Returns the schedule with these extents, warps and further decisions."""
+        """Returns the schedule with these tile extents.
+
+        Args:
+            warps: warps of a block; rounded down to a power of two, at most `MAX_WARPS`.
+            decisions: further fields of the schedule.
+        """
         return Schedule(
             block=tuple(self.tile[i] for i in self.info.free),
             chunk=tuple(self.tile[i] for i in self.info.reduction_indices),

@@ -1,4 +1,7 @@
-"""What one block of a nest covers under schedules, and the bytes that its blocks move."""
+"""Extents of tiles, trip counts and grids of many schedules of a nest, and the bytes that its blocks move.
+
+All numbers are arrays with one entry for each schedule. A *mask* is such an array of booleans.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,23 @@ from .points import Bools, Floats, Ints, Points, ceil_div, largest, points_of, p
 
 
 class Tiles:
-    """Extents of schedules by index: columns with a row for each schedule.
+    """Tile extents and trip counts of schedules. Dictionaries are keyed by index of the nest.
 
-    tile     extent of a tile
-    steps    tiles that one block walks through; 1 on the grid
+    info     the nest
+    points   the schedules
+    rows     number of schedules
+    tile     tile extent along an index
+    steps    tiles that one block loops over; 1 for an index on the grid
     counts   blocks along a free index
-    on_grid  free indices with blocks along them
-    parts    blocks that share a reduction; `divided`: where an index is divided among them
-    shares   share of the chunks that a mask leaves, on average; `peak`: work of the busiest block over the average
-    kept     true if chunks that several loops read stay in shared memory
-    ranks    blocks of a cluster that share rows or sums; `shared`: the indices whose tiles they take in turn
-    divides  free indices along which the blocks of a cluster divide a tile of shared sums (`cluster_k`)
+    on_grid  free indices that are not serial
+    parts    parts of a split-K reduction
+    divided  mask: the index is divided by split-K
+    shares   share of the chunks that masks leave to execute, on average over blocks
+    peak     work of the busiest block / average work, because of masks
+    kept     true if rows stay in a row cache (`cache_rows = shared`)
+    ranks    blocks of a cluster that share a reduction (`cluster`, `cluster_k`); 1 without
+    shared   mask: the blocks of a cluster take the tiles of the index in turn
+    divides  mask: the blocks of a cluster divide the result tile along the free index (`cluster_k`)
     """
 
     def __init__(self, info: NestInfo, points: Points) -> None:
@@ -61,10 +70,11 @@ class Tiles:
 
     @staticmethod
     def of(info: NestInfo, schedule: Schedule) -> Tiles:
-        """Returns the extents of one schedule."""
+        """Returns the tiles of a single schedule."""
         return Tiles(info, *points_of([schedule]))
 
     def _form_clusters(self) -> None:
+        """Sets `ranks`, `shared` and `divides`."""
         info, points = self.info, self.points
         if points.cluster_k > 1:
             self._share(points.cluster_k, ())
@@ -73,11 +83,11 @@ class Tiles:
         elif points.copy != "tma":
             self._share(points.cluster, [i for i in info.free if i not in info.reduced])
 
-    def _share(self, ranks: int, rest: Sequence[SSAValue]) -> None:
-        """Lets blocks of a cluster take the tiles of indices in turn, of reductions and of `rest`."""
+    def _share(self, ranks: int, others: Sequence[SSAValue]) -> None:
+        """Divides trip counts of reduction indices, and of the indices `others`, among `ranks` blocks of a cluster."""
         info, self.ranks = self.info, ranks
         groups = [r.indices for r in info.reductions if r.outermost]
-        self.shared = shared_indices(groups, rest, info.sizes, self.tile, ranks)
+        self.shared = shared_indices(groups, others, info.sizes, self.tile, ranks)
         for i, shared in self.shared.items():
             steps = ceil_div(ceil_div(info.extents[i], self.tile[i]), ranks)
             self.steps[i] = np.where(shared, steps, self.steps[i])
@@ -85,6 +95,7 @@ class Tiles:
                 self.counts[i] = np.where(shared, 1, self.counts[i])
 
     def _divide(self) -> None:
+        """Divides the trip counts of outermost reductions by split-K."""
         for r in self.info.reductions:
             if r.outermost and r.indices:
                 for index, here in self.divisible(r.indices).items():
@@ -93,8 +104,10 @@ class Tiles:
                     self.steps[index] = np.where(self.divided[index], steps, self.steps[index])
 
     def divisible(self, indices: Iterable[SSAValue]) -> dict[SSAValue, Bools]:
-        """Returns where each of the `indices` of a reduction is the one that parts divide: the one with most chunks, of
-        these the longest, of these the first."""
+        """Returns for each index of a reduction a mask of the schedules in which split-K divides it.
+
+        Split-K divides the index with most chunks; of several, the longest; of several, the first.
+        """
         extents, order = self.info.extents, [*indices]
         longest = max(extents[i] for i in order) + 1
         weights = np.stack([ceil_div(extents[i], self.tile[i]) * longest + extents[i] for i in order])
@@ -102,8 +115,11 @@ class Tiles:
         return {index: first == n for n, index in enumerate(order)}
 
     def order(self) -> list[tuple[dict[SSAValue, Bools], Ints]]:
-        """Returns the order in which blocks start, fastest first: where blocks follow along an index, and how many. In
-        patches of blocks one index occurs twice."""
+        """Returns the order in which blocks start, as a loop nest over the grid, innermost loop first.
+
+        Each entry is (index -> mask, count): the loop runs over that index, and has `count` blocks. With a grid swizzle
+        (`group_m`) an index occurs twice: inside a group of blocks, and over groups.
+        """
         fast = [*reversed(self.info.free)]
         if not fast:
             return []
@@ -127,8 +143,11 @@ class Tiles:
         ]
 
     def neighbours(self) -> tuple[dict[SSAValue, Bools], Ints]:
-        """Returns where blocks with consecutive numbers are neighbours along an index, and how many of them there are
-        before another index changes (1 for one block)."""
+        """Returns the index along which blocks with consecutive numbers are neighbours, and the length of such a run.
+
+        Returns:
+            Index -> mask of the schedules, and the number of blocks before another index changes (1 for one block).
+        """
         if not (order := self.order()):
             return {}, np.ones(self.rows, dtype=np.int64)
         (down, group), (along, count) = order[:2]
@@ -136,24 +155,26 @@ class Tiles:
 
     @property
     def blocks(self) -> Ints:
+        """Blocks of the grid."""
         return product(self.counts.values(), self.rows).astype(np.int64) * self.parts * self.ranks
 
     def span(self, indices: Collection[SSAValue]) -> Floats:
-        """Returns the elements over `indices` that one block goes through, padding included."""
+        """Returns the elements over `indices` that one block computes, padding included."""
         whole = product((self.tile[i] * self.steps[i] for i in indices), self.rows)
         return whole * self.share(indices) * self._part(indices)
 
     def within(self, indices: Collection[SSAValue]) -> Floats:
-        """Returns the elements over `indices` that one block goes through, without padding."""
+        """Returns the elements over `indices` that one block computes, without padding."""
         whole = product((self._within(i) for i in indices), self.rows)
         return whole * self.share(indices) * self._part(indices)
 
     def _part(self, indices: Collection[SSAValue]) -> Floats:
-        """Returns the part of the elements of one of the blocks that divide a tile after their sums."""
+        """Returns the share of a result tile that one block of a cluster computes after the reduction (`cluster_k`)."""
         after = self.any_of(self.divides, indices) & ~self.any_of(self.shared, indices)
         return np.where(after, 1 / self.ranks, 1.0)
 
     def _within(self, index: SSAValue) -> Ints:
+        """Returns the values of an index that one block visits, without padding."""
         extent = self.info.extents[index]
         whole = self.tile[index] * self.steps[index]
         if index not in self.shared:
@@ -161,12 +182,14 @@ class Tiles:
         return np.minimum(whole, np.where(self.shared[index], ceil_div(extent, self.ranks), extent))
 
     def share(self, indices: Iterable[SSAValue]) -> Floats:
-        """Returns the share of the elements over `indices` that are in executed chunks."""
+        """Returns the share of the elements over `indices` whose chunks are executed (masks exclude the others)."""
         return product((self.shares[i] for i in indices if i in self.shares), self.rows)
 
     def visits(self, indices: Collection[SSAValue]) -> Floats:
-        """Returns how many elements over `indices` all blocks go through, without padding: every one once, and again in
-        every block along an index that it does not depend on."""
+        """Returns the elements over `indices` that all blocks compute together, without padding.
+
+        An element is computed again by every block along a grid index that is not in `indices`.
+        """
         again = product((n for i, n in self.counts.items() if i not in indices), self.rows)
         again *= np.where(self.any_of(self.shared, indices) | self.any_of(self.divides, indices), 1, self.ranks)
         once = product((self.info.extents[i] for i in indices), self.rows) * self.share(indices)
@@ -174,24 +197,29 @@ class Tiles:
         return once * again * np.where(whole, self.parts, 1)
 
     def any_of(self, masks: dict[SSAValue, Bools], indices: Collection[SSAValue]) -> Bools:
-        """Returns where a mask of one of `indices` is true."""
-        where = [mask for i, mask in masks.items() if i in indices]
-        return np.logical_or.reduce(where) if where else np.zeros(self.rows, dtype=np.bool_)
+        """Returns the union of the masks of `indices`. An index that is not in `masks` has an empty mask."""
+        some = [mask for i, mask in masks.items() if i in indices]
+        return np.logical_or.reduce(some) if some else np.zeros(self.rows, dtype=np.bool_)
 
     def elements(self, indices: Iterable[SSAValue]) -> Floats:
+        """Returns the number of elements of one tile over `indices`, padding included."""
         return product((self.tile[i] for i in indices), self.rows)
 
     @property
     def exchanged(self) -> Floats:
-        """Bytes of the sums of a block that the others of its cluster read."""
+        """Bytes of accumulators that a block exchanges with the other blocks of its cluster (`cluster_k`)."""
         sums = (r for r in self.info.reductions if r.outermost and self.points.cluster_k > 1)
         return total((self.elements(r.around) * element_bytes(r.op.result.type) for r in sums), self.rows)
 
     def trip_count(self, indices: Iterable[SSAValue]) -> Floats:
+        """Returns the iterations of the loops over `indices` in one block."""
         return product((self.steps[i] for i in indices), self.rows)
 
     def same(self, a: LoadSite, b: LoadSite) -> Bools:
-        """Returns where two sites that are alike load the same tiles, maybe at different times."""
+        """Returns a mask of the schedules in which two loads (`LoadSite.alike`) load the same tiles.
+
+        They may load them in different loops.
+        """
         same = np.ones(self.rows, dtype=np.bool_)
         for i, j in zip(a.indices, b.indices, strict=True):
             if i is not j:
@@ -202,7 +230,13 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of a kernel: `block` one block loads, `near` all blocks load, `read` from memory, `written` to memory."""
+    """Bytes that a kernel moves.
+
+    block    bytes that one block loads
+    near     bytes that all blocks load, from L2 or memory
+    read     bytes from device memory
+    written  bytes to device memory
+    """
 
     block: Floats
     near: Floats
@@ -211,8 +245,16 @@ class Traffic:
 
 
 def traffic(tiles: Tiles, target: Target, at_once: Ints, operands: Collection[LoadOp]) -> Traffic:
-    """Returns the bytes that `at_once` concurrent blocks move. The blocks of a cluster can share the loads
-    `operands`."""
+    """Returns the bytes that a kernel moves.
+
+    A tensor that fits in half of L2 is read from memory once. A larger one is read again in every wave of blocks.
+
+    Args:
+        tiles: the schedules.
+        target: the target.
+        at_once: blocks that run at the same time.
+        operands: loads that the blocks of a cluster can share by multicast.
+    """
     per_block: dict[SSAValue, Floats] = {}
     near = block = np.zeros(tiles.rows)
     reach: dict[SSAValue, frozenset[SSAValue]] = {}
@@ -234,13 +276,16 @@ def traffic(tiles: Tiles, target: Target, at_once: Ints, operands: Collection[Lo
 
 
 def _together(site: LoadSite, tiles: Tiles) -> Ints:
-    """Returns how many blocks of a cluster need what one of them loads."""
+    """Returns the number of blocks of a cluster that need the same tile of a load."""
     along, _ = tiles.neighbours()
     return np.where(tiles.any_of(along, along) & ~tiles.any_of(along, site.indices), tiles.points.cluster, 1)
 
 
 def _loaded_before(n: int, site: LoadSite, tiles: Tiles) -> Bools:
-    """Returns where an earlier site loads the same as site `n` at the same time, or keeps it."""
+    """Returns a mask of the schedules in which load number `n` needs no bytes, because an earlier load has the tile.
+
+    The earlier load is in the same loop, or its tile stays in registers or in the row cache.
+    """
     once = tiles.kept | (tiles.trip_count(site.indices) == 1)
     earlier = [tiles.info.sites[m] for m in site.alike if m < n]
     same = [tiles.same(other, site) & (once | (other.group == site.group)) for other in earlier]
@@ -248,22 +293,30 @@ def _loaded_before(n: int, site: LoadSite, tiles: Tiles) -> Bools:
 
 
 def _waste(site: LoadSite, tiles: Tiles) -> Floats | float:
-    """Returns moved bytes over needed bytes: memory moves whole sectors."""
+    """Returns moved bytes / needed bytes of a load. Memory moves whole sectors of 32 bytes."""
     along = site.along
     if along is None or not site.indices:
         return 1.0
     whole = tiles.info.extents[along]
-    extent = np.maximum(1, np.minimum(tiles.tile[along], whole))  # of a whole one the next row follows
+    # A tile that has whole rows wastes nothing, because the next row follows in memory.
+    extent = np.maximum(1, np.minimum(tiles.tile[along], whole))
     return np.where(extent == whole, 1.0, np.maximum(1.0, SECTOR / (extent * element_bytes(site.op.source.type))))
 
 
 def _read_again(size: Floats, reach: frozenset[SSAValue], tiles: Tiles, at_once: Ints) -> Floats:
-    """Returns the bytes that are read from memory once a wave of blocks, which read `size` bytes each."""
-    left, different = np.maximum(1.0, at_once), np.ones(tiles.rows)
-    for where, count in tiles.order():
-        along = np.minimum(count, left)
-        left = left / along
-        different = np.where(tiles.any_of(where, reach), different * along, different)
+    """Returns the bytes of a tensor that are read from memory, if each wave of blocks reads its distinct tiles again.
+
+    Args:
+        size: bytes of the tensor that one block reads.
+        reach: indices that the loads of the tensor depend on.
+        tiles: the schedules.
+        at_once: blocks of a wave.
+    """
+    remaining, different = np.maximum(1.0, at_once), np.ones(tiles.rows)
+    for masks, count in tiles.order():
+        along = np.minimum(count, remaining)
+        remaining = remaining / along
+        different = np.where(tiles.any_of(masks, reach), different * along, different)
     waves = np.maximum(1.0, tiles.blocks / np.maximum(1, at_once))
     return np.minimum(size * tiles.blocks, waves * different * size / np.maximum(1, tiles.parts))
 

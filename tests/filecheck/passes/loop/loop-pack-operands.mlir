@@ -55,7 +55,7 @@ func.func @main(%x: tensor<20x69xbf16>, %w: tensor<70x40xbf16>) -> tensor<20x40x
 // -----
 
 func.func @main(%x: tensor<20x70xf32>, %w: tensor<70x40xf32>) -> tensor<20x40xf32> {
-  // expected-error@below {{a factor along this index is computed}}
+  // expected-error@below {{an operand along this index is computed}}
   %y = loop.nest (%i, %j) in [20, 40] -> tensor<20x40xf32> attributes {schedule = #tile.schedule<block = [32, 64], pack = [0], chunk = [64], warps = 1, lanes = 1>} {
     %s = loop.reduce add (%k) in [70] -> f32 {
       %a = loop.load %x[%i, %k] : tensor<20x70xf32>
