@@ -1,5 +1,8 @@
-"""Staged tiles that asynchronous copies can bring: by `cp.async`, or as boxes by the tensor memory accelerator (TMA),
-which the blocks of a cluster load together if all need the same."""
+"""Finds the staged tiles that asynchronous copies can load: by `cp.async`, or by the tensor memory accelerator (TMA).
+
+A *box* is the rectangular tile of a tensor that one TMA copy moves. If all blocks of a cluster need the same box, they
+load it together by multicast.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,13 @@ from .tile_layouts import readers
 
 @dataclass(frozen=True)
 class Copy:
-    """A staged tile that is a load. Threads copy it by `layout` to the place `shared`."""
+    """A staged tile that `cp.async` can load.
+
+    stage   the staging of the tile
+    load    load of the tile
+    layout  layout by which threads copy it
+    shared  layout of the tile in shared memory
+    """
 
     stage: tile.StageOp
     load: tile.LoadOp
@@ -40,7 +49,13 @@ class Copy:
     shared: SharedAttr
 
     def make(self, counter: SSAValue, at: SSAValue, predicate: SSAValue | None) -> tile.StageAsyncOp:
-        """Returns the copy of the iteration `at` of the loop that `counter` counts."""
+        """Returns the asynchronous copy for an iteration of the loop.
+
+        Args:
+            counter: induction variable of the loop.
+            at: number of the iteration to copy for.
+            predicate: condition of the copy, or None.
+        """
         load, result = self.load, self.stage.result.type
         symbols = [at if s is counter else s for s in load.symbols]
         t = tile.tile_type(element_type(load.source.type), shape_of(result), self.shared)
@@ -48,7 +63,7 @@ class Copy:
 
 
 def staged_load(stage: tile.StageOp) -> tile.LoadOp | str:
-    """Returns the load that `stage` puts into shared memory, or why there is none."""
+    """Returns the load whose tile `stage` stores in shared memory, or the reason why there is none."""
     value = stage.source
     while isinstance(value.owner, tile.ConvertLayoutOp):
         value = value.owner.source
@@ -58,7 +73,13 @@ def staged_load(stage: tile.StageOp) -> tile.LoadOp | str:
 
 
 def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
-    """Returns the copy that `stage`, directly inside `loop`, can start early, or why there is none."""
+    """Returns the `cp.async` copy that can be issued in an earlier iteration, or the reason why there is none.
+
+    Args:
+        stage: the staging of the tile, directly inside `loop`.
+        loop: the loop.
+        warps: warps of a block.
+    """
     load = staged_load(stage)
     if isinstance(load, str):
         return load
@@ -68,7 +89,8 @@ def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
     shared = layout_in_shared(stage.result)
     layout = layout_in_registers(load.result, warps)
     width = _width(load, layout, shared)
-    if width < _width(load, layout, None):  # it lies the other way round in shared memory than in global memory
+    if width < _width(load, layout, None):
+        # Shared memory is contiguous along another dimension than global memory.
         wish = preference(load)
         layout = by_sectors(layout.shape, wish.order, warps, element_bytes(load.result.type))
         shared = _rearranged(stage, layout) or shared
@@ -99,7 +121,13 @@ def is_zero(value: SSAValue) -> bool:
 
 
 def _width(load: tile.LoadOp, layout: Linear, shared: Shared | None) -> int:
-    """Returns how many elements move at once if threads copy by `layout`; 0 if every element moves alone."""
+    """Returns the elements of one vector access of a copy, or 0 if every element needs an address of its own.
+
+    Args:
+        load: the load.
+        layout: layout by which threads copy.
+        shared: layout in shared memory; None to consider global memory only.
+    """
     compact = layout.compact()[0]
     access = plan_access(load, TileForms(compact, load.symbols), memory_type(load.source))
     if access.per_register:
@@ -112,7 +140,10 @@ def _width(load: tile.LoadOp, layout: Linear, shared: Shared | None) -> int:
 
 
 def _rearranged(stage: tile.StageOp, writer: Linear) -> Shared | None:
-    """Returns the best shared layout of a tile that `writer` writes and only multiply-adds read, or None."""
+    """Returns the best shared layout for a tile that is written by layout `writer`, or None.
+
+    None is returned unless all users are dots on CUDA cores.
+    """
     size = element_bytes(stage.result.type)
     readers = [Reader(writer, size)]
     for use in stage.result.uses:
@@ -127,17 +158,22 @@ def _rearranged(stage: tile.StageOp, writer: Linear) -> Shared | None:
 
 
 MOST_RANKS, PITCH = 5, 16
-"""Dimensions of a buffer for TMA, at most, and the alignment of its rows in bytes."""
+"""Maximum number of dimensions of a TMA tensor, and the alignment of its rows in bytes (CUDA driver API)."""
 
 EPILOGUE_ROW, EPILOGUE_BUFFERS = 128, 2
-"""Bytes of a part of a result along its columns, the widest row of a box, and scratch buffers for parts: one is filled
-while the other is stored."""
+"""Bytes of a row of one part of a result in a TMA epilogue, and the number of buffers for parts: one is filled while
+the other is stored."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A staged tile that is a load of a box, its layout in shared memory, and whether the blocks of a cluster load it
-    together."""
+    """A staged tile that TMA can load.
+
+    stage      the staging of the tile
+    load       load of the tile
+    boxes      layout of the tile in shared memory
+    multicast  true if the blocks of a cluster load the tile together
+    """
 
     stage: tile.StageOp
     load: tile.LoadOp
@@ -146,19 +182,20 @@ class Box:
 
     @property
     def type(self) -> Attribute:
+        """Type of the tile in shared memory."""
         shape = shape_of(self.stage.result.type)
         layout = self.boxes.layout(shape, element_bytes(self.stage.result.type))
         return tile.tile_type(element_type(self.load.source.type), shape, attr_of(layout))
 
     def make(self, symbols: Sequence[SSAValue]) -> TmaLoadOp:
-        """Returns the start of the copy, at `symbols`."""
+        """Returns the operation that issues the copy, with the symbols of an iteration."""
         op = TmaLoadOp(self.load.source, self.load.map, symbols, self.multicast, self.type)
         op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
         return op
 
 
 def find_box(stage: tile.StageOp) -> Box | str:
-    """Returns the box that `stage` loads, or why it is none."""
+    """Returns the box that `stage` loads, or the reason why TMA cannot load it."""
     load = staged_load(stage)
     if isinstance(load, str):
         return load
@@ -172,7 +209,7 @@ def find_box(stage: tile.StageOp) -> Box | str:
 
 
 def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
-    """Returns why the tile that is loaded or stored is no box of its buffer, or None."""
+    """Returns the reason why TMA cannot load or store a tile, or None if it can."""
     dimensions = box_dimensions(access.map.data)
     memory = memory_type(access.source if isinstance(access, tile.LoadOp) else access.target)
     if dimensions is None or len(dimensions) != 2:
@@ -184,8 +221,9 @@ def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
     extents, size = extents_of(memory), element_bytes(memory)
     if len(extents) > MOST_RANKS or min(map(least, extents)) < 1:
         return f"a buffer of {len(extents)} dimensions, or one that may be empty"
-    known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
-    if any(prod(known[d:]) * size % PITCH for d in range(1, len(extents))):
+    # A size that is known only at run time has no known divisor but 1.
+    divisors = [n if isinstance(n, int) else 1 for n in extents]
+    if any(prod(divisors[d:]) * size % PITCH for d in range(1, len(extents))):
         return f"the rows of its buffer do not start at multiples of {PITCH} bytes"
     if len(extents) - 1 not in dimensions:
         return "its rows are not contiguous in memory"
@@ -195,7 +233,7 @@ def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
 
 
 def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Extent]) -> bool:
-    """Returns true if the domain of an access is that of its buffer."""
+    """Returns true if the bounds of an access are those of its buffer, which TMA checks itself."""
     if access.domain is None:
         return True
     shape = shape_of((access.result if isinstance(access, tile.LoadOp) else access.value).type)
@@ -206,8 +244,11 @@ def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Exte
 
 
 def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
-    """Returns the boxes of a tile in shared memory, with rows along the contiguous dimension: those of its layout for
-    wgmma; otherwise the widest that warps read without bank conflicts, or else the widest."""
+    """Returns the TMA layout of a tile in shared memory, or the reason why there is none.
+
+    Rows are along the dimension that is contiguous in global memory. For wgmma it is the layout of the tile. Otherwise
+    it has the widest rows that warps read without bank conflicts, or the widest rows if there are none.
+    """
     dimensions = box_dimensions(load.map.data)
     assert dimensions is not None
     rank, size = len(extents_of(memory_type(load.source))), element_bytes(load.result.type)
@@ -224,15 +265,15 @@ def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
         fitting = [boxes_of(layout_in_shared(stage.result), size)]
     else:
         fitting = [boxes_along(shape, fast, size, widest) for widest in reversed(SWIZZLED_ROW_BYTES)]
-    found = [b for b in fitting if b is not None and b.fast == fast]
-    if not found:
+    layouts = [b for b in fitting if b is not None and b.fast == fast]
+    if not layouts:
         return "it lies the other way round in shared memory than in global memory, or is too small for a box"
     reading = [] if fixed else [r for use in stage.result.uses if (r := _reader(use, fast)) is not None]
-    return next((b for b in found if all(r.cost(b.layout(shape, size))[1] for r in reading)), found[0])
+    return next((b for b in layouts if all(r.cost(b.layout(shape, size))[1] for r in reading)), layouts[0])
 
 
 def _reader(use: Use, fast: int) -> Reader | None:
-    """Returns how warps read an operand on tensor cores whose dimension `fast` is contiguous."""
+    """Returns the way in which warps read an operand that is contiguous along `fast`, or None for other users."""
     dot = use.operation
     if not isinstance(dot, tile.DotOp) or dot.atom is None or (acc := linear_of(dot.acc.type)) is None:
         return None
@@ -241,7 +282,7 @@ def _reader(use: Use, fast: int) -> Reader | None:
 
 
 def is_index(value: SSAValue) -> bool:
-    """Returns true if `value` is computed from block numbers, loop counters and constants alone."""
+    """Returns true if `value` is computed only from block numbers, loop counters and constants."""
     if isinstance(value, BlockArgument):
         parent = value.owner.parent_op()
         return isinstance(value.type, IndexType) and (
@@ -255,12 +296,18 @@ def is_index(value: SSAValue) -> bool:
 
 
 RANK = symbol(0)
-"""The number of a block in its cluster."""
+"""Symbol of the number of a block in its cluster."""
 
 
 class Alike(FormReader):
-    """The index values of `kernel` as forms, for clusters of `size` blocks along its last index: all symbols except for
-    `RANK` are the same in all blocks of a cluster."""
+    """Reader of index values of a kernel that finds out which are the same in all blocks of a cluster.
+
+    All symbols of a form are the same in the whole cluster, except for `RANK`.
+
+    Attributes:
+        kernel: the kernel.
+        size: blocks of a cluster, along the last index of the grid.
+    """
 
     def __init__(self, kernel: tile.KernelOp, size: int) -> None:
         super().__init__(Simplifier(symbols=[size]))
@@ -274,11 +321,14 @@ class Alike(FormReader):
         return form is not None and not _depends_on_rank(form)
 
     def same_trips(self, loop: scf.ForOp) -> bool:
-        """Returns true if all blocks of a cluster go through a loop equally often."""
+        """Returns true if a loop has the same number of iterations in all blocks of a cluster."""
         return all(self.same(v) for v in (loop.lb, loop.ub, loop.step)) or self._strides(loop)
 
     def _strides(self, loop: scf.ForOp) -> bool:
-        """Returns true if a loop starts at N * x + rank and walks in multiples of N up to one: it then ends alike."""
+        """Returns true if a loop starts at N * x + rank, and its step and end are multiples of N, the cluster size.
+
+        Its number of iterations is then the same in all blocks.
+        """
         forms = self.all((loop.lb, loop.ub, loop.step))
         if forms is None:
             return False
@@ -327,13 +377,16 @@ def _factor(form: Form) -> int:
 
 
 def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -> list[Box]:
-    """Returns the boxes, with those marked that clusters of `blocks` blocks load together, which `kernel` then has.
+    """Marks the boxes that the blocks of a cluster load together, and sets the cluster of the kernel if there are any.
 
     Args:
         kernel: the kernel.
         boxes: its boxes.
         blocks: blocks of a cluster.
-        name: the pass, in whose name remarks tell why boxes are not shared.
+        name: name of the pass that emits remarks about boxes that are not shared.
+
+    Returns:
+        The boxes, with `multicast` set.
     """
     if not kernel.has_clusters_of(blocks):
         emit_remark(kernel, name, f"the last extent of the grid is no multiple of clusters of {blocks}")
@@ -349,10 +402,10 @@ def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -
 
 
 def _unshared(alike: Alike, box: Box, blocks: int) -> str | None:
-    """Returns why the blocks of a cluster cannot load a box together, or None."""
+    """Returns the reason why the blocks of a cluster cannot load a box together, or None if they can."""
     if not all(alike.same(s) for s in box.load.symbols):
         return "the blocks of a cluster need different boxes"
-    if not all(alike.same_trips(around) for around in ancestors(box.stage) if isinstance(around, scf.ForOp)):
+    if not all(alike.same_trips(loop) for loop in ancestors(box.stage) if isinstance(loop, scf.ForOp)):
         return "the blocks of a cluster need the box in different iterations"
     shape = shape_of(box.stage.result.type)
     row_bytes = box.boxes.row * element_bytes(box.stage.result.type)
@@ -362,6 +415,11 @@ def _unshared(alike: Alike, box: Box, blocks: int) -> str | None:
 
 
 def divides(rows: int, row_bytes: int, blocks: int) -> bool:
-    """Returns true if boxes have an equal part for each block of a cluster that starts where the swizzle starts
-    over."""
+    """Returns true if a box can be divided among the blocks of a cluster, at boundaries of the swizzle pattern.
+
+    Args:
+        rows: rows of the box.
+        row_bytes: bytes of a row.
+        blocks: blocks of the cluster.
+    """
     return rows % blocks == 0 and rows // blocks * row_bytes % SWIZZLED_ALIGNMENT == 0

@@ -1,13 +1,21 @@
-"""Moving partial sums between frames: the algebra behind chunk-wise reductions.
+"""Rescaling of partial sums between reference values: the algebra behind chunk-wise reductions (online softmax).
 
-A later reduction of a group uses earlier results, its *frame*: the sum of exp(s - m) uses the maximum m. Computed on a
-part of the range, the frame is that of the part; when the parts meet, the frame moves, and what was summed has to move
-with it. That is possible if each summand e(k, frame) has a finite linear representation: basis values b_i(k, frame)
-with `b_i(k, new) = sum_j T_ij(old, new) * b_j(k, old)`, where T does not depend on k. Then sums of the b_i move by T.
+A later reduction of a group uses the results of earlier ones, its *reference values* (*frame* in names): the sum of
+exp(s - m) uses the maximum m. If the range is reduced chunk by chunk, each partial sum has its own maximum. To combine
+two partial sums, they must be rescaled to a common one.
 
-`Typing` derives this from the body, value by value: s - m is a *shift* (basis {s - m, 1}), exp of a shift a *scale*, a
-scale times anything that ignores the frame is a scale, products are Kronecker products. Whatever has no representation
-is refused with a reason. Nothing here knows what is being computed.
+That is possible if each summand e(k, frame) has a finite linear representation: basis values b_i(k, frame) with
+`b_i(k, new) = sum_j T_ij(old, new) * b_j(k, old)`, where T does not depend on k. Then the sums of the b_i are rescaled
+by the matrix T.
+
+`Typing` derives the representation from the body, value by value:
+
+- s - m is a *shift*, with the basis {s - m, 1};
+- exp of a shift is a *scale*: it has one basis value, and T is a factor;
+- a scale times a value that does not depend on the frame is a scale;
+- the product of two linear values has the Kronecker product of their bases and matrices.
+
+A value without a representation is refused with a reason. The analysis knows no operators such as softmax.
 """
 
 from __future__ import annotations
@@ -38,7 +46,7 @@ ZERO: Expr = ("zero",)
 
 
 class Declined(Exception):
-    """A value that cannot be moved between frames; `str()` says why."""
+    """Error for a value that cannot be rescaled. Its text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +56,16 @@ class Fixed:
 
 @dataclass(frozen=True)
 class OfFrame:
-    """A value that depends on the frame alone, not on the reduced index."""
+    """A value that depends only on the frame, and not on the reduced index."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """new = old + by. `bound` is the reduction result that no value exceeds before it is subtracted, if known."""
+    """A value that moves by an addition: new = old + by.
+
+    by     difference, which does not depend on the reduced index
+    bound  the running maximum that was subtracted from the value, so that it is at most 0; or None
+    """
 
     by: Expr
     bound: SSAValue | None = None
@@ -61,7 +73,11 @@ class Shift:
 
 @dataclass(frozen=True)
 class Linear:
-    """The first of `basis`; new basis values are `matrix` times the old ones. One basis value: a scale."""
+    """A value with a linear representation. With one basis value it is a scale.
+
+    basis   basis values; the first is the value itself
+    matrix  T: new basis values = matrix times old basis values
+    """
 
     basis: tuple[Expr, ...]
     matrix: tuple[tuple[Expr, ...], ...]
@@ -69,7 +85,11 @@ class Linear:
 
 @dataclass(frozen=True)
 class Meets:
-    """Whether `term` is the maximum or minimum `member`, which runs over it, or no number."""
+    """A condition that is true where a term equals the maximum or minimum of all terms, or is NaN.
+
+    member  the maximum or minimum
+    term    the term
+    """
 
     member: SSAValue
     term: SSAValue
@@ -77,7 +97,12 @@ class Meets:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Something that does not depend on the frame, where a term meets `member`; the constant `otherwise` elsewhere."""
+    """A selection by a condition `Meets`, as in argmax.
+
+    member     the maximum or minimum that terms are compared with
+    value      value where the term equals `member`; it does not depend on the frame
+    otherwise  constant elsewhere
+    """
 
     member: SSAValue
     value: SSAValue
@@ -96,7 +121,8 @@ def _mul(a: Expr, b: Expr) -> Expr:
         return b
     if b == ONE:
         return a
-    if a[0] == "guard":  # 0 times whatever the old frame gives is 0
+    # 0 times any value of the old frame is 0, so a guard may enclose the product.
+    if a[0] == "guard":
         return ("guard", a[1], _mul(a[2], b))  # pyright: ignore[reportArgumentType]
     if b[0] == "guard":
         return ("guard", b[1], _mul(a, b[2]))  # pyright: ignore[reportArgumentType]
@@ -111,11 +137,11 @@ def _negated(a: Expr) -> Expr:
 
 @dataclass
 class Typing:
-    """Types the values in the body of one stage.
+    """Derives the representation of every value in the body of one stage.
 
-    members: the earlier results of the group that serve as frame, with their reductions.
-    between: values computed from them outside the bodies.
-    permit_narrowing: treat rounding to a narrower float as if it commuted with scaling, as every `reassoc` cast does.
+    members           earlier results of the group, which are the frame -> their reductions
+    between           values that are computed from the frame outside of the bodies
+    permit_narrowing  whether rounding to a narrower float counts as commuting with scaling, as in a `reassoc` cast
     """
 
     members: Mapping[SSAValue, loop.ReduceOp]
@@ -127,7 +153,7 @@ class Typing:
         self.narrowed: list[Operation] = []
 
     def stage(self, reduce: loop.ReduceOp) -> Kinds:
-        """The type of what `reduce` combines. Raises Declined if its partial results cannot be moved."""
+        """Returns the representation of the terms of `reduce`. Raises Declined if it cannot be rescaled."""
         block = reduce.body.block
         (value,) = yielded(block)
         result = self._type(value, block)
@@ -215,7 +241,8 @@ class Typing:
         move: Expr = ("sub", ("at", value, "new"), ("at", value, "old"))
         sums = [m for m, r in self.members.items() if r.kind.data == ReductionKind.ADD and depends_on(value, {m})]
         for member in [m for m in sums if is_count(self.members[m])] or sums:
-            move = ("guard", member, move)  # a sum over nothing is no frame, and nothing has to move from it
+            # A sum over no elements is no frame, so nothing is rescaled from it.
+            move = ("guard", member, move)
         return move
 
     def _meeting(self, op: payload.CmpOp, block: Block) -> Kinds:
@@ -232,8 +259,10 @@ class Typing:
         return numbering.of(value) == numbering.of(yielded(body)[0])
 
     def _bound(self, value: SSAValue, frame: SSAValue, block: Block) -> SSAValue | None:
-        """Returns the maximum over `value` that `frame` is, or None: then value <= frame for every index. Both may be
-        multiplied by the same positive constant."""
+        """Returns the running maximum over `value` if `frame` is that maximum, or None.
+
+        Then value <= frame for every index. Both may be multiplied by the same positive constant.
+        """
         a, b = value.owner, frame.owner
         if isinstance(a, arith.MulfOp) and isinstance(b, arith.MulfOp) and a.rhs is b.rhs and _is_positive(a.rhs):
             return self._bound(a.lhs, b.lhs, block)
@@ -255,7 +284,8 @@ class Typing:
         (a, b), (x, y) = types, (op.lhs, op.rhs)
         if isinstance(a, Fixed):
             a, b, x, y = b, a, y, x
-        if isinstance(b, Fixed):  # a moves, b does not
+        # Here a depends on the frame, and b may not.
+        if isinstance(b, Fixed):
             if isinstance(a, Shift) and not is_in(y, block):
                 # What may be contracted as fma(x, c, -(m * c)) moves by the difference of such products.
                 kind = "mul_reassoc" if FastMathFlag.ALLOW_CONTRACT in op.fastmath.data else "mul"
@@ -312,23 +342,26 @@ class Typing:
             if narrows and op.reassoc is None:
                 self.narrowed.append(op)
             return Linear((("value", value),), type.matrix)
-        what = f"rounds to {target} what" if narrows else f"a conversion to {target} of a value that"
-        raise Declined(f"{what} depends on an earlier result")
+        text = f"rounding to {target} of a value that" if narrows else f"a conversion to {target} of a value that"
+        raise Declined(f"{text} depends on an earlier result")
 
 
 def _or_no_number(op: arith.OrIOp, types: Sequence[Kinds]) -> Kinds:
-    """Returns the type of a term that meets a maximum, or is no number: then the maximum is no number, either."""
-    for found, other in zip(types, reversed(op.operands), strict=True):
+    """Returns the representation of `term == maximum or term is NaN`. The maximum is NaN if a term is."""
+    for kind, other in zip(types, reversed(op.operands), strict=True):
         test = other.owner
-        if isinstance(found, Meets) and isinstance(test, payload.CmpOp) and test.predicate.data == payload.Predicate.NE:
-            if test.lhs is test.rhs is found.term:
-                return found
+        if isinstance(kind, Meets) and isinstance(test, payload.CmpOp) and test.predicate.data == payload.Predicate.NE:
+            if test.lhs is test.rhs is kind.term:
+                return kind
     raise Declined("a condition that depends on an earlier result")
 
 
 def _may_stand_in(chosen: Chosen, reduce: loop.ReduceOp) -> bool:
-    """Returns true if `otherwise` changes no result of `reduce` as long as a term is chosen: it is the identity, or
-    beyond all positions of which the first or the last is taken."""
+    """Returns true if the constant `otherwise` does not change the result of `reduce`, if any term is chosen.
+
+    It is the identity of the reduction. In a minimum of positions (first index of a maximum), the last position or a
+    larger number is also neutral.
+    """
     constant, index = chosen.otherwise.owner, chosen.value.owner
     assert isinstance(constant, payload.ConstantOp)
     kind = reduce.kind.data
@@ -383,7 +416,15 @@ def _is_positive(value: SSAValue) -> bool:
 
 
 def _scaled(type: Kinds, value: SSAValue, head: Expr, kind: str, by: Expr) -> Kinds:
-    """Returns `type` with every basis value multiplied or divided (`kind`) by a value that does not move."""
+    """Returns a representation with every basis value multiplied or divided by a value independent of the frame.
+
+    Args:
+        type: the representation.
+        value: the value that it represents.
+        head: first basis value of the result.
+        kind: `mul` or `div`.
+        by: factor or divisor.
+    """
     linear = _as_linear(value, type)
     others = (_mul(b, by) if kind == "mul" else (kind, b, by) for b in linear.basis[1:])
     return Linear((head, *others), linear.matrix)

@@ -1,4 +1,4 @@
-"""Facts about one nest that planning needs (`NestInfo`), and a builder of its tile extents (`TileExtents`).
+"""Properties of one nest that planning needs (`NestInfo`), and a builder of its tile extents (`TileExtents`).
 
 A *free* index is a dimension of the result, a *reduction* index belongs to a `loop.reduce`.
 """

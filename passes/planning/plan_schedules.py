@@ -1,4 +1,4 @@
-"""Deciding how every nest runs: `plan-schedules`."""
+"""`plan-schedules`: chooses a schedule for every nest."""
 
 from __future__ import annotations
 
@@ -36,13 +36,17 @@ from .simple import simple_schedule
 NAME = "plan-schedules"
 
 SHOWN = 8
-"""Candidates that `explain` prints."""
+"""Number of candidates that `explain` prints for each nest."""
 
 T = TypeVar("T")
 
 
 class EqualNests:
-    """Results of planning, one for all nests of equal structure on inputs of equal types, if there are `several`."""
+    """Cache of planning results, shared by nests of equal structure with inputs of equal types.
+
+    Attributes:
+        several: whether the program has several nests; otherwise nothing is cached.
+    """
 
     def __init__(self, several: bool) -> None:
         self.several = several
@@ -50,7 +54,7 @@ class EqualNests:
         self._constants: dict[object, set[SSAValue]] = {}
 
     def of(self, nest: loop.NestOp, find: Callable[[], T]) -> T:
-        """Returns the result of `find` for the first nest that is equal to `nest`."""
+        """Returns the cached result of a nest that is equal to `nest`, or calls `find`."""
         if not self.several:
             return find()
         key = self._key(nest)
@@ -70,7 +74,7 @@ class EqualNests:
 
 
 def _option(name: str) -> tuple[str, Any, Any]:
-    """Returns the option of a pass that decides on a field of a schedule: an empty list or None decides nothing."""
+    """Returns name, type and default of the option for a field of a schedule. The default decides nothing."""
     plain = PLAIN[name]
     if isinstance(plain, tuple):
         return name, tuple[int, ...], ()
@@ -78,14 +82,14 @@ def _option(name: str) -> tuple[str, Any, Any]:
 
 
 DECISIONS = tuple(name for name in PLAIN if name != "f32_matmul_precision")
-"""The fields of a schedule that have an option of their own; `f32_matmul_precision` is a permission."""
+"""Fields of a schedule that have an option. `f32_matmul_precision` has one with another meaning: it is a permission."""
 
 Decisions: Any = make_dataclass("Decisions", map(_option, DECISIONS), frozen=True)
-"""Decisions as options of a pass."""
+"""Record of the options in `DECISIONS`."""
 
 
 def options_of(schedule: ScheduleAttr) -> str:
-    """Returns the options of `plan-schedules` with which a nest gets this schedule."""
+    """Returns the options of `plan-schedules` that give a nest this schedule, as text."""
     changed: dict[str, Any] = {n: v for n, v in vars(schedule.data).items() if v != PLAIN[n]}
     texts = (f"{n}={','.join(map(str, v)) if isinstance(PLAIN[n], tuple) else v}" for n, v in changed.items())
     return " ".join(("exact", *texts))
@@ -93,36 +97,7 @@ def options_of(schedule: ScheduleAttr) -> str:
 
 @dataclass(frozen=True)
 class PlanSchedulesPass(ModulePass, Decisions):
-    """Give every nest that has none a schedule.
-
-    What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
-    reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are the
-    points of a space: for matmuls tiles of the result, chunks of the sums and an atom, for other reductions elements of
-    a row in a block, for elementwise work vectors of 16 bytes, with each way to copy and to divide
-    (`planning/gpu/space.py`); for the cores of a CPU tiles for one thread (`planning/cpu/model.py`). The model of the
-    kind of target (`planning/model.py`) predicts all times, and the fastest is taken; of nests that could share a
-    launch, the fastest two with which they can, if that is worth it. `explain` tells of the candidates in remarks:
-    their times, what these consist of, what limits. A schedule that is already there is checked and kept: it is the
-    user's. The options `block`, `chunk`, `serial`, `pack`, `thread`, `warps`, `lanes`, `stages`, `split_k`,
-    `cluster_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy`, `promotion_interval`,
-    `promotion_memory` and `cache_rows` decide in the planner's place, for the nest that `nest` names (`k0` is the
-    first) or for all that they fit; if that is none, it is an error. How many blocks a product counts on at once on a
-    multiprocessor (`blocks_per_sm`) follows from what is decided, unless it is decided, too. With `exact` the options
-    are the whole schedule: what is not among them has the plainest value, not the planner's, and with `nest` other
-    nests are left to the next `plan-schedules`. `record` names a file of schedules (`records.py`): a nest that is in it
-    gets that schedule, checked, the others the model's. Where several speak, what is in the text comes first, then the
-    options, the record, the model. The target is that of the module (`#deplodock.target`), `sm_90a` where it has none;
-    the option `target` writes another one there. A record has entries for each number of multiprocessors (`sm_90a:114`
-    is an H100 PCIe). `again` plans what `loop-split-k` made: the options have decided by then, and nothing is divided
-    twice. `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of attention)
-    for tensor cores. Where `@main` has a `memory_limit`, a nest whose fastest schedule puts more between its kernels
-    than is left of that gets a `scratch_limit`, in bytes, and the fastest schedule within it; a record that takes more
-    is refused, options and schedules in the text are not. `limit_memory=false` lifts this. The `strategy` `simple`
-    takes one schedule by a rule in place of the model's (`planning/simple.py`), as does a target without rates. With
-    `cluster_sums` the planner also considers schedules with `cluster_k`; the default is false, as no GPU has confirmed
-    their predicted times.
-    Why: all decisions are in one place and in the text; every pass below carries out what it reads.
-    Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
+    """Writes a schedule on every nest that has none: all decisions about how the nest becomes a kernel.
 
     `plan-schedules{target=sm_90a}` turns
 
@@ -134,6 +109,34 @@ class PlanSchedulesPass(ModulePass, Decisions):
     %y = loop.nest (%i, %j) in [32, 2048] -> tensor<32x2048xf32>
            attributes {schedule = #tile.schedule<block = [1, 2048], chunk = [2048], warps = 4>} { ... }
     ```
+
+    The model of the target (`passes/planning/model.py`) enumerates candidates, predicts the time of each, and the
+    fastest is taken. Sources of a schedule, the first that exists: the text of the program, the options, the record,
+    the model. Every schedule is checked. `docs/schedules.md` explains all fields.
+
+    **Rationale**: all decisions are in one place and in the text. Later passes only carry them out.
+
+    **Pipeline position**: on final nests, when reductions are grouped. Every later pass needs a schedule.
+
+    **Options**:
+
+    - Each field of a schedule (`block`, `chunk`, `warps`, `atom`, …) is an option. It replaces the decision of the
+      planner, for the nest named by `nest` (`k0` is the first) or for all nests that it fits. It is an error if it fits
+      none.
+    - `nest`: the nest that the other options are for.
+    - `exact`: the options are the whole schedule; missing fields have their default. With `nest`, other nests are left
+      to the next `plan-schedules`.
+    - `target`: replaces the target of the module (`#deplodock.target`), which is `sm_90a` by default.
+    - `record`: file of schedules (`passes/record_file.py`). A nest without an entry is planned by the model.
+    - `f32_matmul_precision`: permits tensor cores to round operands. `input_dtype` permits it for operands that are
+      computed in f32, such as the weights of attention.
+    - `strategy`: `simple` takes schedules by a rule (`passes/planning/simple.py`), and so does a target without rates.
+    - `explain`: emits remarks about the candidates: their times, the parts of these, and the bottleneck.
+    - `again`: plans the nests that `loop-split-k` and other passes created. Nothing is divided a second time.
+    - `limit_memory`: whether `memory_limit` of `@main` limits the memory between the kernels of a nest. If the fastest
+      schedule takes too much, the nest gets a `scratch_limit` in bytes and the fastest schedule within it. Options and
+      schedules in the text may take more.
+    - `cluster_sums`: whether to consider `cluster_k`. No GPU has confirmed the predicted times of such schedules yet.
     """
 
     name = "plan-schedules"
@@ -166,18 +169,19 @@ class PlanSchedulesPass(ModulePass, Decisions):
         limited = self.limit_memory and not self.again and not simple
         memory = cache(lambda: HostMemory(op, target)) if limited else None
         planned = {} if self.record is None else self._recorded(ctx, free, target, memory, self.record)
-        rest, equal = [nest for nest in free if nest not in planned], EqualNests(len(nests) > 1)
+        unplanned, equal = [nest for nest in free if nest not in planned], EqualNests(len(nests) > 1)
         if simple:
-            planned |= {nest: simple_schedule(nest, target.lanes) for nest in rest}
+            planned |= {nest: simple_schedule(nest, target.lanes) for nest in unplanned}
         else:
-            planned |= self._fastest(nests, rest, target, memory, equal)
+            planned |= self._fastest(nests, unplanned, target, memory, equal)
         if decisions and not self.again and not self.exact:
             changed = self._decide(nests, target, planned, decisions)
-            for nest in rest if self.blocks_per_sm is None and not simple else ():
+            for nest in unplanned if self.blocks_per_sm is None and not simple else ():
                 if nest in changed:
                     planned[nest] = with_residency(nest, changed[nest], target)
         for nest in nests.values():
-            if nest in planned:  # checked already
+            if nest in planned:
+                # Planned schedules are checked already.
                 nest.attributes["schedule"] = planned[nest]
             else:
                 equal.of(nest, lambda nest=nest: check_schedule(nest, target))
@@ -190,7 +194,15 @@ class PlanSchedulesPass(ModulePass, Decisions):
         memory: Callable[[], HostMemory] | None,
         equal: EqualNests,
     ) -> dict[loop.NestOp, ScheduleAttr]:
-        """Returns the schedules of `free` nests that the model predicts to be fastest."""
+        """Returns the schedules that the model predicts to be fastest.
+
+        Args:
+            nests: name -> nest, of all nests.
+            free: nests that need a schedule.
+            target: the target.
+            memory: returns the memory of the host program; None if memory is not limited.
+            equal: cache of candidates.
+        """
         ranked = dict[loop.NestOp, list[Candidate]]()
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
@@ -199,11 +211,11 @@ class PlanSchedulesPass(ModulePass, Decisions):
         chosen = {nest: candidates[0] for nest, candidates in ranked.items()}
         chosen.update(model_class(target).together(ranked, target))
         if self.explain:
-            self._tell(nests, ranked, chosen)
+            self._explain(nests, ranked, chosen)
         return {nest: fastest(nest, target, candidate).schedule for nest, candidate in chosen.items()}
 
     def _check_names(self, op: ModuleOp, nests: Mapping[str, loop.NestOp]) -> None:
-        """Raises ScheduleError if the options are for a nest that does not exist."""
+        """Raises ScheduleError if the program has no nest, or none with the name in the option `nest`."""
         if not nests and not self.again:
             raise ScheduleError("the program has no loop.nest to schedule", operator=NAME, location=location_text(op))
         if self.nest is not None and self.nest not in nests:
@@ -213,8 +225,10 @@ class PlanSchedulesPass(ModulePass, Decisions):
     def _rank(
         self, nest: loop.NestOp, target: Target, memory: Callable[[], HostMemory] | None, equal: EqualNests
     ) -> list[Candidate]:
-        """Returns the candidates for `nest`, which are those of the first nest that is equal. Where the fastest takes
-        too much memory, others come first."""
+        """Returns the ranked candidates of a nest.
+
+        If the fastest one takes too much memory, the nest gets a `scratch_limit`, and is ranked again.
+        """
 
         def ranked() -> list[Candidate]:
             return rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again, self.cluster_sums)
@@ -232,8 +246,10 @@ class PlanSchedulesPass(ModulePass, Decisions):
         memory: Callable[[], HostMemory] | None,
         path: str,
     ) -> dict[loop.NestOp, ScheduleAttr]:
-        """Returns the schedules of `nests` that are in the record. One that does not fit its nest is left to the
-        planner, and a remark says why."""
+        """Returns the schedules of `nests` that are in the record at `path`.
+
+        A schedule that does not fit its nest is ignored, and a remark gives the reason.
+        """
         from ..record_file import read_record
 
         schedules: dict[loop.NestOp, ScheduleAttr] = {}
@@ -251,7 +267,7 @@ class PlanSchedulesPass(ModulePass, Decisions):
         return schedules
 
     def _exactly(self, nests: Mapping[str, loop.NestOp], target: Target, decisions: Mapping[str, Any]) -> None:
-        """Gives the schedule that the options are to the nest that they name, or to all that it fits."""
+        """Writes the schedule in the options (`exact`) on the nest that they name, or on all nests that it fits."""
         plain = ScheduleAttr.get([], f32_matmul_precision=self.f32_matmul_precision)
         free = {nest: plain for nest in nests.values() if "schedule" not in nest.attributes}
         for nest, schedule in self._decide(nests, target, free, decisions).items():
@@ -264,13 +280,26 @@ class PlanSchedulesPass(ModulePass, Decisions):
         planned: dict[loop.NestOp, ScheduleAttr],
         decisions: Mapping[str, Any],
     ) -> dict[loop.NestOp, ScheduleAttr]:
-        """Puts the decisions of the options into the `planned` schedules that they fit, and returns these. Raises
-        ScheduleError if the decisions fit no nest, or not the nest that the options name."""
+        """Changes planned schedules by the decisions of the options.
+
+        Args:
+            nests: name -> nest, of all nests.
+            target: the target.
+            planned: nest -> schedule; updated.
+            decisions: decisions of the options.
+
+        Returns:
+            The schedules that were changed.
+
+        Raises:
+            ScheduleError: if the decisions fit no nest, or not the nest that the options name.
+        """
         changed, refused = dict[loop.NestOp, ScheduleAttr](), list[ScheduleError]()
         for name, nest in nests.items():
             if nest not in planned or self.nest not in (None, name):
                 continue
-            if not self.exact:  # options may take more
+            if not self.exact:
+                # Options may take more memory than the limit.
                 nest.attributes.pop(SCRATCH_LIMIT, None)
             try:
                 changed[nest] = decided(nest, planned[nest], decisions, target)
@@ -279,18 +308,19 @@ class PlanSchedulesPass(ModulePass, Decisions):
                     raise
                 refused.append(error)
                 emit_remark(nest, NAME, f"the options do not fit {name}: {_reason(error)}")
+        # Options that fit no nest are a mistake of the user.
         if refused and len(refused) == len(planned):
-            raise refused[0]  # options that fit nowhere are a mistake
+            raise refused[0]
         planned.update(changed)
         return changed
 
-    def _tell(
+    def _explain(
         self,
         nests: Mapping[str, loop.NestOp],
         ranked: Mapping[loop.NestOp, Sequence[Candidate]],
         chosen: Mapping[loop.NestOp, Candidate],
     ) -> None:
-        """Emits remarks about the considered schedules."""
+        """Emits remarks about the best candidates of each nest."""
         for name, nest in nests.items():
             candidates = ranked.get(nest, ())
             for i, candidate in enumerate(candidates[:SHOWN]):
@@ -301,19 +331,31 @@ class PlanSchedulesPass(ModulePass, Decisions):
 
 
 def _reason(error: ScheduleError) -> str:
+    """Returns the reason of an error, with the name of the decision."""
     return error.reason if error.argument in (None, "record") else f"{error.argument}: {error.reason}"
 
 
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
-    """Returns a schedule with the number of blocks that it counts on at once on a multiprocessor."""
+    """Returns a schedule with the decision `blocks_per_sm` that its prediction assumes."""
     model = model_of(NestInfo(nest), target)
     return model.counted_on(schedule, model.predict(schedule))
 
 
 def decided(nest: loop.NestOp, schedule: ScheduleAttr, decisions: Mapping[str, Any], target: Target) -> ScheduleAttr:
-    """Returns `schedule` with some decisions. Decisions that depend on a changed one become the plainest: without an
-    asynchronous copy there is one stage, on tensor cores no register tile, and serial indices and the grid swizzle are
-    those of the old tiles. Raises ScheduleError if the result cannot be carried out."""
+    """Returns `schedule` with some decisions replaced. Decisions that depend on a replaced one get their default.
+
+    For example, a synchronous copy has one stage, tensor cores have no register tile, and new tiles have no serial
+    indices and no grid swizzle.
+
+    Args:
+        nest: the nest.
+        schedule: its schedule.
+        decisions: name of a field -> new value.
+        target: the target.
+
+    Raises:
+        ScheduleError: if the result cannot be carried out.
+    """
     reset = {"blocks_per_sm"}
     if decisions.get("copy") == "sync":
         reset.add("stages")
@@ -330,7 +372,7 @@ def decided(nest: loop.NestOp, schedule: ScheduleAttr, decisions: Mapping[str, A
 
 
 def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
-    """Returns `schedule`, which `nest` does not have yet. Raises ScheduleError if it cannot be carried out."""
+    """Returns `schedule` unchanged, after checking it for `nest`. Raises ScheduleError if it cannot be carried out."""
     nest.attributes["schedule"] = schedule
     try:
         check_schedule(nest, target)
@@ -340,13 +382,21 @@ def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> Schedu
 
 
 def plan(nest: loop.NestOp, target: Target, precision: str = "ieee") -> ScheduleAttr:
-    """Returns the schedule that the model predicts to be fastest, with the permission `f32_matmul_precision`. Raises
-    ScheduleError if none can be carried out."""
+    """Returns the schedule of a nest that the model predicts to be fastest.
+
+    Args:
+        nest: the nest.
+        target: the target.
+        precision: the option `f32_matmul_precision`.
+
+    Raises:
+        ScheduleError: if no schedule can be carried out.
+    """
     return fastest(nest, target, rank(NestInfo(nest), target, precision)[0]).schedule
 
 
 def fastest(nest: loop.NestOp, target: Target, candidate: Candidate) -> Candidate:
-    """Returns the first of ranked candidates. Raises ScheduleError if it cannot be carried out."""
+    """Returns `candidate`, the best one of a nest. Raises ScheduleError if it cannot be carried out."""
     if candidate.prediction is None:
         reason = f"no schedule can be carried out on {target.name}: {candidate.refused}"
         raise ScheduleError(reason, operator=nest.name, location=location_text(nest))

@@ -1,4 +1,8 @@
-"""The planning model of the cores of a CPU: a block is one task of a core."""
+"""Planning model of a CPU: enumerates schedules for one-thread blocks, and predicts their times.
+
+A block is a task that one core executes. `core_time.py` estimates the time of one core; this file adds the distribution
+of tasks over cores, and memory. Constants that list values are in the order of preference.
+"""
 
 from __future__ import annotations
 
@@ -25,50 +29,53 @@ from ..tiles import Tiles, traffic
 from .core_time import CoreTime
 
 LARGEST_TILE = 1 << 17
-"""Elements of a tile on the stack of a thread, beside others."""
+"""Maximum number of elements of a tile, which is stored on the stack of a thread (512 KiB of f32)."""
 
 UNEVEN_BLOCKS = 0.25
-"""Blocks that the core which ends last works on alone: they do not all take equally long. Tuned by hand."""
+"""Number of blocks that is added to the share of the last core, because blocks do not all take equally long. Tuned by
+hand."""
 
 TOLERANCE = 1.02
-"""Schedules that take at most this many times the shortest time are as fast as the fastest, except for sums without
-matmuls, which compute more or less again in each block."""
+"""Schedules count as equally fast within this multiple of the shortest time. Not used for reductions without matmuls,
+whose blocks may repeat work. Tuned by hand."""
 
 OVERLAPPED_TIME_WEIGHT = 0.3
-"""Weight of hidden time in the ranking: a core does little else while it waits for bytes. Tuned by hand."""
+"""Weight of overlapped time in the ranking: computation and memory accesses of a core overlap only in part. Tuned by
+hand."""
 
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192)
-"""Elements of a tile over the free indices that reductions depend on: a few rows, or as many sums of columns as stay in
-the nearest cache."""
+"""Numbers of elements of a tile over the free indices that reductions depend on: a few rows, or up to as many columns
+as have their accumulators in L1."""
 
 WIDTHS = (1 << 17, 32768, 16384, 4096, 1024, 256, 64)
-"""Elements of a tile over the other free indices, and of one over a reduction."""
+"""Numbers of elements of a tile over the other free indices, and of a chunk of a reduction."""
 
 ELEMENTWISE_TILES = (4096, 8192, 2048, 1024, 16384)
-"""Elements of a tile that is computed element by element."""
+"""Numbers of elements of a tile of an elementwise nest."""
 
 TRANSPOSED_SIDES, MAX_TRANSPOSED = (64, 128, 256, 32, 512, 16), 1 << 16
-"""Rows and columns of a tile that is transposed, and its elements at most."""
+"""Numbers of rows, and of columns, of a tile that is transposed; maximum number of its elements."""
 
 MATMUL_SHAPES = [(rows, columns) for columns in (64, 128, 32, 256, 16, 512) for rows in (256, 128, 64, 32, 16)]
-"""Rows and columns of a tile of a matmul, those first whose sums stay in the nearest cache."""
+"""Rows and columns of a matmul tile. Those whose accumulators fit in L1 come first."""
 
 DEPTHS, KEYS = (256, 512, 128, 1024, 64), (256, 128, 64, 32)
-"""Chunks of the index that a matmul sums over, and of one that a matmul yields and another one sums over."""
+"""Chunks of a reduction index of a matmul; chunks of an index that is a column of one matmul and summed over by
+another, such as the keys of attention."""
 
 SCAN_ROWS = (4096, 1024, 16384, 256)
-"""Elements of a tile along a contiguous index: the scan goes along the lanes."""
+"""Numbers of elements of a tile of a scan along a contiguous index, which runs along the lanes of vectors."""
 
 SCAN_COLUMNS = ((64, 64), (128, 32), (256, 16), (32, 64), (16, 64), (1024, 4), (64, 16))
-"""Columns and rows of a tile where the scan goes down columns, each of which has a lane. A tile of several rows sums
-them apart from the rows before it, and rounds less."""
+"""Tiles of a scan down columns: (columns, rows). Each column has a lane. The rows of a tile are summed before the
+result of earlier tiles is added, which reduces rounding errors."""
 
 
 class CpuModel(Model):
-    """Model of the schedules of one nest on the cores of a CPU.
+    """Model of the schedules of one nest on a CPU.
 
-    Cores work next to each other, if that is worth waking them, and a core does not compute while it waits for its
-    caches.
+    All cores share the blocks, or one core executes them all if waking the others takes longer. A core does not compute
+    while it waits for its caches.
     """
 
     unfolds = True
@@ -129,7 +136,7 @@ class CpuModel(Model):
 
 
 def _plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
-    """Yields the schedules of nests without scans."""
+    """Yields the schedules of a nest without scans."""
     others = dict[tuple[SSAValue, SSAValue], list[Matmul]]()
     for p in contiguous_alternatives(info, products):
         others.setdefault((p.row, p.column), []).append(p)
@@ -139,7 +146,8 @@ def _plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
         plan = sizes.plan(1, lanes=1)
         yield plan
         for n, extent in able.items():
-            whole = extent & -extent if extent % MAX_LANES == 0 else plan.block[n]  # tiles that divide the index
+            # Panels of a packed operand are whole only if tiles divide the index.
+            whole = extent & -extent if extent % MAX_LANES == 0 else plan.block[n]
             block = (*plan.block[:n], min(plan.block[n], whole), *plan.block[n + 1 :])
             yield replace(plan, block=block, pack=(n,))
     if products and (is_nested(products) or not may_be_rows(info, products)):
@@ -149,23 +157,23 @@ def _plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
             short = [i for i in _sides(info) if sizes.tile[i] < info.extents[i] < MAX_LANES]
             yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in short))
         return
-    rest = [i for i in info.free if i not in info.reduced]
+    others = [i for i in info.free if i not in info.reduced]
     for sizes in row_tiles(info, HEIGHTS, WIDTHS, written=True):
-        walked = [i for i in rest if sizes.tile[i] < info.extents[i] or info.may_be_longer([i])]
-        yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in walked))
+        serial = [i for i in others if sizes.tile[i] < info.extents[i] or info.may_be_longer([i])]
+        yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in serial))
 
 
 def _matmul_tiles(info: NestInfo, matmuls: list[Matmul]) -> Iterator[TileExtents]:
-    """Yields the tiles of a nest with matmuls: rows and columns of the result, and chunks."""
+    """Yields the tile extents of a nest with matmuls."""
     tiles = MatmulTiles(info, matmuls, own_sum_index)
     for tile in tiles.tiles(1, MATMUL_SHAPES):
         yield from tiles.chunks(tile, 1, DEPTHS, KEYS)
 
 
 def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
-    """Returns the positions of the free indices along which operands may be packed before, with their extents.
+    """Returns the positions and extents of the free indices along which operands may be packed by their own kernels.
 
-    Operands of bf16 are packed for each tile in any case.
+    Matmuls of bf16 are left out, because every tile packs its operands in pairs.
     """
     outer = [p for p in products if p.reduction.outermost and not p.of_bf16] if not is_nested(products) else []
     sides = dict.fromkeys(
@@ -176,8 +184,12 @@ def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
 
 
 def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
-    """Yields tiles along the index along which most is contiguous, with and without short indices that would be padded,
-    whole rows that are no power of two, and where results and operands lie along different indices, tiles of both."""
+    """Yields the tile extents of an elementwise nest.
+
+    - If operands and results are contiguous along different indices: tiles with several values of both.
+    - Tiles along contiguous indices, of each size; once more without short indices, which would be padded.
+    - Whole rows whose length is not a power of two.
+    """
     order, sides = in_order(info, False), _sides(info)
     for shape in product(TRANSPOSED_SIDES, repeat=len(sides)) if len(sides) > 1 else ():
         if prod(shape) > MAX_TRANSPOSED:
@@ -185,8 +197,8 @@ def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
         sizes = TileExtents(info)
         for i, side in zip(sides, shape, strict=True):
             sizes.set(i, 1 if _is_short(info.extents[i]) else side)
-        left = [i for i in order if i not in sizes.decided and not _is_short(info.extents[i])]
-        sizes.fill(left, max(1, ELEMENTWISE_TILES[0] // sizes.elements(sides)))
+        undecided = [i for i in order if i not in sizes.decided and not _is_short(info.extents[i])]
+        sizes.fill(undecided, max(1, ELEMENTWISE_TILES[0] // sizes.elements(sides)))
         yield sizes
     padded = [i for i in order if i in sides or not _is_short(info.extents[i])]
     for indices, elements in (*((order, n) for n in ELEMENTWISE_TILES), (padded, ELEMENTWISE_TILES[0])):
@@ -200,19 +212,19 @@ def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
 
 
 def _is_short(extent: int) -> bool:
-    """Returns true for an index without vectors whose tiles would be mostly padding: they take one value each."""
+    """Returns true for an extent below `MAX_LANES` that is not a power of two: its tile would have much padding."""
     return extent < MAX_LANES and extent != pow2_at_least(extent)
 
 
 def _sides(info: NestInfo) -> list[SSAValue]:
-    """Returns the free indices along which a result, or a tensor that is about as large, is contiguous."""
+    """Returns the free indices along which results, or tensors of at least a quarter of their size, are contiguous."""
     large = max(tensor_bytes(r.type) for r in info.nest.res) // 4
     last = last_index(info)
     return [i for i in info.free if i is last or info.contiguous.get(i, 0) > large]
 
 
 def _scans(info: NestInfo) -> Iterator[Schedule]:
-    """Yields tiles of scans: rows of the scanned index, or columns where other indices fill the lanes."""
+    """Yields the schedules of a scan: along lanes, or down columns if other indices fill the lanes."""
     index = info.scanned
     assert index is not None
     order = in_order(info, False)

@@ -1,4 +1,4 @@
-"""Choosing the operands of contractions that are copied before, window by window: `plan-unfolding`."""
+"""`plan-unfolding`: chooses operands of contractions that are copied with unfolded windows (im2col)."""
 
 # Variadic operands of xDSL have no known element type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -27,10 +27,10 @@ from ..model import model_class
 from ..nest_info import NestInfo
 
 MIN_UNFOLDING_SPEEDUP = 1.1
-"""Predicted speedup from which operands are copied, which takes memory. Tuned by hand."""
+"""Minimum predicted speedup for an unfolded copy, because it takes memory. Tuned by hand."""
 
 UNFOLDING = "loop-unfold-operands,loop-collapse-dimensions"
-"""The part of the pipeline that leads from a mark to the nests that are planned."""
+"""Passes between this one and `plan-schedules`, which the prediction of an alternative applies."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,15 @@ class PlanUnfoldingPass(ModulePass):
     def _decide(
         self, ctx: Context, nest: loop.NestOp, loads: Sequence[loop.LoadOp], target: Target, room: int | None
     ) -> None:
-        """Marks the loads of the alternative with the least predicted time."""
+        """Marks loads if unfolding them is predicted to be fastest.
+
+        Args:
+            ctx: context of the passes.
+            nest: the nest.
+            loads: its loads that can be unfolded.
+            target: the target.
+            room: bytes that the copies may take, or None without a limit.
+        """
         plain = _seconds(ctx, nest, (), target, room)
         alternatives = [(load,) for load in loads] + ([tuple(loads)] if len(loads) > 1 else [])
         limit = plain / MIN_UNFOLDING_SPEEDUP
@@ -95,17 +103,27 @@ def _seconds(
     room: int | None,
     limit: float = inf,
 ) -> float:
-    """Returns the predicted time of a nest with copies of the loads `chosen`.
+    """Returns the predicted time of a nest with unfolded copies of some loads, in seconds.
 
-    The time is infinite where the copies do not fit in `room` bytes, and where they take so long that the operations of
-    the nest alone exceed `limit` seconds.
+    Args:
+        ctx: context of the passes.
+        nest: the nest.
+        chosen: loads that are unfolded.
+        target: the target.
+        room: bytes that the copies may take, or None without a limit.
+        limit: time that is worth computing. A longer time may be returned as infinity.
+
+    Returns:
+        The time of the copies and of the contraction; infinity if the copies do not fit in `room`, or if copies and
+        multiply-adds alone take longer than `limit`.
     """
     copy = nest.clone()
     for old, new in zip(nest.walk(), copy.walk(), strict=True):
         if old in chosen:
             new.attributes[UNFOLD] = UnitAttr()
     module = ModuleOp([copy])
-    with collect_remarks():  # of a program that may never be
+    # Remarks about an alternative that may not be taken would confuse.
+    with collect_remarks():
         for later in parse_passes(UNFOLDING):
             later.apply(ctx, module)
     *copies, last = (op for op in module.ops if isinstance(op, loop.NestOp))

@@ -1,4 +1,8 @@
-"""Time that a multiprocessor works on one block: matmuls by their unit, and all other operations."""
+"""Time that a multiprocessor computes one block: matmuls on tensor cores or CUDA cores, and all other operations.
+
+All times are in seconds, as arrays with one entry for each schedule. Rates of the target are those of all
+multiprocessors, so a time of one multiprocessor is operations * `target.sms` / rate.
+"""
 
 from __future__ import annotations
 
@@ -33,36 +37,44 @@ from ..points import Bools, Floats, Ints, Points, ceil_div, largest, product, to
 from ..tiles import Tiles
 
 BYTES_PER_COPY, INSTRUCTIONS_PER_COPY = 16, 4
-"""Bytes that one instruction copies into shared memory, and the instructions of a copy with its address; twice as many
-through registers."""
+"""Bytes that one asynchronous copy moves into shared memory, and its number of instructions, address included. A copy
+through registers has twice as many."""
 
 TF32_PASSES, TF32_ROUNDING_OPS = 2, 2
-"""Time of a matmul of f32 over one of 16 bits, and the operations that round a number to tf32."""
+"""Time of a tf32 matmul / time of a 16-bit matmul, and the number of operations that round an f32 to tf32."""
 
 SPLITTING_OPS = 10
-"""Operations that split an f32 into three bf16."""
+"""Number of operations that split an f32 into three bf16 numbers."""
 
 PASSES_OF_PARTS = (1, 3, 6)
-"""Matmuls that one takes on tensor cores, by the number of its operands that are in f32 and split into parts."""
+"""Number of bf16 matmuls that compute one matmul under `bf16x3`, indexed by how many of its operands are split."""
 
 PART_BYTES = 6
-"""Bytes of the three parts of an f32."""
+"""Bytes of the three bf16 parts of an f32."""
 
 PARTIAL_SUMS = 8
-"""Partial sums of a long f32 sum on CUDA cores. The errors of cuBLAS on an H200 are those of 5 to 7 (k from 3,584 to
-18,944, where one register erred 2.2 to 2.7 times as much)."""
+"""Number of partial sums into which a long f32 reduction on CUDA cores is divided, for accuracy.
+
+Measured on an H200 for k from 3,584 to 18,944: the errors of cuBLAS are those of 5 to 7 partial sums; a single sum has
+errors 2.2 to 2.7 times as large.
+"""
 
 MIN_PARTIAL_SUMS = 4
-"""Parts of a sum that need no partial sums: they err at most 1.4 times as much as `PARTIAL_SUMS`."""
+"""A reduction with at most 1/4 of the terms needs no partial sums: its error is at most 1.4 times that of
+`PARTIAL_SUMS`."""
 
 MIN_PARTIAL_SUM_TERMS = 256
-"""Terms of a partial sum on CUDA cores, at least."""
+"""Minimum number of terms of a partial sum on CUDA cores."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a multiprocessor for one block: `compute` by its units beside other blocks, `alone` without them, and
-    `shared` for the bytes through shared memory."""
+    """Seconds that a multiprocessor computes one block.
+
+    compute  time of its operations if other resident blocks keep the units busy, too
+    alone    time of its operations if it is the only resident block
+    shared   time of its bytes through shared memory
+    """
 
     compute: Floats
     alone: Floats
@@ -70,17 +82,32 @@ class Cost:
 
 
 def row_cost(work: Operations, tiles: Tiles, target: Target, together: Ints) -> Cost:
-    """Returns the cost of one block without matmuls, of which `together` share a multiprocessor."""
+    """Returns the cost of one block without matmuls.
+
+    Args:
+        work: operations of the nest.
+        tiles: the schedules.
+        target: the target.
+        together: blocks that share a multiprocessor.
+    """
     computed = _plain_seconds(work, {}, tiles, target, ())
-    alone, beside = (computed / np.minimum(1.0, n * tiles.points.warps / PARTITIONS) for n in (1, together))
-    return Cost(beside, alone, np.zeros(tiles.rows))
+    alone, shared = (computed / np.minimum(1.0, n * tiles.points.warps / PARTITIONS) for n in (1, together))
+    return Cost(shared, alone, np.zeros(tiles.rows))
 
 
 def _plain_seconds(
     work: Operations, on: dict[Matmul, Bools], tiles: Tiles, target: Target, further: Sequence[Floats]
 ) -> Floats:
-    """Returns the seconds of the operations beside matmuls, and of `further` instructions. `on` is where matmuls are on
-    tensor cores, which take operands before they are widened."""
+    """Returns the seconds of the operations other than matmuls.
+
+    Args:
+        work: operations of the nest.
+        on: matmul -> mask of the schedules that compute it on tensor cores. These take 16-bit operands, so the casts of
+            the operands are not computed.
+        tiles: the schedules.
+        target: the target.
+        further: numbers of further instructions of a block.
+    """
     vector, special, rates = np.zeros(tiles.rows), np.zeros(tiles.rows), target.rates
     widenings = {f: p for p in work.products for f in p.factors if isinstance(f.owner, CastOp)}
     for counted in work.others:
@@ -93,7 +120,14 @@ def _plain_seconds(
 
 
 def matmul_cost(work: Operations, tiles: Tiles, target: Target, together: Ints) -> Cost:
-    """Returns the cost of one block with matmuls, of which `together` share a multiprocessor."""
+    """Returns the cost of one block with matmuls.
+
+    Args:
+        work: operations of the nest.
+        tiles: the schedules.
+        target: the target.
+        together: blocks that share a multiprocessor.
+    """
     points, rates, rows, products = tiles.points, target.rates, tiles.rows, work.products
     on = {p: on_tensor_cores(p, tiles) for p in products}
     further: list[Floats] = []
@@ -128,7 +162,7 @@ def matmul_cost(work: Operations, tiles: Tiles, target: Target, together: Ints) 
             + scalar / _busy(warps, 1 + rates.fma_warps / 32, rates.fma_warps, 1.0)
             + narrow / _busy(warps, 1.28, 4.5, 0.92)
         )
-        # Weights of attention are between two matmuls: a warpgroup computes while another one multiplies.
+        # In attention, one warpgroup computes softmax while the tensor cores work for another warpgroup.
         groups = np.maximum(1.0, warps / WARPGROUP) if work.nested else 1.0
         return np.maximum(units, multiplied) + np.minimum(units, multiplied) / groups
 
@@ -136,7 +170,7 @@ def matmul_cost(work: Operations, tiles: Tiles, target: Target, together: Ints) 
 
 
 def chain(work: Operations, tiles: Tiles, target: Target) -> Floats:
-    """Returns the least seconds of the sums of one block on tensor cores, where each atom waits for the one before."""
+    """Returns the critical path of one block on tensor cores: each `mma` waits for the previous one."""
     cycles = np.zeros(tiles.rows)
     for p in work.products if tiles.points.atom == "mma" else ():
         outer = (i for i in p.reduction.around if i not in tiles.counts)
@@ -148,35 +182,39 @@ def chain(work: Operations, tiles: Tiles, target: Target) -> Floats:
 
 
 def _passes(p: Matmul, points: Points) -> tuple[int, int]:
-    """Returns how many matmuls of 16 bits a matmul on tensor cores takes, and how many times as long each takes."""
+    """Returns the number of tensor-core matmuls that compute a matmul, and the time of each / time of a 16-bit one."""
     parts = PASSES_OF_PARTS[computed_operands(p)] if points.f32_matmul_precision == "bf16x3" else 1
     return parts, TF32_PASSES if is_tf32(p, points.f32_matmul_precision) else 1
 
 
 def _wgmma_cycles(p: Matmul, tiles: Tiles, target: Target) -> Floats:
-    """Returns the cycles of a block's matmul, in wgmma of 64 rows."""
+    """Returns the tensor-core cycles of a matmul in one block, computed by wgmma of 64 rows."""
     columns, cycles = map(np.array, zip(*target.rates.wgmma_cycles, strict=True))
     n = np.maximum(0, np.searchsorted(columns, _wgmma_columns(p, tiles), "right") - 1)
     return tiles.span(p.indices) / (64 * 16 * columns[n]) * cycles[n]
 
 
 def _wgmma_reads(p: Matmul, tiles: Tiles, nested: bool) -> Floats:
-    """Returns the bytes that the wgmma of a block read from shared memory: the rows of a left operand that is there,
-    and all columns for every 64 rows."""
+    """Returns the bytes that all wgmma of a block read from shared memory.
+
+    For every 64 rows of the tile, wgmma reads all columns of the right operand, and the left operand unless it is in
+    registers.
+    """
     columns = _wgmma_columns(p, tiles)
-    left = 0.0 if nested and p.reduction.outermost else 64.0  # weights of attention are in registers
-    return 2.0 * tiles.span(p.indices) * (left + columns) / (64 * columns)
+    # The left operand of the outer matmul of attention is in registers.
+    lhs_rows = 0.0 if nested and p.reduction.outermost else 64.0
+    return 2.0 * tiles.span(p.indices) * (lhs_rows + columns) / (64 * columns)
 
 
 def _wgmma_columns(p: Matmul, tiles: Tiles) -> Ints:
-    """Returns the columns of one wgmma: those of the tile, divided among the warpgroups with the same 64 rows."""
+    """Returns the columns of one wgmma: the columns of the tile, divided among warpgroups that have the same rows."""
     groups = np.maximum(1, tiles.points.warps // WARPGROUP)
     across = np.maximum(1, groups // np.maximum(1, tiles.tile[p.row] // 64))
     return np.maximum(8, tiles.tile[p.column] // across)
 
 
 def _split(p: Matmul, tiles: Tiles) -> Floats:
-    """Returns the elements of operands that a block splits into parts."""
+    """Returns the number of operand elements that a block splits into bf16 parts."""
     wide = (f for f in p.factors if widened_from(f) is None and not isinstance(f.owner, CombineBf16x3Op))
     return total((tiles.span(tiles.info.dependence.of(f)) for f in wide), tiles.rows)
 
@@ -192,7 +230,10 @@ def _filled(p: Matmul, tiles: Tiles, on: Bools) -> Floats:
 
 
 def _moved(p: Matmul, tiles: Tiles, on: Bools) -> Floats:
-    """Returns those bytes, of which 4 count as 16 where an operand is transposed: every element is moved alone."""
+    """Returns the bytes of both operands that a block copies, for counting instructions.
+
+    A transposed operand (tf32 on wgmma, not contiguous along k) is copied element by element: its 4 bytes count as 16.
+    """
     bytes = _filled(p, tiles, on)
     if tiles.points.atom == "wgmma" and is_tf32(p, tiles.points.f32_matmul_precision):
         loads = [load for f in p.factors for load in loads_of(f, narrow=False)]
@@ -202,20 +243,20 @@ def _moved(p: Matmul, tiles: Tiles, on: Bools) -> Floats:
 
 
 def _mma_reads(p: Matmul, tiles: Tiles) -> Floats:
-    """Returns the bytes that the warps of a block, in a near-square, read from shared memory."""
+    """Returns the bytes that the warps of a block read from shared memory for `mma`. Warps have near-square tiles."""
     rows, columns, warps = tiles.tile[p.row], tiles.tile[p.column], tiles.points.warps
     high, wide = warp_tile(rows, columns, warps)
     return 2.0 * (high + wide) * warps * tiles.span(p.indices) / (rows * columns)
 
 
 def _promotions(p: Matmul, tiles: Tiles) -> Floats:
-    """Returns the partial sums that a block adds to its accumulators."""
+    """Returns the number of additions of partial sums to accumulators in one block."""
     every = np.maximum(1, tiles.points.promotion_interval)
     return is_promoted(p, tiles) * p.sums(tiles) * tiles.trip_count(p.indices) / every
 
 
 def on_tensor_cores(p: Matmul, tiles: Tiles) -> Bools:
-    """Returns where the atom of schedules computes a matmul: where its tiles hold one. CUDA cores do otherwise."""
+    """Returns a mask of the schedules that compute a matmul on tensor cores: their tile holds at least one atom."""
     wide = isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)
     able = tiles.points.atom != "fma" and wide and may_be_narrow(p, tiles.points.f32_matmul_precision)
     if not able:
@@ -226,8 +267,13 @@ def on_tensor_cores(p: Matmul, tiles: Tiles) -> Bools:
 
 
 def warp_tile(rows: Ints, columns: Ints, warps: Ints) -> tuple[Ints, Ints]:
-    """Returns the rows and columns of a warp's part of a tile, halved along the longer side as long as there are
-    warps."""
+    """Returns the rows and columns of the tile of one warp. The tile is halved along its longer side for each doubling.
+
+    Args:
+        rows: rows of the tile of a block.
+        columns: columns of the tile of a block.
+        warps: warps of a block.
+    """
     while (warps > 1).any():
         down = ((rows >= columns) & (rows > ATOM.m)) | (columns <= ATOM.n)
         rows = np.where((warps > 1) & down, np.maximum(1, rows // 2), rows)
@@ -237,8 +283,15 @@ def warp_tile(rows: Ints, columns: Ints, warps: Ints) -> tuple[Ints, Ints]:
 
 
 def _fma_share(p: Matmul, tiles: Tiles, read: float) -> Floats:
-    """Returns the share of its cycles that a warp spends on multiply-adds: the others go to reading operands from
-    shared memory, four at a time. Where a tile has fewer elements than register tiles, these are smaller."""
+    """Returns the share of its cycles in which a warp on CUDA cores issues multiply-adds, between 0 and 1.
+
+    In the other cycles it reads operands from shared memory, four elements at a time.
+
+    Args:
+        p: the matmul.
+        tiles: the schedules. A register tile (`thread`) is smaller if the tile has fewer elements.
+        read: cost of reading 16 bytes, in groups of four multiply-adds (`Rates.shared_read`).
+    """
     points = tiles.points
     rows, columns = points.thread.T if points.thread.size else np.ones((2, len(points)))
     smaller = np.sqrt(np.minimum(1.0, p.sums(tiles) / (32 * points.warps) / (rows * columns)))
@@ -248,13 +301,26 @@ def _fma_share(p: Matmul, tiles: Tiles, read: float) -> Floats:
 
 
 def _busy(warps: Ints, scale: float, half: float, most: float) -> Floats:
-    """Returns the share of its rate that a unit reaches with some warps on a multiprocessor: a fit of published
-    points."""
+    """Returns the share of its peak rate that a unit reaches, depending on the resident warps. Fit to published points.
+
+    Args:
+        warps: warps on a multiprocessor.
+        scale: limit for many warps, before clipping.
+        half: warps with which half of `scale` is reached.
+        most: maximum of the share.
+    """
     return np.minimum(most, scale * warps / (warps + half))
 
 
 def with_promotion(info: NestInfo, points: Points, products: list[Matmul], permission: str) -> Iterator[Points]:
-    """Yields schedules of a nest with their partial sums (`with_interval`), in each `promotion_memory`."""
+    """Yields schedules with their `promotion_interval`, for each `promotion_memory`.
+
+    Args:
+        info: the nest.
+        points: the schedules.
+        products: contractions that the schedules compute as matmuls.
+        permission: the option `f32_matmul_precision`.
+    """
     promoted = with_interval(info, points, products, permission)
     yield promoted
     if points.atom == "fma":
@@ -262,14 +328,14 @@ def with_promotion(info: NestInfo, points: Points, products: list[Matmul], permi
 
 
 def with_interval(info: NestInfo, points: Points, products: list[Matmul], permission: str) -> Points:
-    """Returns schedules of a nest with their `promotion_interval`.
+    """Returns schedules with their `promotion_interval`: the number of chunks of one partial sum; 0 without them.
 
     Args:
         info: the nest.
-        points: the schedules, which divide their sums already.
-        products: those that are matmuls in the tiles of the schedules.
-        permission: `f32_matmul_precision` as it was asked for. The operands that the planner itself splits are of 16
-            bits, and need one sum.
+        points: schedules; `split_k` is decided already.
+        products: contractions that the schedules compute as matmuls.
+        permission: the option `f32_matmul_precision`, as the user gave it. If the planner itself chose `bf16x3`, the
+            operands were 16-bit numbers and need no partial sums.
     """
     wide = [p for p in products if isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)]
     if points.atom != "fma":
@@ -289,6 +355,6 @@ def with_interval(info: NestInfo, points: Points, products: list[Matmul], permis
 
 
 def is_promoted(p: Matmul, tiles: Tiles) -> Bools:
-    """Returns where a matmul has partial sums in addition to its accumulators."""
+    """Returns a mask of the schedules in which a matmul has partial sums in addition to its accumulators."""
     interval: Ints = tiles.points.promotion_interval
     return (interval > 0) & (tiles.trip_count(p.reduction.indices) > interval)

@@ -1,4 +1,4 @@
-"""The planning model of GPUs."""
+"""Planning model of GPUs: predicts the time of a kernel from its bytes, operations and latencies."""
 
 from __future__ import annotations
 
@@ -29,29 +29,33 @@ from .shared_launches import fusible_pairs, together
 from .space import space, with_grid_swizzle
 
 MIN_SPLIT_K_SPEEDUP = 1.1
-"""Predicted speedup from which a matmul is divided into parts, which take memory. Tuned by hand."""
+"""Minimum predicted speedup for split-K of a matmul, because its parts take memory. Tuned by hand."""
 
 MIN_CLUSTER_SPEEDUP = 1.05
-"""Predicted speedup from which blocks form clusters, which start and end together. Tuned by hand."""
+"""Minimum predicted speedup for clusters, because their blocks must start and end together. Tuned by hand."""
 
 TOLERANCE = 1.02
-"""Schedules without matmuls that take at most this many times the shortest time are as fast as the fastest."""
+"""Schedules without matmuls count as equally fast within this multiple of the shortest time. Tuned by hand."""
 
 OVERLAPPED_TIME_WEIGHT = 0.005
-"""Weight of hidden time in the ranking of matmuls: it decides between schedules with the same bottleneck. Tuned by
+"""Weight of overlapped time in the ranking of matmuls. Breaks ties between schedules with the same bottleneck. Tuned by
 hand."""
 
 SPARE_REGISTERS = 16
-"""Registers of a thread beyond the estimate that launch bounds leave to a kernel with partial sums."""
+"""Registers of a thread in addition to the estimate, for kernels with partial sums: `blocks_per_sm` leaves room for
+them. Tuned by hand."""
 
 
 class GpuModel(Model):
     """Model of the schedules of one nest on a GPU.
 
-    The busiest multiprocessor takes the longest of its operations, of its bytes through shared memory, and of the lives
-    of its blocks, wave by wave. A kernel takes the norm of this time and of those for bytes from the level-2 cache and
-    from memory, by the exponent `Rates.overlap`, in addition to a launch, and to results that are written at the end
-    with nothing else to do.
+    The time of the busiest multiprocessor is the largest of these: operations, bytes through shared memory, and the
+    critical path of its blocks, wave after wave. The time of the kernel is the norm (exponent `Rates.overlap`) of three
+    times: multiprocessor, L2 bytes and memory bytes. The launch, and results that are written at the end, are added.
+
+    Attributes:
+        operands: loads that are operands of matmuls.
+        results: number of elements of the result.
     """
 
     def __init__(self, info: NestInfo, target: Target) -> None:
@@ -67,8 +71,11 @@ class GpuModel(Model):
         return self._presplit() if precision == "bf16x3" and self.matmuls else ()
 
     def _presplit(self) -> Iterator[Predictions]:
-        """Yields the schedules with `f32_matmul_precision = bf16x3_presplit`: those with `bf16x3` of a nest that loads
-        the parts, where these are copied ahead."""
+        """Yields predictions for `f32_matmul_precision = bf16x3_presplit`: kernels of their own split the f32 operands.
+
+        These are the predictions for `bf16x3` of a nest that loads the stored parts by asynchronous copies, plus the
+        time of the kernels that split.
+        """
         limit = limit_of(self.info.nest, SCRATCH_LIMIT)
         if limit is not None and presplit_bytes(self.info) > limit:
             return
@@ -107,11 +114,15 @@ class GpuModel(Model):
         return schedule if plain else self._counted_on(schedule, prediction)
 
     def _counted_on(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
-        """Grids and pipelines on tensor cores are made for several blocks. Of other kernels more may fit, if the
-        compiler is free. Accumulators that wait for partial sums ptxas would spill for the sake of more blocks: then
-        the number leaves it registers to spare, and is 1 where addresses or other operands need some as well."""
+        """Returns the schedule with `blocks_per_sm`, for kernels on tensor cores or with partial sums.
+
+        On tensor cores it is the predicted number of resident blocks. A kernel with partial sums on CUDA cores gets a
+        smaller number, because ptxas would spill accumulators to fit more blocks. The number is 1 if the kernel also
+        loads tensors that are not operands, or has several reduction indices.
+        """
         decided = schedule.data
-        if decided.f32_matmul_precision == STORED:  # the prediction is of the nest that loads the parts
+        if decided.f32_matmul_precision == STORED:
+            # The given prediction is that of another nest, which loads the parts.
             prediction = self.predict(schedule)
         if decided.atom != "fma":
             return schedule.changed(blocks_per_sm=prediction.resident) if prediction.resident > 1 else schedule
@@ -143,7 +154,7 @@ class GpuModel(Model):
             times = self._matmul_times(products, tiles, takes, moved, waves)
         else:
             times = self._row_times(tiles, takes, moved, waves)
-        # Blocks of the next tiles would copy only when those of the last have ended.
+        # A persistent kernel starts to copy the next tile before the last one ends.
         if points.copy == "tma" and points.cluster_k == 1:
             at_once = at_once - at_once % points.cluster
             points = replace(points, num_ctas=np.where(tiles.blocks > at_once, at_once, 0))
@@ -161,18 +172,30 @@ class GpuModel(Model):
         return Predictions(points, prediction, takes.spills, self._violations(tiles, products, takes))
 
     def _start(self, tiles: Tiles, counted: Any) -> Floats:
-        """Returns the seconds until the first loads have arrived. Clusters meet before, where that is `counted`."""
-        rates, points = self.target.rates, tiles.points
-        meeting = rates.cluster_barrier * counted if points.cluster * points.cluster_k > 1 else 0.0
-        return rates.launch + rates.ramp + meeting + np.zeros(tiles.rows)
+        """Returns the seconds until the first loads have arrived.
 
-    def _each(self, tiles: Tiles) -> Ints:
-        """Returns the blocks of the busiest multiprocessor."""
+        Args:
+            tiles: the schedules.
+            counted: mask of the schedules whose clusters wait for a cluster barrier before.
+        """
+        rates, points = self.target.rates, tiles.points
+        barrier = rates.cluster_barrier * counted if points.cluster * points.cluster_k > 1 else 0.0
+        return rates.launch + rates.ramp + barrier + np.zeros(tiles.rows)
+
+    def _blocks_per_sm(self, tiles: Tiles) -> Ints:
+        """Returns the number of blocks that the busiest multiprocessor executes in all waves."""
         return -(-np.maximum(1, tiles.blocks) // self.target.sms)
 
     def _row_times(self, tiles: Tiles, takes: Resources, moved: Traffic, waves: Ints) -> Times:
-        """Returns the times of schedules without matmuls, whose blocks run in `waves`."""
-        rates, points, each = self.target.rates, tiles.points, self._each(tiles)
+        """Returns the times of schedules without matmuls.
+
+        Args:
+            tiles: the schedules.
+            takes: resources of a block.
+            moved: bytes that the kernel moves.
+            waves: rounds in which the blocks run.
+        """
+        rates, points, each = self.target.rates, tiles.points, self._blocks_per_sm(tiles)
         cost = row_cost(self.operations([]), tiles, self.target, np.minimum(takes.resident, each))
         bulk = rates.bulk if points.copy == "tma" else rates.cache
         life = self._life(tiles, cost.compute, moved.block) + rates.latency
@@ -180,7 +203,8 @@ class GpuModel(Model):
         memory = np.maximum((moved.read + moved.written) / rates.memory, 1e-12)
         idle = life / (life + memory)
         return Times(
-            start=self._start(tiles, ~tiles.any_of(tiles.shared, tiles.tile)),  # others have it in their lives
+            # The critical path of blocks that share rows contains the cluster barrier.
+            start=self._start(tiles, ~tiles.any_of(tiles.shared, tiles.tile)),
             memory=memory / (1 - idle ** (takes.resident + 1)),
             cache=(moved.near + moved.written) / bulk,
             compute=each * cost.compute,
@@ -191,28 +215,42 @@ class GpuModel(Model):
         )
 
     def _life(self, tiles: Tiles, compute: Floats, read: Floats) -> Floats:
-        """Returns the seconds from the first instruction of a block without matmuls to its last, without its first
-        loads, if it were alone."""
+        """Returns the lifetime of a block without matmuls that runs alone, in seconds, without its first loads.
+
+        Args:
+            tiles: the schedules.
+            compute: seconds of the block's operations.
+            read: bytes that the block loads.
+        """
         rates, info = self.target.rates, self.info
         barrier = np.where(tiles.points.warps > 1, rates.barrier, rates.barrier / 2)
         first = {group[0] for group in info.groups}
         loops = [{*r.indices, *r.around} - {*info.free} for r in info.reductions if r.op in first]
         steps = sum(map(tiles.trip_count, loops))
-        again = steps - len(first) + (0 if tiles.kept else tiles.trip_count(info.free) - 1)
-        life = compute + again * rates.latency + len(info.reductions) * 3 * barrier
+        later_loads = steps - len(first) + (0 if tiles.kept else tiles.trip_count(info.free) - 1)
+        life = compute + later_loads * rates.latency + len(info.reductions) * 3 * barrier
         life = life + rates.cluster_barrier * tiles.any_of(tiles.shared, tiles.tile)
         return np.maximum(life, read / rates.block - rates.latency)
 
     def _matmul_times(
         self, products: list[Matmul], tiles: Tiles, takes: Resources, moved: Traffic, waves: Ints
     ) -> Times:
-        """Returns the times of schedules with matmuls, whose blocks run in `waves`."""
-        target, rates, points, each = self.target, self.target.rates, tiles.points, self._each(tiles)
+        """Returns the times of schedules with matmuls.
+
+        Args:
+            products: contractions that the schedules compute as matmuls.
+            tiles: the schedules.
+            takes: resources of a block.
+            moved: bytes that the kernel moves.
+            waves: rounds in which the blocks run.
+        """
+        target, rates, points, each = self.target, self.target.rates, tiles.points, self._blocks_per_sm(tiles)
         work, together = self.operations(products), np.minimum(takes.resident, each)
         cost = matmul_cost(work, tiles, target, together)
         bulk = rates.bulk if points.copy == "tma" else rates.cache
         cache, uneven = moved.near / bulk, tiles.peak - 1
-        if points.copy != "tma":  # as if the others drew as much as the busiest
+        if points.copy != "tma":
+            # All multiprocessors are assumed to load as much as the busiest one.
             cache = np.maximum(cache, each * moved.block * target.sms / bulk)
         life = cost.alone + self._waits(products, tiles, cost.alone)
         alone = results_of(tiles) * (moved.written / max(1, self.results)) / rates.store
@@ -229,16 +267,28 @@ class GpuModel(Model):
         )
 
     def _exchange(self, tiles: Tiles, each: Ints) -> Floats | float:
-        """Returns the seconds in which the blocks of clusters read their part of the sums of the others."""
+        """Returns the seconds in which the blocks of clusters exchange accumulators (`cluster_k`).
+
+        Args:
+            tiles: the schedules.
+            each: blocks that the busiest multiprocessor executes.
+        """
         if tiles.points.cluster_k == 1:
             return 0.0
         target, others = self.target, tiles.ranks - 1
         return each * tiles.exchanged * others / tiles.ranks * target.sms / target.rates.peer
 
     def _waits(self, products: list[Matmul], tiles: Tiles, compute: Floats) -> Floats:
-        """Returns the seconds that a block with matmuls waits for operands and other warps, with `compute` seconds of
-        work: in each step the part of a copy's latency that the work on earlier chunks does not cover. Operands that
-        threads compute, and sums before the matmuls, wait for their loads in each step."""
+        """Returns the seconds that a block with matmuls waits for operands and for barriers.
+
+        In each iteration it waits for the part of a copy's latency that computation on earlier chunks does not hide. It
+        waits for a whole load latency if threads compute an operand, and in reductions before the matmuls.
+
+        Args:
+            products: contractions that the schedules compute as matmuls.
+            tiles: the schedules.
+            compute: seconds of the block's operations.
+        """
         rates, info, points = self.target.rates, self.info, tiles.points
         free = info.free
         inner = [{*p.reduction.indices, *(i for i in p.reduction.around if i not in free)} for p in products]
@@ -247,9 +297,9 @@ class GpuModel(Model):
         wait = load = rates.latency + 2 * barrier
         if points.copy != "sync":
             arrival = rates.bulk_latency if points.copy == "tma" else rates.latency
-            ahead = np.maximum(0.0, arrival / np.maximum(1, points.stages - 1) - compute / np.maximum(1, steps))
-            ahead = ahead if points.copy == "tma" else ahead + barrier
-            wait = np.where(points.stages == 1, wait, ahead)
+            exposed = np.maximum(0.0, arrival / np.maximum(1, points.stages - 1) - compute / np.maximum(1, steps))
+            exposed = exposed if points.copy == "tma" else exposed + barrier
+            wait = np.where(points.stages == 1, wait, exposed)
             wait = np.maximum(wait, load) if self._computes_operands(products) else wait
         if is_nested(products):
             return steps * wait
@@ -259,15 +309,17 @@ class GpuModel(Model):
         return steps * wait + before * rates.latency
 
     def _computes_operands(self, products: list[Matmul]) -> bool:
-        """Returns true if threads compute an operand of a matmul chunk by chunk, from what they load."""
+        """Returns true if threads compute an operand of a matmul in every chunk, from loaded values."""
         inner = {p.reduction.op for p in self.matmuls}
         return any(not loads_of(f, narrow=True) and not is_kept(f, inner) for p in products for f in p.factors)
 
 
 @contextmanager
 def split_ahead(nest: NestOp) -> Generator[tuple[NestOp, list[NestOp]]]:
-    """Yields a copy of `nest` that loads parts of its wide operands, and the nests that make these, if there are any.
-    Both are erased afterwards."""
+    """Yields a copy of `nest` that loads bf16 parts of its f32 operands, and the nests that compute these parts.
+
+    The list of nests is empty if no operand can be split. All nests are erased afterwards.
+    """
     copy = nest.clone()
     loads = wide_factors(copy)
     makers = {source: parts_nest(source) for source in dict.fromkeys(load.source for load in loads)}
@@ -281,7 +333,7 @@ def split_ahead(nest: NestOp) -> Generator[tuple[NestOp, list[NestOp]]]:
 
 
 def _seconds_to_split(maker: NestOp, target: Target) -> float:
-    """Returns the seconds in which a kernel splits a tensor, with the gap after it."""
+    """Returns the seconds of a kernel that splits a tensor, with the gap to the next kernel."""
     sources = [op.source for op in maker.body.block.ops if isinstance(op, LoadOp)]
     moved = sum(tensor_bytes(v.type) for v in (*sources, *maker.res))
     return another_kernel(target.rates, moved / target.rates.memory)

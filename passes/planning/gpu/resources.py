@@ -1,4 +1,4 @@
-"""What a block takes of a multiprocessor: shared memory, registers, and how many blocks fit."""
+"""Estimates the shared memory and the registers of a block, and how many blocks fit on a multiprocessor."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from ..tiles import Tiles
 from .arithmetic import PART_BYTES, is_promoted, on_tensor_cores, warp_tile
 
 BARRIER_BYTES, EXCHANGE_BYTES = 1024, 4096
-"""Shared memory for the mbarriers of circular buffers and alignment; with that of exchanges for other reductions."""
+"""Bytes of shared memory of a kernel with TMA, in addition to its tiles: for mbarriers and alignment, and for these and
+the exchanges of other reductions."""
 
 ROW_EXCHANGE_BYTES = 1024
-"""Shared memory for exchanges of warps in addition to a row."""
+"""Bytes of shared memory that warps exchange partial results in, in addition to a row cache."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a block.
+    """Resources of a block. Arrays have one entry for each schedule.
 
-    registers   of a thread, an estimate; `spills`: where that is more than a thread can have
-    shared      bytes
-    resident    blocks on a multiprocessor
-    violations  of the limits of the target
+    registers   estimated registers of a thread
+    spills      mask of the schedules whose registers would spill
+    shared      bytes of shared memory
+    resident    blocks that fit on a multiprocessor
+    violations  limits of the target that schedules exceed
     """
 
     registers: Ints
@@ -45,31 +47,38 @@ class Resources:
 
 
 def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Resources:
-    """Returns what a block takes. `products` are the matmuls of the schedules."""
+    """Returns the resources of a block.
+
+    Args:
+        info: the nest.
+        tiles: the schedules.
+        target: the target.
+        products: contractions that the schedules compute as matmuls.
+    """
     points = tiles.points
     alone = not products and points.atom == "fma" and points.copy == "sync"
-    found: list[Violation] = []
+    violations: list[Violation] = []
     shared, threads = tiles.exchanged, 32 * points.warps
     if not alone:
         staged_bytes, threads = _staged_bytes(info, tiles, products)
         shared = staged_bytes + shared
     if tiles.kept:
-        kept = reused_bytes(tiles)
-        found += _of_kept(kept, target)
-        shared = shared + kept
+        row_bytes = reused_bytes(tiles)
+        violations += _of_row_cache(row_bytes, target)
+        shared = shared + row_bytes
     argument = "stages" if (points.stages > 1).any() else "block"
-    much = "the factors of products take {:.0f} bytes of shared memory; " + (
+    much = "the operands of matmuls take {:.0f} bytes of shared memory; " + (
         f"{target.name} has {target.shared_per_block} for a block"
     )
-    found.append(Violation(shared > target.shared_per_block, argument, much, (shared,)))
+    violations.append(Violation(shared > target.shared_per_block, argument, much, (shared,)))
     if alone:
         estimate, needed = _row_registers(info, tiles, target, threads)
         most = np.minimum(REGISTERS, REGISTERS_PER_SM // threads)
     else:
         shared = shared + total((4 * _parked(p, tiles) for p in products), tiles.rows)
         held = total((_sums(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
-        many = f"a thread would keep {{:.0f}} sums in registers; it has {REGISTERS} of them"
-        found.append(Violation(held > REGISTERS, "block", many, (held,)))
+        many = f"a thread would have {{:.0f}} accumulators; it has {REGISTERS} registers"
+        violations.append(Violation(held > REGISTERS, "block", many, (held,)))
         estimate, needed, most = _registers(info, tiles, target, products, threads)
     registers = np.minimum(REGISTERS, estimate)
     resident = occupancy(target, threads, registers, shared)
@@ -80,27 +89,29 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
         f" multiprocessor of {target.name}"
     )
     columns = (points.blocks_per_sm, threads, registers, shared)
-    found.append(Violation(resident < points.blocks_per_sm, "blocks_per_sm", text, columns))
-    # The compiler is told the number of threads, and will not take more registers than fit.
+    violations.append(Violation(resident < points.blocks_per_sm, "blocks_per_sm", text, columns))
+    # Launch bounds tell ptxas the number of threads, so that it uses only as many registers as fit.
     fitting = np.where(resident == 0, REGISTERS_PER_SM // threads, registers)
     resident = np.where(resident == 0, occupancy(target, threads, fitting // 8 * 8, shared), resident)
     spills = needed > most
-    return Resources(fitting, spills, shared.astype(np.int64), np.maximum(1, resident).astype(np.int64), found)
+    return Resources(fitting, spills, shared.astype(np.int64), np.maximum(1, resident).astype(np.int64), violations)
 
 
-def _of_kept(kept: Floats, target: Target) -> Iterator[Violation]:
-    """Yields the violations of rows in shared memory, which take the bytes `kept`."""
+def _of_row_cache(row_bytes: Floats, target: Target) -> Iterator[Violation]:
+    """Yields the violations of a row cache that takes `row_bytes` of shared memory."""
     room = target.shared_per_block - ROW_EXCHANGE_BYTES
-    yield Violation(kept == 0, "cache_rows", "no two loops read the same chunks, so there is nothing to keep")
+    yield Violation(row_bytes == 0, "cache_rows", "no two loops read the same chunks, so there is nothing to keep")
     row = "the chunks of a row take {:.0f} bytes of shared memory; " + (
         f"{target.name} has {room} for a block, beside what warps exchange"
     )
-    yield Violation(kept > room, "cache_rows", row, (kept,))
+    yield Violation(row_bytes > room, "cache_rows", row, (row_bytes,))
 
 
 def _staged_bytes(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> tuple[Floats, Ints]:
-    """Returns the bytes of shared memory for operands and results of matmuls, and the threads of a block, which with
-    TMA include those of a producer."""
+    """Returns the bytes of shared memory for operands and results of matmuls, and the threads of a block.
+
+    With TMA, the threads include a producer warpgroup.
+    """
     points, threads = tiles.points, 32 * tiles.points.warps
     shared = staged(tiles, products).bytes(points) if products else np.zeros(tiles.rows)
     if points.copy == "tma":
@@ -111,8 +122,11 @@ def _staged_bytes(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> tuple
 
 
 def _row_registers(info: NestInfo, tiles: Tiles, target: Target, threads: Ints) -> tuple[Ints, Floats]:
-    """Returns the registers of a thread without matmuls: for the largest tile, and if the compiler is free to use them.
-    It uses them for a check of every element, and where a block walks on for the next tiles of two tensors."""
+    """Returns two numbers of registers of a thread without matmuls: the minimum, and the number ptxas uses if it may.
+
+    The minimum is for the largest tile. More registers are used for bounds checks of single elements, and in loops over
+    tiles, where loads of the next tile are issued early.
+    """
     use = target.registers
     sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
     held = largest((tiles.elements(indices) for indices in sets), tiles.rows) / threads
@@ -127,7 +141,7 @@ def _row_registers(info: NestInfo, tiles: Tiles, target: Target, threads: Ints) 
 def _registers(
     info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul], threads: Ints
 ) -> tuple[Ints, Floats, Ints]:
-    """Returns the registers of a thread: an estimate, those that it needs at least, and those that it can have."""
+    """Returns three numbers of registers of a thread: the estimate, the minimum, and the maximum that it can have."""
     points, use = tiles.points, target.registers
     most = np.minimum(REGISTERS, REGISTERS_PER_SM // threads)
     if products:
@@ -135,7 +149,7 @@ def _registers(
     else:
         estimate, needed = _row_registers(info, tiles, target, threads)
     if points.atom == "wgmma":
-        # Accumulators that are an operand of the next matmul are rounded to half of their size.
+        # Accumulators that are an operand of the next matmul exist a second time, rounded to 16 bits.
         sums = (_sums(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
         held = total(sums, tiles.rows) / (32 * points.warps)
         needed = held + _split_registers(tiles, products) + use.computing
@@ -149,7 +163,7 @@ def _registers(
 
 
 def _matmul_registers(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul], threads: Ints) -> Ints:
-    """Returns the estimate for a thread with matmuls."""
+    """Returns the estimated registers of a thread with matmuls."""
     points, rows, use = tiles.points, tiles.rows, target.registers
     operands, base = np.zeros(rows), np.full(rows, use.sums)
     for p in products:
@@ -170,7 +184,7 @@ def _matmul_registers(info: NestInfo, tiles: Tiles, target: Target, products: li
 
 
 def _split_registers(tiles: Tiles, products: list[Matmul]) -> Floats:
-    """Returns the registers of a thread for the f32 operand that is split on its way to shared memory, and a part."""
+    """Returns the registers of a thread for an f32 operand that it splits, and for one of its bf16 parts."""
     if tiles.points.f32_matmul_precision != "bf16x3":
         return np.zeros(tiles.rows)
     factors = [f for p in products for f in p.factors if any(map(is_wide, loads_of(f, narrow=True)))]
@@ -179,7 +193,7 @@ def _split_registers(tiles: Tiles, products: list[Matmul]) -> Floats:
 
 
 def _at_launch(tiles: Tiles, target: Target, products: list[Matmul], threads: Ints) -> Ints:
-    """Returns how many blocks fit by the registers that their threads have at the launch, before `setmaxnreg`."""
+    """Returns the blocks that fit with the registers that threads have at the launch, before `setmaxnreg`."""
     use = target.registers
     sums = largest((p.sums(tiles) for p in products), tiles.rows) / (32 * tiles.points.warps)
     least = np.ceil((np.minimum(sums, use.accumulators) + use.beside_accumulators) / 8).astype(np.int64)
@@ -187,23 +201,26 @@ def _at_launch(tiles: Tiles, target: Target, products: list[Matmul], threads: In
 
 
 def _sums(p: Matmul, tiles: Tiles) -> Ints:
-    """Returns the sums of a matmul in the registers of a block: with those of the result where they are promoted."""
+    """Returns the accumulators of a matmul in the registers of a block, with a second set if it has partial sums."""
     return p.sums(tiles) * (1 + is_promoted(p, tiles)) - _parked(p, tiles)
 
 
 def _parked(p: Matmul, tiles: Tiles) -> Ints:
-    """Returns the accumulators of a matmul that wait for partial sums in shared memory."""
+    """Returns the accumulators of a matmul that are stored in shared memory (`promotion_memory = shared`)."""
     return p.sums(tiles) * (is_promoted(p, tiles) & (tiles.points.promotion_memory == "shared"))
 
 
 def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> Floats:
-    """Returns the bytes of the parts of results that leave through shared memory at a time, and of tensors that are
-    loaded beside them: two of each type, each of a row of a box for every row of the tile; none in f32."""
-    found = next(((p.row, p.column) for p in products if p.row in info.free and p.column in info.free), ())
-    columns = tiles.tile[max(found, key=info.free.index)] if found else 1
+    """Returns the bytes of shared memory of a TMA epilogue.
+
+    The epilogue stores the result in parts, each with one TMA row for every row of the tile, and has two buffers for
+    each 16-bit or 8-bit type of a result, or of a tensor that is loaded for it. Results of f32 need no buffers.
+    """
+    matmul = next(((p.row, p.column) for p in products if p.row in info.free and p.column in info.free), ())
+    columns = tiles.tile[max(matmul, key=info.free.index)] if matmul else 1
     elements = tiles.elements(info.free)
-    beside = [op.source.type for op in info.loads if found and {*found} <= {*access_indices(op)}]
-    types = dict.fromkeys(element_type(t) for t in (*(r.type for r in info.nest.res), *beside))
+    loaded = [op.source.type for op in info.loads if matmul and {*matmul} <= {*access_indices(op)}]
+    types = dict.fromkeys(element_type(t) for t in (*(r.type for r in info.nest.res), *loaded))
     sizes = [size for t in types if (size := element_bytes(t)) < 4]
     return total(
         (np.minimum(elements * n, EPILOGUE_BUFFERS * EPILOGUE_ROW * elements // columns) for n in sizes), tiles.rows
@@ -212,19 +229,24 @@ def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> Floats:
 
 @dataclass(frozen=True)
 class Staged:
-    """Bytes of operands in shared memory: `early` of those that can be copied ahead of their use, for each stage,
-    `late` of the others. A block goes through the former in at most `chunks`."""
+    """Operands of matmuls in shared memory.
+
+    early   bytes of one stage of the operands that asynchronous copies can bring before their use
+    late    bytes of all other operands
+    chunks  maximum number of chunks of the early operands
+    """
 
     early: Floats
     late: Floats
     chunks: Floats
 
     def bytes(self, points: Points) -> Floats:
+        """Returns the bytes of all operands, with the stages of the schedules."""
         return self.early * (points.stages if points.copy != "sync" else 1) + self.late
 
 
 def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
-    """Returns the operands that matmuls have in shared memory."""
+    """Returns the operands of `products` that are staged in shared memory."""
     info, points, rows = tiles.info, tiles.points, tiles.rows
     narrow = points.atom != "fma"
     inner = {r.op for r in info.reductions if r.contraction is not None}
@@ -235,21 +257,20 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
             continue
         loads = loads_of(factor, narrow and not tf32)
         indices = info.dependence.of(factor)
-        each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
-        size = tiles.elements(indices) * each
+        bytes_each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
+        size = tiles.elements(indices) * bytes_each
         chunks = tiles.trip_count(i for i in indices if i not in tiles.counts)
         if narrow and points.f32_matmul_precision == "bf16x3" and any(map(is_wide, loads)):
             late = late + size * PART_BYTES // 4
         else:
-            ahead = (chunks > 1) & bool(loads)
-            early, most = early + size * ahead, np.maximum(most, chunks * ahead)
-            late = late + size * ~ahead
+            is_early = (chunks > 1) & bool(loads)
+            early, most = early + size * is_early, np.maximum(most, chunks * is_early)
+            late = late + size * ~is_early
     return Staged(early, late, most)
 
 
 def reused_bytes(tiles: Tiles) -> Floats:
-    """Returns the bytes of rows that `cache_rows = shared` keeps: tiles of several chunks that more than one loop
-    reads."""
+    """Returns the bytes of a row cache: all chunks of tensors that more than one loop of a block reads."""
     info, kept, none = tiles.info, np.zeros(tiles.rows), np.zeros(tiles.rows, dtype=np.bool_)
     looped: list[Bools] = []
     for site in info.sites:

@@ -1,4 +1,7 @@
-"""Nests that could share a launch, and their schedules: a launch saved may be worth a slower schedule."""
+"""Chooses schedules for pairs of nests that `host-horizontal-fusion` can merge into one launch.
+
+Merged kernels need blocks of the same size. Saving a launch may be worth a slower schedule of one nest.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,30 @@ from ..choose import Candidate
 from ..model import Prediction
 
 DEEPEST_TMA_CHUNK = 64
-"""Longest chunk of two kernels with TMA in one launch: of longer ones ptxas was seen to serialize the wgmma (C7514)."""
+"""Largest chunk of two merged kernels with TMA: with longer ones ptxas was seen to serialise wgmma (message C7514)."""
 
 
 def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
-    """Yields the pairs of nests that `host-horizontal-fusion` considers: both reduce and read a common tensor, and the
-    first can wait for the second. A nest is in one pair, at most; `nests` are in program order."""
+    """Yields the pairs of nests that `host-horizontal-fusion` could merge.
+
+    Both nests have reductions and read a common tensor, and the result of the first is not used before the second. A
+    nest is in at most one pair.
+
+    Args:
+        nests: nests in program order.
+    """
     places: dict[Operation, int] = {}
     for block in dict.fromkeys(nest.parent for nest in nests):
         assert block is not None
         places.update((op, len(places)) for op in block.ops)
-    left = [nest for nest in nests if any(isinstance(op, ReduceOp) for op in nest.walk())]
-    sources = {nest: {unreshaped(op.source) for op in nest.walk() if isinstance(op, LoadOp)} for nest in left}
+    reducing = [nest for nest in nests if any(isinstance(op, ReduceOp) for op in nest.walk())]
+    sources = {nest: {unreshaped(op.source) for op in nest.walk() if isinstance(op, LoadOp)} for nest in reducing}
     readers: dict[SSAValue, deque[NestOp]] = {}
-    for nest in left:
+    for nest in reducing:
         for source in sources[nest]:
             readers.setdefault(source, deque()).append(nest)
     paired = set[NestOp]()
-    for first in left:
+    for first in reducing:
         following = [n for s in sources[first] if (n := _next(readers[s], places[first], places, paired)) is not None]
         second = min(following, key=lambda n: places[n], default=None)
         if first not in paired and second is not None and places[second] < first_use(first, places):
@@ -42,7 +51,10 @@ def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
 
 
 def _next(readers: deque[NestOp], place: int, places: Mapping[Operation, int], paired: set[NestOp]) -> NestOp | None:
-    """Returns the first of `readers` after `place` that is in no pair, and drops those before it."""
+    """Returns the first nest of `readers` after position `place` that is in no pair, or None.
+
+    Removes earlier nests from `readers`.
+    """
     while readers and (places[readers[0]] <= place or readers[0] in paired):
         readers.popleft()
     return readers[0] if readers else None
@@ -51,8 +63,13 @@ def _next(readers: deque[NestOp], place: int, places: Mapping[Operation, int], p
 def together(
     first: Sequence[Candidate], second: Sequence[Candidate], target: Target
 ) -> tuple[Candidate, Candidate] | None:
-    """Returns the fastest two schedules of ranked candidates with which two kernels fit into one launch, or None if two
-    launches are as fast."""
+    """Returns the schedules with which a merged launch of two nests is fastest, or None if two launches are as fast.
+
+    Args:
+        first: ranked candidates of the first nest.
+        second: ranked candidates of the second nest.
+        target: the target.
+    """
     fastest = [c[0].prediction for c in (first, second)]
     best = sum(p.seconds if p is not None else float("inf") for p in fastest)
     pair: tuple[Candidate, Candidate] | None = None
@@ -64,8 +81,11 @@ def together(
 
 
 def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
-    """Returns the seconds of two kernels in one launch: multiprocessors without a block of one work for the other, but
-    no kernel takes less time than alone."""
+    """Returns the predicted seconds of two kernels in one launch.
+
+    Blocks of one kernel fill multiprocessors that the other leaves idle in its last wave. The launch takes at least as
+    long as the longer kernel.
+    """
     total = target.rates.launch
     for p in (a, b):
         rounds = -(-p.blocks // target.sms)
@@ -74,7 +94,7 @@ def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
 
 
 def _fit(s: Schedule, p: Prediction, t: Schedule, q: Prediction) -> bool:
-    """Returns true if the blocks of two kernels need about the same, as `host-horizontal-fusion` requires."""
+    """Returns true if `host-horizontal-fusion` can merge kernels with these schedules and predictions."""
     if s.warps != t.warps or s.atom != t.atom or (s.copy == "tma") != (t.copy == "tma"):
         return False
     if s.copy == "tma" and max(*s.chunk, *t.chunk) > DEEPEST_TMA_CHUNK:

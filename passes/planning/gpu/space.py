@@ -1,4 +1,8 @@
-"""The space of schedules for GPUs: tiles and warps, then copies, clusters and parts."""
+"""Enumeration of the schedules of a nest for GPUs: tiles and warps, then copies, clusters and split-K.
+
+Constants that list values are in the order of preference: of equally fast schedules the planner takes the first one.
+They were tuned by hand, if no other source is given.
+"""
 
 from __future__ import annotations
 
@@ -47,70 +51,76 @@ from .arithmetic import with_promotion
 from .resources import staged
 
 EXTENTS = (256, 128, 64, 32, 16)
-"""Rows and columns of a tile of a matmul, from the best use of operands to the most blocks."""
+"""Numbers of rows, and of columns, of a matmul tile: from the best reuse of operands to the most blocks."""
 
 DEPTHS = {"fma": (32, 16), "mma": (64, 128, 256, 32), "wgmma": (64, 128)}
-"""Chunks of the summed index by atom, for operands of two bytes: of a wgmma one or two of the widest rows of a TMA
-tile."""
+"""Atom -> chunks of the reduction index, for operands of 2 bytes. For wgmma, 64 elements are the widest TMA row."""
 
 KEYS = (128, 64, 32)
-"""Chunks of an index that one matmul yields and another one sums over."""
+"""Chunks of an index that is a column of one matmul and summed over by another, such as the keys of attention."""
 
 MATMUL_WARPS = (4, 8, 16, 2, 1)
-"""Warps of a block with matmuls, of equally fast ones the first."""
+"""Numbers of warps of a block with matmuls."""
 
 REGISTER_TILES = ((8, 8), (8, 4), (4, 4), (2, 4), (2, 2), (1, 2), (1, 1))
-"""Results of a thread on CUDA cores, [rows, columns]."""
+"""Register tiles on CUDA cores: results of a thread, (rows, columns)."""
 
 MIN_FMA_THREADS = 64
-"""Threads of a block with register tiles, at least: one warp alone would wait for each of its operations."""
+"""Minimum number of threads of a block with register tiles. A single warp would wait for each of its operations."""
 
 ACCUMULATORS = {"mma": (8, 64), "wgmma": (8, 128)}
-"""Accumulators of a thread on tensor cores, at least and at most."""
+"""Atom -> (minimum, maximum) number of accumulators of a thread."""
 
 MAX_COPYING_WARPS = 8
-"""Warps of a block that copies its operands itself, at most: more would wait for each other at every chunk."""
+"""Maximum number of warps of a block without TMA: all warps meet at a barrier in every chunk."""
 
 MIN_TENSOR_CORE_SPEEDUP = 4.5
-"""Speedup of tensor cores over multiply-adds that makes three matmuls worth one, as for weights of attention."""
+"""Minimum ratio of the rates of tensor cores and CUDA cores with which three bf16 matmuls beat one in f32."""
 
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Elements of a tile over the free indices that reductions depend on."""
+"""Numbers of elements of a tile over the free indices that reductions depend on (rows)."""
 
 WIDTHS = (32768, 16384, 8192, 4096, 2048, 1024, 256, 128, 64)
-"""Elements of a tile over the other free indices, and of one over a reduction."""
+"""Numbers of elements of a tile over the other free indices, and of a chunk of a reduction."""
 
 ELEMENTS_PER_THREAD = (8, 16, 32, 64)
-"""Elements of the largest tile that a thread holds."""
+"""Numbers of elements of the largest tile that each thread holds."""
 
 MAX_ROW_ELEMENTS = 1 << 15
-"""Elements of a tile, at most: what the registers of a block hold of one tensor."""
+"""Maximum number of elements of a tile of a reduction: about as much of one tensor as the registers of a block hold."""
 
 BEST_WARPS, BEST_ELEMENTS = 4, 16
-"""Warps of a block and elements of a thread that are preferred among equally fast schedules: a warp for each part of a
-multiprocessor, enough loads in flight, and registers for several tiles."""
+"""Preferred warps of a block, and elements of a thread: one warp for each of the four partitions of a multiprocessor,
+enough outstanding loads, and registers for several tiles."""
 
 MAX_WASTE = 1.125
-"""Executed elements over needed ones, at most: others are past an end, or reduced by several blocks."""
+"""Maximum of executed elements / needed elements that counts as no waste. Padding, and reductions that several blocks
+repeat, are wasted."""
 
 SMALL_TENSOR_RATIO = 8
-"""How many times fewer bytes than the largest a tensor has that may be moved in parts of sectors."""
+"""Tensors with less than 1/8 of the bytes of the largest tensor may be read in parts of 32-byte sectors."""
 
 ELEMENTWISE_TILES = (1024, 512, 256)
-"""Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
+"""Numbers of elements of an elementwise tile. Large ones come first if each multiprocessor gets 2 blocks."""
 
 SCAN_WARPS = (4, 8, 2, 16, 1, 32)
-"""Warps of a block that scans."""
+"""Numbers of warps of a block that scans."""
 
 SCAN_TILES = ((8, 8), (16, 16), (4, 4), (8, 16), (8, 32), (32, 32), (32, 64))
-"""Rows of a tile whose columns threads scan, and elements that a thread holds."""
+"""Tiles of a scan down columns: (rows of the tile, elements of a thread). Each thread scans a column."""
 
 
 def matmul_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> list[Schedule]:
     """Returns the schedules of a nest with matmuls. Some may not fit in shared memory or registers.
 
-    They are on tensor cores, with the permission `f32_matmul_precision = precision`, where the target has them and the
-    main matmul is for them; on CUDA cores otherwise, or where the permission is one that a program need not use.
+    The schedules use tensor cores if the target has them and the main matmul may use them. Schedules on CUDA cores are
+    added for `precision = tf32`, because a user who permits tf32 does not require it.
+
+    Args:
+        info: the nest.
+        target: the target.
+        products: contractions that may be matmuls.
+        precision: the option `f32_matmul_precision`.
     """
     space = _MatmulSpace(info, products)
     precision = _precision(target, products, precision)
@@ -124,8 +134,11 @@ def matmul_plans(info: NestInfo, target: Target, products: list[Matmul], precisi
 
 
 def _precision(target: Target, products: list[Matmul], precision: str) -> str:
-    """Returns the permission that schedules ask for: splitting where that is exact and worth it, none where none is
-    needed."""
+    """Returns the `f32_matmul_precision` of the schedules.
+
+    It differs from the option `precision` in two cases. Nested matmuls with an operand that is computed in f32 use
+    `bf16x3`, which is exact, if tensor cores are fast enough. Matmuls of 16-bit operands need no tf32.
+    """
     exact = [may_be_narrow(p, "ieee") for p in products]
     if precision == "ieee" and is_nested(products) and target.tensor > MIN_TENSOR_CORE_SPEEDUP * target.fp32:
         worth = all(narrow_type(p, may_narrow=True) is not None and may_be_narrow(p, "bf16x3") for p in products)
@@ -134,17 +147,17 @@ def _precision(target: Target, products: list[Matmul], precision: str) -> str:
 
 
 class _MatmulSpace(MatmulTiles):
-    """The schedules of a nest with matmuls."""
+    """Enumeration of the schedules of a nest with matmuls. `shapes`: rows and columns of tiles."""
 
     shapes = (*product(EXTENTS, EXTENTS),)
 
     @property
     def group_m(self) -> int:
-        """Tiles down a patch of blocks, at most: with nested matmuls blocks share no operands."""
+        """Maximum of the decision `group_m` (grid swizzle); 1 for nested matmuls, whose blocks share no operands."""
         return 1 if self.nested else GROUPS[0]
 
     def on_cuda_cores(self) -> Iterator[Schedule]:
-        """Yields tiles in the register tiles of their threads."""
+        """Yields the schedules on CUDA cores, with register tiles."""
         for (rows, columns), thread in product(self.tiles(1, self.shapes), REGISTER_TILES):
             threads = rows // thread[0] * (columns // thread[1])
             warps = max(1, threads // LANES)
@@ -153,10 +166,16 @@ class _MatmulSpace(MatmulTiles):
                     yield sizes.plan(warps, thread=thread, group_m=self.group_m)
 
     def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Schedule]:
-        """Yields tiles in the accumulators of their warps.
+        """Yields the schedules on tensor cores.
 
-        Where one matmul is an operand of another, and both are on tensor cores, a warp has whole rows; where one is on
-        CUDA cores, the block is as it would be there."""
+        Of nested matmuls, a warp has whole rows if all of them use tensor cores. If some do not, the tiles are those
+        for CUDA cores.
+
+        Args:
+            atom: `mma` or `wgmma`.
+            able: matmuls that may use tensor cores.
+            precision: `f32_matmul_precision` of the schedules.
+        """
         decisions = {"atom": atom, "f32_matmul_precision": precision}
         if self.nested and len(able) < len(self.products):
             for plan in self.on_cuda_cores() if atom == "mma" else ():
@@ -173,7 +192,7 @@ class _MatmulSpace(MatmulTiles):
                         yield sizes.plan(warps, group_m=self.group_m, **decisions)
 
     def _may_have(self, atom: str, tile: tuple[int, int], warps: int) -> bool:
-        """Returns true if warps of an atom can have a tile of the result."""
+        """Returns true if `warps` can hold the accumulators of a tile (rows, columns)."""
         least, most = ACCUMULATORS[atom]
         if self.nested:
             return ATOM.m * warps == tile[0]
@@ -182,7 +201,10 @@ class _MatmulSpace(MatmulTiles):
         return least <= held <= most and (atom == "wgmma" or warps <= MAX_COPYING_WARPS)
 
     def _fits(self, atom: str, sizes: TileExtents, warps: int, p: Matmul, precision: str) -> bool:
-        """Returns true if the tiles of a matmul hold an atom. Of adjacent matmuls the tiles of the main one do."""
+        """Returns true if the tile of a matmul contains at least one atom.
+
+        Of several matmuls that are not nested, only the main one is checked.
+        """
         if not self.nested and p is not self.main:
             return True
         if atom == "mma":
@@ -192,21 +214,21 @@ class _MatmulSpace(MatmulTiles):
 
 
 def _depth(tile: Mapping[SSAValue, int], p: Matmul) -> int:
+    """Returns the largest chunk of the reduction indices of a matmul."""
     return max(tile[i] for i in p.reduction.indices)
 
 
 def _holds_atom(tile: Mapping[SSAValue, int], p: Matmul, precision: str) -> bool:
-    """Returns true if the tiles of a matmul hold an atom, whichever operand is on the left."""
+    """Returns true if the tile of a matmul contains an `mma` atom, with either operand as the left one."""
     return min(tile[p.row], tile[p.column]) >= ATOM.m and _depth(tile, p) >= atom_depth(p, precision)
 
 
 def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
-    """Returns the schedules of a nest with reductions.
+    """Returns the schedules of a nest with reductions, in order of preference.
 
-    A block takes tiles over the free indices, along which memory is contiguous first, walks through those that do not
-    cover their rows, and reduces chunk by chunk. Rows may be in shared memory while they are walked through, and the
-    blocks of a cluster may share long ones. Tiles have whole sectors, if there are enough of them for every other
-    multiprocessor.
+    A block computes one tile of rows. It reduces them chunk by chunk, then loops over the tiles of its results (serial
+    indices). Rows that are read in both loops may stay in a row cache. A long row may be shared by the blocks of a
+    cluster. Tiles that read whole 32-byte sectors are preferred if they occupy at least half of the multiprocessors.
     """
     tiles = [sizes for sizes in row_tiles(info, HEIGHTS, WIDTHS) if _largest(info, sizes) <= MAX_ROW_ELEMENTS]
     twice = any(info.sites[m].group != site.group for site in info.sites for m in site.alike)
@@ -225,8 +247,12 @@ def _largest(info: NestInfo, sizes: TileExtents) -> int:
 
 
 def _sectors(info: NestInfo) -> tuple[list[tuple[SSAValue, int]], int]:
-    """Returns the least extents of tiles whose loads and stores of large tensors take whole sectors where they can, and
-    the elements of the largest tile with which a warp has 16 bytes of the widest elements for each thread."""
+    """Returns two minima of tiles with efficient memory accesses.
+
+    Returns:
+        (index, minimum tile extent) pairs, so that large tensors are read and written in whole 32-byte sectors; and the
+        minimum number of elements of the largest tile, so that each thread of a warp has 16 bytes.
+    """
     last = last_index(info)
     along = [(site.along, site.op.source.type) for site in info.sites] + [(last, r.type) for r in info.nest.res]
     large = max(tensor_bytes(t) for _, t in along) // SMALL_TENSOR_RATIO
@@ -236,7 +262,7 @@ def _sectors(info: NestInfo) -> tuple[list[tuple[SSAValue, int]], int]:
 
 
 def _waste(info: NestInfo, sizes: TileExtents) -> float:
-    """Returns the elements of all reductions and of the result that the tiles execute, over those that there are."""
+    """Returns executed elements / needed elements, summed over all reductions and the result."""
     sets, tiles = info.index_sets, {i: -(-n // sizes.tile[i]) for i, n in info.extents.items()}
     blocks = [prod(tiles[i] for i in info.free if i not in indices) for indices in sets]
     done = (n * prod(tiles[i] * sizes.tile[i] for i in indices) for n, indices in zip(blocks, sets, strict=True))
@@ -246,16 +272,22 @@ def _waste(info: NestInfo, sizes: TileExtents) -> float:
 def _row_plans(
     info: NestInfo, target: Target, sizes: TileExtents, twice: bool
 ) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
-    """Yields the schedules with some tiles, and the key that orders equally fast ones.
+    """Yields the schedules with given tiles, each with a sort key: lower keys are preferred.
 
-    Preferred are: one read of a row that two loops need (`twice`), few blocks, little waste, results that are in one
-    thread, and `BEST_WARPS` with `BEST_ELEMENTS`.
+    The criteria are, in this order: rows are read once, small clusters, no row cache, no waste, a whole vector for each
+    thread, and closeness to `BEST_WARPS` and `BEST_ELEMENTS`.
+
+    Args:
+        info: the nest.
+        target: the target.
+        sizes: tile extents.
+        twice: whether two loops read the same row.
     """
-    rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
-    walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
-    too_long = prod(info.extents[i] for i in rest) > MAX_ROW_ELEMENTS
+    others = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
+    walked, varies, tile = tuple(info.free.index(i) for i in others), info.may_be_longer(others), _largest(info, sizes)
+    too_long = prod(info.extents[i] for i in others) > MAX_ROW_ELEMENTS
     looped = {sizes.tile[i] for i in info.reduction_indices if sizes.tile[i] < info.extents[i]}
-    may_keep = len(rest) == 1 and not varies and looped <= {sizes.tile[rest[0]]}
+    may_keep = len(others) == 1 and not varies and looped <= {sizes.tile[others[0]]}
     wasted = _waste(info, sizes) > MAX_WASTE
     for ranks, held in product(_clusters(info, target, sizes), ELEMENTS_PER_THREAD):
         warps = max(1, tile // (LANES * held))
@@ -265,7 +297,7 @@ def _row_plans(
         copies = sizes.elements(info.free) < LANES * warps * info.vector
         off = abs(warps.bit_length() - BEST_WARPS.bit_length())
         off += abs((tile // (LANES * warps)).bit_length() - BEST_ELEMENTS.bit_length())
-        if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
+        if all(ranks * sizes.tile[i] >= info.extents[i] for i in others) and not varies:
             yield sizes.plan(warps, cluster=ranks), (again, ranks, 0, wasted, copies, off)
             continue
         if not looped and not varies and too_long:  # every block reduces again
@@ -277,17 +309,17 @@ def _row_plans(
 
 
 def _clusters(info: NestInfo, target: Target, sizes: TileExtents) -> tuple[int, ...]:
-    """Returns how many blocks may share a row: several where it is long, and a block has no other."""
+    """Returns the cluster sizes to try: several if a row is long and a block has only one row, else 1."""
     long = any(info.extents[i] >= SHARED_LENGTH for i in info.reduction_indices)
     one = all(sizes.tile[i] == 1 for i in info.reduced)
     return CLUSTERS if long and one and target.has("cluster") else (1,)
 
 
 def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Schedule]:
-    """Yields tiles along the last indices, in vectors of 16 bytes.
+    """Yields the schedules of an elementwise nest: tiles along the last indices, in vectors of 16 bytes.
 
-    Where a tensor is read along another index than the one it is written along, the tile is square, so that both are
-    contiguous.
+    If a large tensor is contiguous along another index than the result (a transpose), tiles are square, so that both
+    accesses are contiguous.
     """
     total = prod(info.extents[i] for i in info.free)
     enough = [n for n in ELEMENTWISE_TILES if total // n >= 2 * target.sms]
@@ -304,15 +336,25 @@ def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Schedule]:
 
 
 def _set_square(sizes: TileExtents, other: SSAValue, order: list[SSAValue], elements: int) -> None:
-    """Decides on a square tile along the first index of `order` and another one."""
+    """Sets a square tile of 32 x 32.
+
+    Args:
+        sizes: tile extents.
+        other: index along which a loaded tensor is contiguous.
+        order: free indices, the contiguous one of the result first.
+        elements: elements of a tile; they are filled with further indices if `order[0]` is shorter.
+    """
     sizes.set(other, LANES)
-    left = sizes.set(order[0], LANES)
-    rest = [i for i in order if i not in (other, order[0])]
-    sizes.fill(rest, 1 if left == 1 else elements // sizes.elements(sizes.decided))
+    budget = sizes.set(order[0], LANES)
+    further = [i for i in order if i not in (other, order[0])]
+    sizes.fill(further, 1 if budget == 1 else elements // sizes.elements(sizes.decided))
 
 
 def _snug(extent: int, most: int) -> int:
-    """Returns the largest tile along a range that is not mostly past its end."""
+    """Returns the largest tile extent along an index of `extent` values with at most 25 % padding (but 32 at least).
+
+    `most`: maximum of the tile extent.
+    """
     tile = min(most, pow2_at_least(extent))
     while tile > 32 and -(-extent // tile) * tile > extent + extent // 4:
         tile //= 2
@@ -320,7 +362,10 @@ def _snug(extent: int, most: int) -> int:
 
 
 def _other_direction(info: NestInfo) -> SSAValue | None:
-    """Returns the free index other than the last along which the largest tensors are contiguous, or None."""
+    """Returns the free index, except the last, along which the largest loaded tensors are contiguous, or None.
+
+    Tensors up to 4 KiB and indices with fewer than 8 values do not count.
+    """
     others = [(size, i) for i, index in enumerate(info.free[:-1]) if (size := info.contiguous.get(index, 0)) > 4096]
     if not others or info.extents[info.free[-1]] < 8:
         return None
@@ -329,9 +374,12 @@ def _other_direction(info: NestInfo) -> SSAValue | None:
 
 
 def scan_plans(info: NestInfo, target: Target) -> list[Schedule]:
-    """Returns tiles of a block of several warps: rows of the scanned index in registers, lanes and then warps; or some
-    rows of columns, each of which one thread scans. Those with the fewest steps come first, then those of few warps
-    where there are fewer blocks than multiprocessors."""
+    """Returns the schedules of a scan, in order of preference.
+
+    If the scanned index is contiguous, a row is distributed over registers, lanes and warps. Otherwise each thread
+    scans columns. Schedules with the fewest iterations come first. Few warps are preferred if there are fewer
+    blocks than multiprocessors, else four.
+    """
     index, vector = info.scanned, min(max(4, info.vector), 8)
     assert index is not None
     order = in_order(info, False)
@@ -349,26 +397,33 @@ def scan_plans(info: NestInfo, target: Target) -> list[Schedule]:
 
 
 STAGES = (3, 4, 2)
-"""Chunks of operands that are outstanding or in use at once; of equally fast ones the first is taken."""
+"""Numbers of stages of a pipeline of copies: chunks of operands that are outstanding or in use at the same time."""
 
 TMA_STAGES = (4, 3, 2)
-"""The same where TMA tiles go through a circular buffer: its depth costs no registers, and hides late arrivals."""
+"""Numbers of stages with TMA. A deeper circular buffer costs no registers, and hides late arrivals."""
 
 CLUSTER_BLOCKS = 2
-"""Blocks of a cluster that share operands: the published step that is worth it."""
+"""Blocks of a cluster that share operands by multicast: published results show a gain for two."""
 
 CLUSTERED_BLOCKS_PER_SM = 2
-"""Occupancy, in blocks per SM, up to which clusters share the sums of a tile."""
+"""Maximum occupancy, in blocks per SM, of schedules with `cluster_k`."""
 
 GROUPS = (8, 4, 2)
-"""Tiles down a patch of blocks that run at the same time."""
+"""Values of `group_m`: row tiles in a group of blocks that run at the same time."""
 
 
 def space(
     info: NestInfo, target: Target, products: list[Matmul], precision: str, cluster_sums: bool
 ) -> Iterator[Points]:
-    """Yields the schedules of a nest with the matmuls `products`; with `cluster_sums` those too in which the blocks of
-    a cluster share sums."""
+    """Yields the schedules of a nest.
+
+    Args:
+        info: the nest.
+        target: the target.
+        products: contractions that may be matmuls.
+        precision: the option `f32_matmul_precision`.
+        cluster_sums: whether to yield schedules in which the blocks of a cluster share accumulators (`cluster_k`).
+    """
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
         if not info.reductions:
             yield points
@@ -386,7 +441,7 @@ def space(
 
 
 def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Schedule]:
-    """Yields tiles and warps."""
+    """Yields schedules that decide tiles, warps and atoms, and nothing else."""
     if info.scanned is not None:
         yield from scan_plans(info, target)
     elif not info.reductions:
@@ -399,7 +454,7 @@ def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: st
 
 
 def with_grid_swizzle(info: NestInfo, points: Points) -> Points:
-    """Returns schedules with blocks in patches of at most `group_m`, where the grid can be divided so."""
+    """Returns schedules with the largest `group_m` that divides their row tiles, at most their present `group_m`."""
     counts = np.stack([np.ones(len(points)), *Tiles(info, points).counts.values()], axis=1).astype(np.int64)
     before_last = (counts != 1)[:, ::-1].cumsum(axis=1)[:, ::-1] == 2
     second = np.where(before_last & (counts != 1), counts, 0).max(axis=1)
@@ -410,8 +465,14 @@ def with_grid_swizzle(info: NestInfo, points: Points) -> Points:
 
 
 def _with_copies(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Iterator[Points]:
-    """Yields schedules that have the same matmuls with plain copies, and with asynchronous ones where some operand
-    comes chunk by chunk and is used as it is."""
+    """Yields schedules with each kind of copy (`copy`, `stages`, `cluster`) that can bring some operand.
+
+    Args:
+        info: the nest.
+        points: schedules with the same matmuls.
+        target: the target.
+        products: these matmuls.
+    """
     if points.atom == "wgmma" and target.has("tma") and _loads_by_tma(products, points.f32_matmul_precision):
         ring = replace(points, copy="tma").repeated("stages", TMA_STAGES)
         ring = ring.at(ring.stages <= np.maximum(staged(Tiles(info, ring), products).chunks, 2))
@@ -427,17 +488,20 @@ def _with_copies(info: NestInfo, points: Points, target: Target, products: list[
 
 
 def _loads_by_tma(products: list[Matmul], precision: str) -> bool:
-    """Returns true if an operand can be read by TMA: as it lies in memory, with aligned rows; of f32, if all are
-    contiguous along the sum."""
+    """Returns true if TMA can load an operand of a matmul.
+
+    For tf32 all operands must be contiguous along the reduction, because TMA cannot transpose 4-byte elements.
+    """
     loads = [(p, load) for p in products for f in p.factors for load in loads_of(f, narrow=True)]
-    if precision == "bf16x3":  # an operand that is split on its way is no TMA tile
+    if precision == "bf16x3":
+        # Threads split f32 operands, so TMA does not load them.
         loads = [(p, load) for p, load in loads if not is_wide(load)]
     turned = any(is_tf32(p, precision) and not lies_along_k(p, load) for p, load in loads)
     return not turned and any(_is_box(load) for _, load in loads)
 
 
 def _is_box(load: LoadOp) -> bool:
-    """Returns true if a load reads a box of its tensor whose rows start at multiples of `PITCH` bytes."""
+    """Returns true if a load reads a rectangular tile of its tensor, whose rows start at multiples of `PITCH` bytes."""
     extents = extents_of(load.source.type)
     known = [n for n in extents if isinstance(n, int)]
     results = load.map.data.results
@@ -449,7 +513,7 @@ def _is_box(load: LoadOp) -> bool:
 
 
 def _may_cluster(info: NestInfo, points: Points, products: list[Matmul]) -> Bools:
-    """Returns where clusters make up the grid of schedules, and their blocks share an operand of a matmul."""
+    """Returns a mask of the schedules whose grid is divisible into clusters with blocks that share an operand."""
     tiles, loads = Tiles(info, points), [access_indices(op) for op in operand_loads(products)]
     along, count = tiles.neighbours()
     common = [i for i in along if any(i not in indices for indices in loads)]
@@ -460,8 +524,14 @@ def _may_cluster(info: NestInfo, points: Points, products: list[Matmul]) -> Bool
 
 
 def _in_clusters(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Iterator[Points]:
-    """Yields schedules in which the blocks of a cluster share the sums of a tile, where there are fewer tiles than
-    multiprocessors."""
+    """Yields schedules with `cluster_k`, where there are fewer tiles than multiprocessors.
+
+    Args:
+        info: the nest.
+        points: schedules without clusters.
+        target: the target.
+        products: contractions that may be matmuls.
+    """
     able = target.has("cluster") and not is_nested(products) and not points.serial
     if not able or isinstance(shared_sums(info.nest), str):
         return

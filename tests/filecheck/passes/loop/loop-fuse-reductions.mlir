@@ -172,7 +172,7 @@ func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: remark: [loop-fuse-reductions] loop.reduce: not grouped, because it cannot be computed in chunks: rounds to bf16 what depends on an earlier result
+// CHECK: remark: [loop-fuse-reductions] loop.reduce: not grouped, because it cannot be computed in chunks: rounding to bf16 of a value that depends on an earlier result
 // CHECK-NOT: loop.staged_reduce
 func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> {

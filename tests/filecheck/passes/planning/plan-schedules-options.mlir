@@ -27,7 +27,7 @@
 // NOWHERE:      loop.nest: block: 3 extents for 2 free indices
 // CROWD:        loop.nest: blocks_per_sm: 4 blocks of 384 threads with some 81 registers each and 132096 bytes of shared memory do not fit on a multiprocessor of sm_90a
 // WORDS:        schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 4, atom = wgmma, copy = tma>
-// SHARED:       loop.nest: stages: the factors of products take 1180672 bytes of shared memory; sm_90a has 232448 for a block
+// SHARED:       loop.nest: stages: the operands of matmuls take 1180672 bytes of shared memory; sm_90a has 232448 for a block
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> (tensor<2048x2048xf32>, tensor<2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {
