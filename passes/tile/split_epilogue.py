@@ -1,4 +1,7 @@
-"""Storing results part by part: `tile-split-epilogue`."""
+"""`tile-split-epilogue`: divides the computation and store of a result (the epilogue) into parts along the columns.
+
+A *part* is a range of columns of the stored tile, 128 bytes wide. Operations of the epilogue are cloned for each part.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,11 @@ from ..pass_manager import TilePass
 from ..rewriting import block_of, erase, insert_before, retype
 
 COLUMNS = 1
-"""The dimension along which results are divided."""
+"""Dimension along which results are divided."""
 
 
 class SplitEpiloguePass(TilePass):
-    """Divide stores of converted tiles, with what is computed for them, into parts of a few columns.
-
-    What: where a schedule says `copy = tma`, a tile of two dimensions that is stored in another layout than it is
-    computed in (tensor cores leave a thread few neighbours) is stored in parts of 128 bytes along its columns, if every
-    thread has its share of each part. What led to it is computed part by part as well, down to the sums of a product,
-    of which each part takes its registers (`tile.slice`); what is loaded for a part is loaded while the part before it
-    is computed. Where the threads of a warpgroup hold whole rows, they stay among themselves.
-    Why: the conversion goes through shared memory, which rings take for the whole time: a part needs little of it, and
-    the next part may use the same. What is loaded and computed beside the sums takes registers for a part only.
-    Why here: layouts say what has to be converted, and nobody has looked at stores yet.
+    """Divides stores whose layout conversion uses shared memory, and their epilogue, into parts of a few columns.
 
     ```mlir
     %o = payload.cast %s : tensor<128x256xf32, #acc> -> tensor<128x256xbf16, #acc>
@@ -54,6 +48,17 @@ class SplitEpiloguePass(TilePass):
     ...
     tile.store %w1, %y[d0, d1 + 64] : ...
     ```
+
+    The pass runs if the schedule has `copy = tma`, on two-dimensional tiles that are stored in another layout than they
+    are computed in. Each part is 128 bytes wide, and all threads must hold elements of each part. The epilogue is
+    cloned for each part, back to the accumulators, whose registers `tile.slice` selects. The loads of a part are issued
+    before the previous part is computed. If each warpgroup holds whole rows, the conversion stays within the warpgroup.
+
+    **Rationale**: circular buffers occupy most of shared memory, and a conversion needs memory for its tile. Parts need
+    little of it, and all use the same bytes. Loaded and computed values need registers for one part only.
+
+    **Pipeline position**: after `tile-assign-layouts`, which inserts the conversions; before `tile-tma-epilogue`, which
+    changes stores.
     """
 
     name = "tile-split-epilogue"
@@ -62,30 +67,35 @@ class SplitEpiloguePass(TilePass):
     def on(self, op: tile.KernelOp) -> None:
         groups: dict[tuple[Block, tuple[int, ...]], list[Stored]] = {}
         for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp)]:
-            found = _find(store, op.warps.data)
-            if isinstance(found, Stored):
-                groups.setdefault((block_of(store), shape_of(store.value.type)), []).append(found)
+            divisible = _find(store, op.warps.data)
+            if isinstance(divisible, Stored):
+                groups.setdefault((block_of(store), shape_of(store.value.type)), []).append(divisible)
             else:
-                self.decline(store, found)
+                self.decline(store, divisible)
         for stores in groups.values():
             _split(stores, op.warps.data)
 
 
 @dataclass
 class Part:
-    """`size` columns of what is stored, from `start` on.
+    """Part of a stored tile, and the clones of the epilogue for it.
 
-    New operations go in front of `before`. What cannot be computed for a part is taken out of the whole.
+    before  operation before which the clones are inserted
+    start   first column of the part
+    size    number of columns
+    warps   warps of the block
+    clones  (value, dimension) -> the part of that value along that dimension
     """
 
     before: Operation
     start: int
     size: int
     warps: int
-    known: dict[tuple[SSAValue, int], SSAValue] = field(default_factory=dict[tuple[SSAValue, int], SSAValue])
+    clones: dict[tuple[SSAValue, int], SSAValue] = field(default_factory=dict[tuple[SSAValue, int], SSAValue])
 
     def store(self, op: tile.StoreOp, value: SSAValue) -> None:
-        """Store this part of `value` as `op` stores the whole, converted to a layout of its own."""
+        """Inserts the store of this part of `value`, like the store `op` of the whole tile, with a conversion before
+        it."""
         part = self.of(value, COLUMNS)
         map, domain = self._moved(op.map.data, COLUMNS), self._domain(op.domain, COLUMNS)
         new = tile.StoreOp(part, op.target, map, op.symbols, domain)
@@ -95,27 +105,30 @@ class Part:
         insert_before(self.before, new, source=op)
 
     def load_early(self, value: SSAValue) -> None:
+        """Inserts the loads that this part of `value` needs."""
         for load, dim in self._loads(value, COLUMNS, set()):
             self._load(load, dim)
 
     def of(self, value: SSAValue, dim: int) -> SSAValue:
+        """Returns the part of `value` along its dimension `dim`, cloning operations as needed."""
         if not isinstance(value.type, TensorType):
             return value
-        if (value, dim) not in self.known:
-            self.known[value, dim] = self._computed(value, dim) or self._taken(value, dim)
-        return self.known[value, dim]
+        if (value, dim) not in self.clones:
+            self.clones[value, dim] = self._cloned(value, dim) or self._sliced(value, dim)
+        return self.clones[value, dim]
 
     def _add(self, op: Operation, source: Operation, hint: str | None) -> SSAValue:
         insert_before(self.before, op, source=source)
         op.results[0].name_hint = hint
         return op.results[0]
 
-    def _taken(self, value: SSAValue, dim: int) -> SSAValue:
+    def _sliced(self, value: SSAValue, dim: int) -> SSAValue:
         at = [self.start if d == dim else 0 for d in range(len(shape_of(value.type)))]
         return self._add(tile.SliceOp(value, at, self._type(value, dim)), self.before, value.name_hint)
 
-    def _computed(self, value: SSAValue, dim: int) -> SSAValue | None:
-        """This part, computed for itself; None if it has to be taken out of the whole."""
+    def _cloned(self, value: SSAValue, dim: int) -> SSAValue | None:
+        """Returns the part of `value` from a clone of its operation, or None if it must be sliced from the whole
+        value."""
         op = value.owner
         if not isinstance(op, Operation) or op.parent is not block_of(self.before):
             return None
@@ -143,7 +156,8 @@ class Part:
         return tile.BroadcastOp(source, along, self._type(op.result, dim))
 
     def _inner(self, op: tile.BroadcastOp, dim: int) -> int | None:
-        """Which dimension of the source runs along `dim`, if parts of it are held by all threads."""
+        """Returns the dimension of the source of `op` that becomes `dim` of the result, or None if there is none or it
+        cannot be divided."""
         along = [int(d) for d in op.along.get_values()]
         if dim in along or not isinstance(op.source.type, TensorType):
             return None
@@ -153,7 +167,7 @@ class Part:
     # Loads
 
     def _is_load(self, op: Operation) -> tile.LoadOp | None:
-        """The load that `op` is, or converts, if it can be made for a part."""
+        """Returns the load `op`, or the load that `op` converts, or None if it cannot be cloned for a part."""
         load = op.source.owner if isinstance(op, tile.ConvertLayoutOp) else op
         if not isinstance(load, tile.LoadOp) or load.parent is not block_of(self.before):
             return None
@@ -162,7 +176,7 @@ class Part:
         return None if any(converted) and (gathers or not all(converted)) else load
 
     def _loads(self, value: SSAValue, dim: int, seen: set[SSAValue]) -> Iterator[tuple[tile.LoadOp, int]]:
-        """The loads that `value` is computed from here, part by part along its dimension `dim`."""
+        """Yields the loads in this block that `value` depends on, each with its dimension that corresponds to `dim`."""
         op = value.owner
         if value in seen or not isinstance(op, Operation) or op.parent is not block_of(self.before):
             return
@@ -177,9 +191,10 @@ class Part:
                 yield from self._loads(v, dim, seen)
 
     def _load(self, op: tile.LoadOp, dim: int) -> SSAValue:
-        """This part of what is loaded; in a layout for loading, if it is converted afterwards."""
+        """Returns the clone of the load `op` for this part. If its result is converted, it gets the best layout for
+        loading."""
         key = op.result, dim
-        if key not in self.known:
+        if key not in self.clones:
             map, domain = self._moved(op.map.data, dim), self._domain(op.domain, dim)
             element, shape = element_type(op.result.type), self._shape(op.result, dim)
             symbols = [self.of(s, dim) for s in op.symbols]
@@ -191,10 +206,10 @@ class Part:
                 layout = self._layout(op.result, dim)
             retype(new.result, TensorType(element, shape, layout))
             self._add(new, op, op.result.name_hint)
-            self.known[key] = new.result
-        return self.known[key]
+            self.clones[key] = new.result
+        return self.clones[key]
 
-    # Types and places
+    # Types and maps
 
     def _part_of(self, value: SSAValue, dim: int) -> Linear | None:
         return layout_in_registers(value, self.warps).part(dim, self.size)
@@ -214,18 +229,19 @@ class Part:
         return TensorType(element_type(value.type), shape, self._layout(value, dim))
 
     def _wide(self, access: tile.LoadOp | tile.StoreOp, held: Linear | None) -> LayoutAttr:
-        """A layout for an access of memory. Where each warpgroup holds whole rows in `held`, it accesses the same."""
-        wish = preference(access)
+        """Returns the best layout for a load or store. If warpgroups hold whole rows in `held`, each accesses its own
+        rows."""
+        preferred = preference(access)
         shape = shape_of((access.result if isinstance(access, tile.LoadOp) else access.value).type)
         groups = held.warp[log2(WARPGROUP) :] if held is not None and self.warps > WARPGROUP else ()
-        own = part_of_group(shape, groups)
-        if own is None:
-            return attr_of(memory_layout(shape, [wish], set(), self.warps))
-        inner = memory_layout(own, [wish], set(), WARPGROUP)
+        group_shape = part_of_group(shape, groups)
+        if group_shape is None:
+            return attr_of(memory_layout(shape, [preferred], set(), self.warps))
+        inner = memory_layout(group_shape, [preferred], set(), WARPGROUP)
         return attr_of(Linear(shape, inner.reg, inner.lane, (*inner.warp, *groups)))
 
     def _moved(self, map: AffineMap, dim: int) -> AffineMap:
-        """`map` with its dimension `dim` counted from the start of this part."""
+        """Returns `map` with `start` added to its dimension `dim`."""
         dims: list[AffineExpr] = [AffineExpr.dimension(d) for d in range(map.num_dims)]
         dims[dim] += self.start
         symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
@@ -237,7 +253,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Stored:
-    """A store of `value`, which is held as `layout`, behind a conversion."""
+    """Store that can be divided. `value` is the tile before the conversion, and `layout` its layout."""
 
     store: tile.StoreOp
     value: SSAValue
@@ -245,29 +261,32 @@ class Stored:
 
     @property
     def columns(self) -> int:
+        """Number of columns of a part."""
         return EPILOGUE_ROW // element_bytes(self.value.type)
 
 
 def _find(store: tile.StoreOp, warps: int) -> Stored | str | None:
-    """A store that can be divided, None if it needs no conversion through shared memory, or why it can't be."""
+    """Returns the divisible store, the reason if it cannot be divided, or None if division has no benefit: the store
+    needs no conversion through shared memory, or is one part."""
     convert = store.value.owner
     if not isinstance(convert, tile.ConvertLayoutOp) or convert.parent is not store.parent:
         return None
     source = layout_in_registers(convert.source, warps)
     if way_of(convert, source, layout_in_registers(convert.result, warps)) != "shared":
         return None
-    found = Stored(store, convert.source, source)
+    stored = Stored(store, convert.source, source)
     if len(source.shape) != 2 or any(isinstance(s.type, TensorType) for s in store.symbols):
-        return "only tiles of two dimensions are stored in parts, and at places that are no tiles"
-    if source.shape[COLUMNS] <= found.columns:
+        return "expected a two-dimensional tile at addresses that are no tiles (no scatter)"
+    if source.shape[COLUMNS] <= stored.columns:
         return None
-    if source.part(COLUMNS, found.columns) is None:
-        return f"parts of {found.columns} columns are not held by all threads"
-    return found
+    if source.part(COLUMNS, stored.columns) is None:
+        return f"parts of {stored.columns} columns are not held by all threads"
+    return stored
 
 
 def _split(stores: Sequence[Stored], warps: int) -> None:
-    """Replace stores of one block, of tiles of one shape, by stores of parts: first the first parts of all."""
+    """Replaces stores of one block, whose tiles have the same shape, by stores of parts. All stores of the first part
+    come first, then those of the second part, and so on."""
     last = stores[-1].store
     size = min(s.columns for s in stores)
     fitting = [s for s in stores if s.layout.part(COLUMNS, size) is not None]

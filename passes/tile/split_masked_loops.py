@@ -1,8 +1,9 @@
-"""Masks only where something is masked: `tile-split-masked-loops`.
+"""`tile-split-masked-loops`: peels the iterations of a loop in which a mask has the same value for the whole tile.
 
-A comparison, or a bound of an access, is read as a form (`dialects/shapes/affine.py`): the position in the tile (dims)
-and scalars that do not change in the loop (symbols), with a factor of the loop's counter. The greatest value within the
-tile gives a half-line of iterations in which the form is nowhere positive.
+A *condition* is a comparison, or one bound of the domain of a load or store. It is read as an integer *form*
+(`dialects/shapes/affine.py`): a linear expression in the position in the tile (dims), scalars that are constant in the
+loop (symbols), and the loop counter. If the form is negative or zero for all positions, the answer of the condition is
+known. This holds for all iterations from some number on, or up to some number: the `Region` of the answer.
 """
 
 from __future__ import annotations
@@ -46,24 +47,15 @@ from .loops import FIRST_CARRIED
 NAME = "tile-split-masked-loops"
 
 MASKS = "payload.cmp|tile.load{domain}|tile.store{domain}|tile.atomic_rmw{domain}|tile.stage_async{domain}"
-"""Operations that may be masked, as `needs` of a pass names them."""
+"""Operations that may have masks, in the syntax of the `needs` of a pass."""
 
-WORTHWHILE = 0.5
-"""The share of the iterations that has to be without masks: the body is there once more for them."""
+MIN_UNMASKED_FRACTION = 0.5
+"""Least fraction of iterations without a mask for which a loop is divided. The division duplicates the body. Tuned by
+hand."""
 
 
 class SplitMaskedLoopsPass(TilePass):
-    """Compare indices only in those iterations of a loop in which that decides something.
-
-    What: a comparison of affine indices, and each end of a domain, has one answer for all elements of a tile from some
-    iteration on, or up to one; which, is an affine expression of the block's indices. A loop whose elements are mostly
-    compared in vain is divided there, into two loops or three, which carry what it carried: the one in the middle has
-    the answers instead of the comparisons, and accesses without bounds. Where a comparison has its answer in the whole
-    loop, or hardly anywhere, no loop is divided.
-    Why: below the diagonal of causal attention, inside of a sliding window, and before the last, ragged chunk of a row
-    nothing is masked; comparing and selecting would take as long as the exponentials.
-    Why here: the carried values of a loop with a pipeline or a ring are all that is in flight, so after the passes that
-    start copies early nothing has to be drained between the parts; and the producer of a ring is not divided at all.
+    """Divides loops so that most iterations need no masks.
 
     ```mlir
     %s = scf.for %k = %c0 to %n step %c1 iter_args(%a = %zero) {
@@ -80,6 +72,18 @@ class SplitMaskedLoopsPass(TilePass):
     }
     %s = scf.for %k = %c15 to %n step %c1 iter_args(%a = %r) { ... as before ... }
     ```
+
+    A comparison of indices, or a bound of a domain, may have the same answer for all elements of a tile from some
+    iteration on, or up to some iteration. The number of that iteration is an affine expression of the grid indices. If
+    at least half of the iterations have known answers, the loop is divided there into two or three loops. The one
+    without masks uses constants for the comparisons, and its loads and stores have no bounds. If an answer is the same
+    in the whole loop, it is replaced without a division.
+
+    **Rationale**: nothing is masked below the diagonal of causal attention, inside a sliding window, and before the
+    last chunk of a row. Comparisons and selects would take as long as the exponentials.
+
+    **Pipeline position**: after the passes that pipeline loads. The loop carries the outstanding tiles, so the pipeline
+    is not drained between the parts. The producer of a warp-specialised kernel has no masks and is not divided.
     """
 
     name = "tile-split-masked-loops"
@@ -94,15 +98,16 @@ class SplitMaskedLoopsPass(TilePass):
 
 
 Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | tile.StageAsyncOp
-"""What has a domain."""
+"""Operation that may have a domain."""
 
 Scalar: TypeAlias = SSAValue | SymbolAttr
-"""What a symbol of a form stands for: a scalar that is defined around the loop, or a size known at run time."""
+"""Meaning of a symbol of a form: the loop counter, a scalar defined outside of the loop, or a dynamic size."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Iterations that are at least each of `starts` and less than each of `stops`."""
+    """Range of iterations: at least the maximum of `starts` and less than the minimum of `stops`. If both are empty,
+    all iterations."""
 
     starts: frozenset[Form] = frozenset()
     stops: frozenset[Form] = frozenset()
@@ -117,9 +122,11 @@ class Region:
 
 @dataclass(frozen=True)
 class Condition:
-    """`op` asks something of the elements of a tile: a comparison, or constraint number `constraint` of a domain.
+    """Comparison, or one constraint of the domain of an access, whose answer is the same for a whole tile in a region.
 
-    options  answer -> where all elements have it
+    op          the comparison or access
+    constraint  index of the constraint in the domain; 0 for a comparison
+    options     pairs of an answer and the region in which all elements of the tile have it
     """
 
     op: payload.CmpOp | Access
@@ -128,16 +135,16 @@ class Condition:
 
 
 class Regions:
-    """The conditions of one loop."""
+    """Conditions of one loop, and the scalars on which they depend."""
 
     def __init__(self, loop: scf.ForOp) -> None:
         self.loop = loop
         self.scalars: list[Scalar] = []
-        """What the symbols of all forms stand for; the first is the loop's counter."""
+        """Symbol number -> its scalar, for all forms; number 0 is the loop counter."""
         self.counter = self._symbol(loop.body.block.args[0]).terms[0][0]
 
     def conditions(self) -> Iterator[Condition]:
-        """The conditions inside of the loop that have one answer in a part of it, in order."""
+        """Yields the conditions in the loop whose answer is known in some iterations, in program order."""
         for op in self.loop.body.walk():
             if isinstance(op, payload.CmpOp) and shape_of(op.result.type):
                 if options := tuple(self._answers(op)):
@@ -147,7 +154,7 @@ class Regions:
                     yield Condition(op, i, ((True, region),))
 
     def scalar(self, value: SSAValue) -> Form | None:
-        """An index of the tile level as a form without dimensions, the loop's counter not among its symbols."""
+        """Returns the form of a scalar index that does not depend on the loop counter, or None if it cannot be read."""
         form = _Reader(self).of(value)
         return None if form is None or self.counter in form.atoms() else form
 
@@ -170,7 +177,7 @@ class Regions:
         return symbol(len(self.scalars) - 1)
 
     def leaf(self, value: Scalar, simplifier: Simplifier) -> Form | None:
-        """The symbol of a scalar; None if it changes inside of the loop, and is not its counter."""
+        """Returns the symbol of a scalar, or None if the scalar is computed inside the loop."""
         if not isinstance(value, SymbolAttr) and value is not self.loop.body.block.args[0]:
             if self.loop.is_ancestor(value.owner):
                 return None
@@ -207,7 +214,8 @@ class Regions:
                 yield i, below & above
 
     def _region(self, form: Form, simplifier: Simplifier) -> Region | None:
-        """The iterations in which `form` is at most 0 for all elements; None if there need not be any such."""
+        """Returns the iterations in which `form` is at most 0 for all elements of the tile, or None if they are
+        unknown."""
         bounds = simplifier.interval(form)
         if bounds is not None and bounds[1] <= 0:
             return Region()
@@ -223,17 +231,19 @@ class Regions:
                     return None
                 highest += within[1]
             else:
-                return None  # which element is asked about what depends on the iteration
+                # A term that mixes tile positions and scalars has no bound.
+                return None
         if factor == 0:
             return None
         total = Form(tuple(sorted(rest.items())), highest)
-        if factor > 0:  # counter <= -total / factor
+        # factor * counter + total <= 0
+        if factor > 0:
             return Region(stops=frozenset((add(simplifier.floordiv(scale(total, -1), factor), constant(1)),)))
         return Region(starts=frozenset((simplifier.floordiv(add(total, constant(-factor - 1)), -factor),)))
 
 
 class _Reader(FormReader):
-    """Reads integers of the tile level as forms over the dimensions of one tile."""
+    """Reads integer values of tile operations as forms over the dimensions of one tile."""
 
     def __init__(self, regions: Regions, shape: Sequence[int] = ()) -> None:
         super().__init__(regions.simplifier(shape), shape)
@@ -246,10 +256,10 @@ class _Reader(FormReader):
 
 
 SAMPLES = 64
-"""Combinations of block numbers and outer counters that are looked at."""
+"""Number of sampled combinations of grid indices and outer loop counters."""
 
-UNKNOWN = 64
-"""Values that a scalar is taken to have of which no range is known."""
+ASSUMED_RANGE = 64
+"""Assumed number of values of a scalar whose range is unknown."""
 
 _ARITHMETIC: dict[type[Operation], Callable[[int, int], int]] = {
     arith.AddiOp: int.__add__,
@@ -263,7 +273,12 @@ _ARITHMETIC: dict[type[Operation], Callable[[int, int], int]] = {
 
 @dataclass
 class _Sample:
-    """Number `number` of the samples: the value of every scalar that others are computed from."""
+    """One sample: an assignment of values to the scalars of a kernel.
+
+    number  index of the sample
+    values  scalar -> its value in this sample
+    leaves  number of independent scalars so far
+    """
 
     number: int
     values: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
@@ -289,15 +304,16 @@ class _Sample:
                 return op.map.data.eval([], [self.of(s) for s in op.symbols])[0]
             case Operation() if type(op) in _ARITHMETIC:
                 return _ARITHMETIC[type(op)](*(self.of(v) for v in op.operands))
-            case _:  # a value of the range, independent of those of the other scalars
-                known = range_of_value(value)
-                lo, hi = known if isinstance(known, tuple) else (0, UNKNOWN)
+            case _:
+                # A value of the range, independent of those of other scalars.
+                bounds = range_of_value(value)
+                lo, hi = bounds if isinstance(bounds, tuple) else (0, ASSUMED_RANGE)
                 self.leaves += 1
                 return hypercube(lo, hi, SAMPLES, self.leaves)[self.number] if lo < hi else lo
 
 
 class Shares:
-    """Answers how much of a loop lies in a region, on average over a sample of the blocks of a grid."""
+    """Estimates the fraction of the iterations of a loop in a region, from samples of the blocks of the grid."""
 
     def __init__(self, loop: scf.ForOp, regions: Regions) -> None:
         self.regions = regions
@@ -305,6 +321,7 @@ class Shares:
         self.bounds = [(s.of(loop.lb), s.of(loop.ub)) for s in self.samples]
 
     def of(self, region: Region) -> float:
+        """Returns the estimated fraction of iterations in `region`, from 0 to 1."""
         total = inside = 0
         for sample, (start, stop) in zip(self.samples, self.bounds, strict=True):
             total += max(0, stop - start)
@@ -317,29 +334,35 @@ class Shares:
 
 @dataclass
 class _Chosen:
-    """Conditions with the answers that they have in `region`, and the share of the iterations that lies there."""
+    """Answers that are assumed in the unmasked part of a loop.
+
+    region   iterations of the unmasked part
+    share    estimated fraction of the iterations in `region`
+    answers  condition, its answer, and the region of the answer
+    """
 
     region: Region = Region()
     share: float = 1.0
     answers: list[tuple[Condition, bool, Region]] = field(default_factory=list[tuple[Condition, bool, Region]])
 
     def with_one(self, condition: Condition, shares: Shares) -> _Chosen | None:
-        """Also with the answer to `condition` that leaves the most iterations; None if these are too few."""
-        options = [(shares.of(self.region & own), known, own) for known, own in condition.options]
-        share, known, own = max(options, key=lambda option: option[0])
-        if share < WORTHWHILE and not own.is_whole:
+        """Returns the choice extended by the answer to `condition` that keeps the most iterations, or None if that
+        leaves too few."""
+        options = [(shares.of(self.region & region), answer, region) for answer, region in condition.options]
+        share, answer, region = max(options, key=lambda option: option[0])
+        if share < MIN_UNMASKED_FRACTION and not region.is_whole:
             return None
-        return _Chosen(self.region & own, share, [*self.answers, (condition, known, own)])
+        return _Chosen(self.region & region, share, [*self.answers, (condition, answer, region)])
 
 
 def split(loop: scf.ForOp) -> bool:
-    """Divide `loop` where most of its masks begin or end to matter, if that is worth it. Returns true if it is."""
+    """Divides `loop` into parts with and without masks. Returns true if any mask was removed."""
     regions = Regions(loop)
     conditions = list(regions.conditions()) if constant_index(loop.step) == 1 else []
     if not conditions:
         return False
     shares, chosen = Shares(loop, regions), _Chosen()
-    # What is compared for every element is worth a loop; what bounds an access only comes along.
+    # Comparisons alone justify a division. Bounds of accesses are removed only in addition.
     for condition in sorted(conditions, key=lambda c: not isinstance(c.op, payload.CmpOp)):
         compared = any(isinstance(c.op, payload.CmpOp) for c, _, _ in chosen.answers)
         if isinstance(condition.op, payload.CmpOp) or compared:
@@ -354,7 +377,8 @@ def split(loop: scf.ForOp) -> bool:
 
 @dataclass(frozen=True)
 class _End:
-    """Where a part of a loop ends: a value, and its form if that is known."""
+    """Bound of a part of a loop: an SSA value, or None if it is not emitted yet, and its form, or None if it is
+    unknown."""
 
     value: SSAValue | None
     form: Form | None
@@ -362,33 +386,33 @@ class _End:
 
 @dataclass
 class _Splitting:
-    """Divides one loop."""
+    """Division of one loop according to the chosen answers."""
 
     loop: scf.ForOp
     regions: Regions
     chosen: _Chosen
 
     def build(self) -> None:
-        loop, region = self.loop, self.chosen.region
+        loop, whole = self.loop, self.chosen.region
         lower, upper = (_End(v, self.regions.scalar(v)) for v in (loop.lb, loop.ub))
         ends, middle = [lower, upper], 0
-        if region.stops:
-            stop = self._merged(arith.MinSIOp, [_End(None, f) for f in sorted(region.stops)] + [upper])
+        if whole.stops:
+            stop = self._merged(arith.MinSIOp, [_End(None, f) for f in sorted(whole.stops)] + [upper])
             ends.insert(1, self._merged(arith.MaxSIOp, [stop, lower]))
-        if region.starts:
-            start = self._merged(arith.MaxSIOp, [_End(None, f) for f in sorted(region.starts)] + [lower])
+        if whole.starts:
+            start = self._merged(arith.MaxSIOp, [_End(None, f) for f in sorted(whole.starts)] + [lower])
             ends.insert(1, self._merged(arith.MinSIOp, [start, ends[1]]))
             middle = 1
         parts = self._divided([self._value(e) for e in ends])
         walked = [list(part.body.walk()) for part in parts]
-        places = {op: i for i, op in enumerate(walked[0])}
+        positions = {op: i for i, op in enumerate(walked[0])}
         compared: list[tuple[payload.CmpOp, bool]] = []
         bounded: dict[Access, list[int]] = {}
         for i, ops in enumerate(walked):
-            for condition, value, own in self.chosen.answers:
-                # In front of the middle the iterations are below all stops, too.
-                if i == middle or own.is_whole or (i < middle and not own.starts):
-                    op = ops[places[condition.op]]
+            for condition, value, region in self.chosen.answers:
+                # Iterations before the unmasked part are also below all stops.
+                if i == middle or region.is_whole or (i < middle and not region.starts):
+                    op = ops[positions[condition.op]]
                     if isinstance(op, payload.CmpOp):
                         compared.append((op, value))
                     elif isinstance(op, Access):
@@ -399,7 +423,8 @@ class _Splitting:
             _unbounded(access, constraints)
 
     def _divided(self, ends: Sequence[SSAValue]) -> list[scf.ForOp]:
-        """A loop from each of `ends` to the next, each carrying on what the one before it gives."""
+        """Replaces the loop by consecutive loops between the bounds `ends`. Each starts with the results of the
+        previous one."""
         loop = self.loop
         parts = [loop, *(loop.clone() for _ in ends[2:])]
         users = [list(r.uses) for r in loop.results]
@@ -416,18 +441,18 @@ class _Splitting:
         return parts
 
     def _merged(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], ends: Sequence[_End]) -> _End:
-        """The least, or the greatest, of `ends`, of which those are not computed that another one excludes."""
-        kept: list[_End] = []
+        """Returns the minimum or maximum of `ends`. Bounds that are never the result are not emitted."""
+        candidates: list[_End] = []
         for end in ends:
-            if not any(self._excludes(kind, other, end) for other in kept):
-                kept = [other for other in kept if not self._excludes(kind, end, other)] + [end]
-        found = kept[0]
-        for end in kept[1:]:
-            found = _End(self._inserted(kind(self._value(found), self._value(end))), None)
-        return found
+            if not any(self._excludes(kind, other, end) for other in candidates):
+                candidates = [other for other in candidates if not self._excludes(kind, end, other)] + [end]
+        merged = candidates[0]
+        for end in candidates[1:]:
+            merged = _End(self._inserted(kind(self._value(merged), self._value(end))), None)
+        return merged
 
     def _excludes(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], a: _End, b: _End) -> bool:
-        """Whether `a` is the least, or the greatest, of the two whatever their values are."""
+        """Returns true if `a` is always the minimum or maximum of `a` and `b`."""
         if a.form is None or b.form is None:
             return False
         difference = add(a.form, b.form, -1) if kind is arith.MaxSIOp else add(b.form, a.form, -1)
@@ -456,14 +481,14 @@ class _Splitting:
 
 
 def _unbounded(op: Access, dropped: Sequence[int]) -> None:
-    """Take constraints off the domain of an access: they always hold."""
+    """Removes the constraints `dropped` from the domain of an access, as they always hold."""
     assert op.domain is not None
     affine, limits = op.domain.affine, op.domain.limits
-    kept = [i for i in range(len(limits)) if i not in dropped]
-    results = tuple(affine.results[i] for i in kept)
-    if kept:
+    remaining = [i for i in range(len(limits)) if i not in dropped]
+    results = tuple(affine.results[i] for i in remaining)
+    if remaining:
         affine = AffineMap(affine.num_dims, affine.num_symbols, results)
-        set_fields(op, domain=DomainAttr.get(affine, [limits[i] for i in kept]))
+        set_fields(op, domain=DomainAttr.get(affine, [limits[i] for i in remaining]))
     elif isinstance(op, tile.LoadOp):
         _replace(op, tile.LoadOp(op.source, op.map, op.symbols, result=op.result.type))
     else:
@@ -471,7 +496,7 @@ def _unbounded(op: Access, dropped: Sequence[int]) -> None:
 
 
 def _replace(op: Operation, new: Operation) -> None:
-    """Put `new` in the place of `op`, and simplify what uses its result."""
+    """Replaces `op` by `new`, and simplifies the users of its result."""
     new.results[0].name_hint = op.results[0].name_hint
     insert_before(op, new)
     _substitute(op, new.results[0])
@@ -486,7 +511,8 @@ def _substitute(op: Operation, value: SSAValue) -> None:
 
 
 def _simplify(op: Operation) -> None:
-    """Replace `op` by what it is, if a constant operand decides that; a truth value may be cast, repeated or moved."""
+    """Replaces `op` by an operand or a constant if constant operands determine its result. Casts, broadcasts and layout
+    conversions of a constant mask become constants."""
     if op.parent is None:
         return
     numbers = [constant_of(o) for o in op.operands]

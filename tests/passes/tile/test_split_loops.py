@@ -56,7 +56,7 @@ def test_exactly_the_chunks_without_masks(
 ) -> None:
     """Of a loop that is divided, whatever it is worth: the parts are all of it, the answers are right, and in the part
     that compares nothing the mask has one answer; it has several in the chunks beside that part."""
-    monkeypatch.setattr(split_masked_loops, "WORTHWHILE", 0.01)
+    monkeypatch.setattr(split_masked_loops, "MIN_UNMASKED_FRACTION", 0.01)
     divided = 0
     for rows, chunk in ((1, 4), (16, 4), (8, 8)):
         module = program(name, rows, chunk)
