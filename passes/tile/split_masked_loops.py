@@ -50,8 +50,7 @@ MASKS = "payload.cmp|tile.load{domain}|tile.store{domain}|tile.atomic_rmw{domain
 """Operations that may have masks, in the syntax of the `needs` of a pass."""
 
 MIN_UNMASKED_FRACTION = 0.5
-"""Least fraction of iterations without a mask for which a loop is divided. The division duplicates the body. Tuned by
-hand."""
+"""Least fraction of iterations without a mask for which a loop is divided. The division duplicates the body."""
 
 
 class SplitMaskedLoopsPass(TilePass):

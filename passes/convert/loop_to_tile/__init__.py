@@ -1,4 +1,4 @@
-"""From loop nests to kernels: `convert-loop-to-tile`."""
+"""`convert-loop-to-tile`: outlines each loop nest as a kernel over tiles, according to its schedule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KernelBuilder:
         self._rank: SSAValue | None = None
 
     def build(self) -> tile.KernelOp:
-        """The kernel; its inputs are `self.inputs`, its results `self.results`."""
+        """Returns the kernel, whose arguments are buffers for `self.inputs` and then `self.results`."""
         nest, indices, schedule, shared = self.nest, self.nest.body.block.args, self._schedule.data, self._shared
         tiles = [count_of(n, b) for n, b in zip(nest.sizes, schedule.block, strict=True)]
         counts = [shared.steps(a, n) if isinstance(n, int) else n for a, n in zip(indices, tiles, strict=True)]
@@ -79,7 +79,10 @@ class KernelBuilder:
     def _walk(
         self, emitter: Emitter, counters: dict[int, SSAValue], walked: dict[int, Count], scans: Sequence[loop.ScanOp]
     ) -> None:
-        """Emits the program in loops over the tiles along the indices `walked`, which carry the results of `scans`."""
+        """Emits the program in loops over tiles, which carry the results of `scans`.
+
+        `walked` maps the position of each looped index to its number of tiles.
+        """
         args = self.nest.body.block.args
         along = {op: self._carry_indices(op) for op in scans}
         starts = [self._start(emitter, op, along[op]) for op in scans]
@@ -107,8 +110,8 @@ class KernelBuilder:
         return emitter.insert(start, 0, scan.result.name_hint).results[0]
 
     def _bind(self, emitter: Emitter, counters: dict[int, SSAValue], depths: dict[int, int]) -> None:
-        """Makes the free indices dimensions. By position: the numbers of their tiles, and the depths of the loops that
-        count them."""
+        """Creates the dimension of each free index. `counters` and `depths` map the position of an index to the number
+        of its current tile, and to the depth of the loop that counts its tiles."""
         args = zip(self.nest.body.block.args, self.nest.sizes, self._schedule.data.block, strict=True)
         for i, (index, n, b) in enumerate(args):
             ranks = (self._rank, self._shared.ranks) if index in self._shared.indices else (None, 1)
@@ -141,7 +144,8 @@ class KernelBuilder:
             ClusterReducer(emitter, chunks, self._shared, self._rank).nest(body)
 
     def _first_block(self, dims: Sequence[Dim]) -> Dim | None:
-        """The blocks of a cluster as a dimension, if all of them have the same results: the first one stores them."""
+        """Returns a dimension over the blocks of the cluster if all blocks have equal results, so that only the first
+        block stores them. Returns None otherwise."""
         return Dim(self._shared.ranks, 1, self._rank, 0, 0) if all(d.rank is None for d in dims) else None
 
 
@@ -152,9 +156,9 @@ def _block_index(block: Block, hint: str | None) -> SSAValue:
 
 
 class ConvertLoopToTilePass(ModulePass):
-    """Outline every planned nest as a kernel, a block's program over tiles.
+    """Outlines every planned nest as a kernel, which is the program of one thread block over tiles.
 
-    What: the schedule of a nest gives each free index a tile extent (1: the index is a block's own, a scalar) and each
+    The schedule of a nest gives each free index a tile extent (1: the index is a block's own, a scalar) and each
     reduction index a chunk. A loop value becomes a tile over those of its indices that have one, in a fixed order; a
     load becomes the load of a tile, with the ends of ranges as its domain; a reduction is a `tile.reduce`, in an
     `scf.for` where it has several chunks; the sum of a product of two factors, one along the rows and one along the
@@ -209,7 +213,8 @@ class ConvertLoopToTilePass(ModulePass):
 
 
 def _duplicate_for_shapes(func: FuncOp) -> None:
-    """Copies each nest for every further shape in which the host has one of its results: a launch gives it one."""
+    """Clones each nest for every additional shape in which the host uses one of its results, as a launch has one result
+    shape."""
     for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
         for i, result in enumerate(nest.res):
             uses: dict[Attribute, list[Use]] = {}
@@ -227,7 +232,8 @@ def _duplicate_for_shapes(func: FuncOp) -> None:
 
 
 def _launch_on_source(reshape: loop.ReshapeOp) -> None:
-    """Lets launches read the source of `reshape`, or write its result, as kernels see them in any shape."""
+    """Removes `reshape` where launches can use its source or result directly, as kernels accept buffers of any
+    shape."""
     source, result = reshape.source, reshape.result
     if isinstance(source.owner, tile.LaunchOp) and reshape.expands:
         retype(source, result.type)
@@ -252,10 +258,10 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
     Raises CompileError."""
     with blamed(nest):
         if schedule_of(nest).data.split_k > 1:
-            raise ScheduleError("blocks are to share its sum; run loop-split-k first", argument="split_k")
+            raise ScheduleError("expected split_k = 1; run loop-split-k first", argument="split_k")
         if schedule_of(nest).data.f32_matmul_precision == STORED:
             raise ScheduleError(
-                "factors are to be split before; run loop-split-f32-operands first", argument="f32_matmul_precision"
+                "expected split f32 operands; run loop-split-f32-operands first", argument="f32_matmul_precision"
             )
         builder = KernelBuilder(nest, name, scatter)
         insert_before(func, builder.build())

@@ -1,4 +1,4 @@
-"""Bounds of the loops over the chunks of a reduction: chunks that are masked as a whole are not visited."""
+"""Bounds of loops over the chunks of a reduction, which skip chunks that are masked as a whole."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ...analysis.masks import half_spaces, scattered
 from .emitter import Bounds, Coordinates, Dim, Emitter, shape
 
 WORTHWHILE = 16
-"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
-be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
+"""Bounds are computed only if they skip at least one in this many chunks on average. Loops with constant bounds can be
+unrolled, such as those over the window of a convolution, where only the border of the image is masked."""
 
 
 class ChunkBounds:
@@ -60,7 +60,8 @@ class ChunkBounds:
         return result
 
     def _highest(self, form: Form) -> tuple[Coordinates, AffineExpr]:
-        """The greatest value that `form` takes within the tiles whose counters are known, and anywhere along others."""
+        """Returns the maximum of `form` as an expression of the counters of the enclosing loops, and its
+        coordinates."""
         at, total = Coordinates(()), AffineExpr.constant(form.constant)
         dims: Mapping[SSAValue, Dim] = self.emitter.dims
         for atom, factor in form.terms:
@@ -79,8 +80,11 @@ class ChunkBounds:
     def _limit(
         self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
     ) -> SSAValue | None:
-        """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
-        excludes no chunk, or hardly any."""
+        """Returns the first chunk, or the end of the chunks, in which `coefficient * index + highest` may be at least
+        0.
+
+        Returns None if the bound excludes no chunk, or too few.
+        """
         e, step = self.emitter, abs(coefficient) * chunk
         if coefficient < 0:
             expr = highest // step + 1
@@ -115,7 +119,7 @@ def _range_of(at: Coordinates, expr: AffineExpr) -> tuple[int, int]:
 
 
 SAMPLES = 64
-"""Values of an expression that are looked at to see how it is on average."""
+"""Maximum number of values of an expression that are averaged."""
 
 
 def _samples(at: Coordinates, expr: AffineExpr) -> list[int]:

@@ -89,7 +89,7 @@ class ClusterReducer(Reducer):
             new.append(whole)
 
     def _peers(self, values: Sequence[Tile]) -> tuple[Dim, list[Tile]]:
-        """The `values` of every block of the cluster, along a new dimension."""
+        """Returns the new dimension over the blocks of the cluster, and the `values` of all blocks along it."""
         e = self.emitter
         peer = Dim(self.shared.ranks, self.shared.ranks, None, -1, 0, "peer")
         depth = max(v.depth for v in values)
@@ -107,7 +107,8 @@ class ClusterReducer(Reducer):
         return [self.shared.steps(a, n) if isinstance(n, int) else n for a, n in pairs]
 
     def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
-        """The chunks of a block: all of them, also where they are masked as a whole."""
+        """Returns the bounds of the loops over the chunks of one block. Masked chunks of shared reductions are not
+        skipped."""
         if not self._is_shared(stages[0]):
             return super()._visited(stages, looped)
         counts = self._counts(stages[0])

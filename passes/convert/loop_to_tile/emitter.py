@@ -36,11 +36,11 @@ class Dim:
 
     Where `ranks` blocks of a cluster take its tiles in turn, `counter * ranks + rank` is the number of the tile.
 
-    extent   how many values the index takes
+    extent   number of values of the index
     tile     extent of a tile along it; 1 makes the index a scalar, and no tile has such a dimension
     counter  the number of the tile: a block index or a loop counter; None where there is only one tile
-    order    the place of the dimension in every tile that has it
-    depth    how many loops lie around the counter
+    order    sort key: dimensions of a tile are sorted by it
+    depth    number of loops around the definition of the counter
     """
 
     extent: Extent
@@ -54,13 +54,13 @@ class Dim:
 
     @property
     def count(self) -> Count:
-        """How many tiles cover the range, of which a block counts its own."""
+        """Number of tiles that one block computes along the index."""
         found = count_of(self.extent, self.tile)
         return -(-found // self.ranks) if isinstance(found, int) else found
 
     @property
     def has_tail(self) -> bool:
-        """Whether the last tile reaches past the range, or may do so."""
+        """True if the last tile may extend past the end of the range."""
         return self.tile > 1 and (not isinstance(self.extent, int) or self.extent % (self.tile * self.ranks) != 0)
 
 
@@ -68,9 +68,9 @@ class Dim:
 class Tile:
     """A loop value at the tile level: a tile over `dims` (a scalar for none).
 
-    depth    how many loops it was computed in
-    padding  dimension -> the value wherever that index is past its range, where it is known
-    constant the value everywhere, where it is one
+    depth    number of loops around its definition
+    padding  dimension -> the value of elements past the end of its range, if it is known
+    constant the value of all elements, if they are one constant; else None
     """
 
     value: SSAValue
@@ -84,7 +84,7 @@ class Tile:
         return shape(self.dims)
 
     def beyond(self, dim: Dim) -> float | None:
-        """The value where the index of `dim` is past its range; None if it is not known."""
+        """Returns the value of elements past the end of `dim`, or None if it is unknown."""
         return self.constant.value.data if self.constant is not None else self.padding.get(dim)
 
 
@@ -106,11 +106,11 @@ _FOLDS: dict[str, Callable[[list[float]], float]] = {
     "arith.addi": sum,
     "arith.muli": math.prod,
 }
-"""How the padding of operands becomes that of the result, for the operations where it matters."""
+"""Operation name -> function from the padding values of the operands to the padding value of the result."""
 
 
 def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> dict[Dim, float]:
-    """What the result of the payload operation `op` over `dims` holds past the end of a range, where that is known."""
+    """Returns the known padding values of the result of `op`: dimension -> value past the end of its range."""
     fold, only_zero = _FOLDS.get(op.name), False
     if isinstance(op, payload.CastOp):  # floats stay what they are, and 0 is the same in all types
         fold, only_zero = sum, not (payload.is_float(op.operand.type) and payload.is_float(op.result.type))
@@ -130,7 +130,7 @@ Constraint: TypeAlias = tuple[AffineExpr, int, Extent]
 class Coordinates:
     """Rewrites affine expressions over loop indices into expressions over the dimensions of one tile.
 
-    Whatever of an index is the same for the whole tile becomes a symbol.
+    Scalars that are equal for all elements of a tile, such as loop counters, become symbols.
     """
 
     def __init__(self, dims: Sequence[Dim]) -> None:
@@ -140,13 +140,13 @@ class Coordinates:
         self.depth = 0
 
     def symbol(self, value: SSAValue, bound: Range, depth: int) -> AffineExpr:
-        """The symbol that stands for `value`, which lies in range(bound)."""
+        """Returns the symbol for the scalar `value`, whose values are in range(bound)."""
         self.depth = max(self.depth, depth)
         self.ranges.setdefault(value, bound)
         return AffineExpr.symbol([*self.ranges].index(value))
 
     def index(self, dim: Dim) -> AffineExpr:
-        """The loop index of `dim`."""
+        """Returns the expression of the loop index of `dim`."""
         expr = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else AffineExpr.constant(0)
         if dim.counter is not None:
             bound = dim.extent if dim.tile == 1 else most_tiles(dim.count)
@@ -156,7 +156,7 @@ class Coordinates:
         return expr
 
     def tails(self) -> list[Constraint]:
-        """The ranges of the loop indices whose last tile may reach past its range."""
+        """Returns the bounds of the loop indices whose last tile may extend past the end of the range."""
         return [(self.index(d), 0, d.extent) for d in self.dims if d.has_tail]
 
     def map(self, results: Sequence[AffineExpr]) -> AffineMap:
@@ -184,7 +184,7 @@ class Coordinates:
 
 
 Bounds: TypeAlias = tuple[SSAValue, SSAValue]
-"""The numbers that a loop counts: those in range(start, stop), which may be empty."""
+"""Start and stop of a loop with step 1. The range may be empty."""
 
 Body: TypeAlias = Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]]
 """Emits the body of loops: it takes counters and carried values, and returns the next carried values."""
@@ -214,7 +214,7 @@ class Emitter:
         return len(self.scopes) - 1
 
     def insert(self, op: Operation, depth: int, hint: str | None = None) -> Operation:
-        """Append `op` to the scope at `depth`."""
+        """Appends `op` to the scope at `depth`, and returns it."""
         if self.location is not None:
             op.location = self.location
         if hint is not None:
@@ -225,14 +225,15 @@ class Emitter:
 
     @contextmanager
     def at(self, depth: int) -> Generator[None]:
-        """Inside, loops are opened at `depth`, whatever loops are open now."""
+        """Returns a context in which new loops are nested in the outermost `depth` of the open loops only."""
         saved = self.scopes
         self.scopes = saved[: depth + 1]
         yield
         self.scopes = saved
 
     def number(self, n: Count) -> SSAValue:
-        """The `index` n at the top of the kernel: a constant, or a number of tiles that is known at run time."""
+        """Returns `n` as an `index` value at the start of the kernel: a constant, or a number of tiles computed at run
+        time."""
         if n not in self._numbers:
             if isinstance(n, int):
                 op = self.insert(arith.ConstantOp.from_int_and_width(n, IndexType()), 0, f"c{n}")
@@ -286,7 +287,7 @@ class Emitter:
         return Tile(value, tuple(dims), depth)
 
     def spread(self, t: Tile, dims: Sequence[Dim], depth: int) -> SSAValue:
-        """`t` repeated along the dimensions of `dims` that it lacks, at `depth`."""
+        """Returns `t` broadcast to the dimensions `dims`, emitted at `depth`."""
         if tuple(dims) == t.dims:
             return t.value
         result = tile.tile_type(element_type(t.value.type), shape(dims))
@@ -296,7 +297,7 @@ class Emitter:
         return self.insert(tile.BroadcastOp(t.value, along, result), depth, t.value.name_hint).results[0]
 
     def payload(self, op: Operation, operands: Sequence[Tile]) -> Tile:
-        """The payload operation `op` on tiles."""
+        """Emits the payload operation `op` on tiles, and returns its result."""
         dims = union(*(o.dims for o in operands))
         depth = max((o.depth for o in operands), default=0)
         container = tile.tile_type(element_type(op.results[0].type), shape(dims))
@@ -322,13 +323,13 @@ class Emitter:
         if value in self.dims:
             return self.index_tile(self.dims[value])
         op = value.owner
-        if isinstance(op, payload.ConstantOp):  # defined in front of the nest
+        if isinstance(op, payload.ConstantOp):
             return self.payload(op, ())
         operator = op.name if isinstance(op, Operation) else "block argument"
         raise UnsupportedError("a nest uses a scalar computed outside of it", operator=operator)
 
     def index_tile(self, dim: Dim) -> Tile:
-        """The values of a loop index, as data."""
+        """Returns a tile of the values of a loop index, or a scalar if its tile extent is 1."""
         if dim.tile == 1 and dim.counter is not None:
             return Tile(dim.counter, (), dim.depth)
         dims = (dim,) if dim.tile > 1 else ()
@@ -339,7 +340,7 @@ class Emitter:
         return Tile(op.result, dims, at.depth)
 
     def within(self, dim: Dim, value: Tile, beyond: float) -> Tile:
-        """`value`, and `beyond` where the index of `dim` is past its range."""
+        """Returns `value` with elements past the end of `dim` replaced by `beyond`."""
         index = self.index_tile(dim)
         end = self.extent(dim.extent, index.dims, index.depth)
         inside = self.insert(payload.CmpOp("lt", index.value, end.value), index.depth).results[0]
@@ -352,7 +353,7 @@ class Emitter:
         return Tile(new.result, dims, depth, {**known, dim: beyond})
 
     def load(self, op: loop.LoadOp) -> Tile:
-        """An access of the nest, for a whole tile."""
+        """Emits the load of a whole tile for a load of the nest."""
         if isinstance(op.source.owner, payload.ConstantOp) and op.domain is None:
             return self.constant(op.source.owner.scalar, element_type(op.source.type), (), 0)
         used, symbols = access_indices(op), [self.tile_of(s) for s in op.symbols]
@@ -378,7 +379,8 @@ class Emitter:
         return Tile(new.result, at.dims, max(at.depth, depth), padding)
 
     def _fill(self, op: loop.LoadOp) -> Tile:
-        """What a load gives outside of its domain: its own fill value, else what suits the reductions."""
+        """Returns the fill value of a load outside its domain: that of `op`, or one that suits the reductions of the
+        nest."""
         if op.fill is None:
             return self.constant(self._fills.get(op.source, 0), element_type(op.source.type), (), 0)
         fill = self.tile_of(op.fill)
@@ -388,9 +390,9 @@ class Emitter:
 
     @cached_property
     def _fills(self) -> dict[SSAValue, float]:
-        """Source -> what its padding should hold: the identity of a reduction that takes the loaded value as it is.
+        """Source -> fill value for its padding: the identity of the reduction that reduces the loaded value directly.
 
-        With one such value for all loads of a tensor they stay equal, and are done once.
+        All loads of a tensor get the same fill, so that CSE can merge them.
         """
         fills: dict[SSAValue, float] = {}
         for op in reductions(self.nest):
@@ -432,7 +434,7 @@ class Emitter:
         self.insert(tile.AtomicRmwOp(op.kind.data, values[0], buffer, access, used, domain), self.depth)
 
     def scalar_op(self, op: Operation) -> None:
-        """Lower one operation of a body that holds no region: a load or payload."""
+        """Lowers an operation without regions: a load, a payload operation or a scan."""
         self.location = location_of(op)
         if isinstance(op, loop.LoadOp):
             self.tiles[op.result] = self.load(op)

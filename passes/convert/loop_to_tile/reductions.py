@@ -65,7 +65,7 @@ class Reducer:
     # Depths and dimensions
 
     def _depth(self, op: Operation) -> int:
-        """The number of loops whose values `op` needs from around it."""
+        """Returns the depth of the innermost open loop on whose values `op` depends."""
         values = {v for inner in op.walk() for v in inner.operands} - {r for inner in op.walk() for r in inner.results}
         known = (self.emitter.dims.get(v) or self.emitter.tiles.get(v) for v in values)
         return max((value.depth for value in known if value is not None), default=0)
@@ -106,7 +106,7 @@ class Reducer:
         return [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
 
     def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
-        """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
+        """Returns the bounds of the loops over the chunks of the indices `looped`, which skip masked chunks."""
         counts = self._counts(stages[0])
         if any(isinstance(o, payload.CmpOp) or getattr(o, "domain", None) for o in stages[0].body.walk()):
             return self.bounds.of(stages, looped, counts, [self.chunks[a] for a in stages[0].body.block.args])
@@ -162,7 +162,7 @@ class Reducer:
         return e.loops(self._visited((op,), looped), [start], body, hints)[0]
 
     def _product(self, op: loop.ReduceOp) -> Contraction | None:
-        """The contraction that `op` is, if a chunk of it is one of two tiles."""
+        """Returns the contraction that `op` computes if both operands have tile dimensions of their own, else None."""
         found = find_contraction(op, self.dependence)
         return found if found is not None and self._dims(found.only_lhs) and self._dims(found.only_rhs) else None
 
@@ -225,7 +225,7 @@ class Reducer:
         return Tile(dot.result, dims, depth)
 
     def _finish(self, op: loop.ReduceOp, value: Tile, own: Sequence[Dim]) -> Tile:
-        """`value` reduced along the dimensions `own`."""
+        """Emits the reduction of `value` along the dimensions `own`, and returns its result."""
         e = self.emitter
         e.location = location_of(op)
         own = [d for d in own if d.tile > 1]
@@ -247,7 +247,7 @@ class Reducer:
         return [self._masked(v, missing, op) for v in product.operands]
 
     def _masked(self, value: SSAValue, tails: Sequence[Dim], op: loop.ReduceOp) -> Tile:
-        """The tile of `value` with the identity of `op` wherever an index of `tails` is past its range."""
+        """Returns the tile of `value`, with the identity of `op` in elements past the end of the dimensions `tails`."""
         e = self.emitter
         neutral = identity(op.kind.data, op.result.type)
         found = e.tile_of(value)
